@@ -1,0 +1,300 @@
+"""Make the sandboxes' work real: every target or none, exactly once.
+
+compare -> stage -> intent -> switch -> record. Until the record every switch can be taken back;
+after a crash the next command goes forward, or back where it cannot.
+"""
+
+from typing import Any
+
+import msgspec
+
+from cleveragents.checkpoint import CheckpointType
+from cleveragents.content import fsio
+from cleveragents.context import Context, Session
+from cleveragents.decision import DecisionKind, DecisionState
+from cleveragents.errors import AgentsError, ApplyConflict, ApplyRefused, NotAllowed, ValidationFailed
+from cleveragents.executor import call_context
+from cleveragents.ids import new_id
+from cleveragents.journal import JournalEntry, Operation
+from cleveragents.leases import hold
+from cleveragents.lifecycle import require_appliable, require_not_final
+from cleveragents.plan import Failure, Phase, Plan, State
+from cleveragents.planspec import ValidateSpec
+from cleveragents.restoring import Restoration
+from cleveragents.sandbox.protocol import ApplyOptions, Proposal
+from cleveragents.sandboxes import remove_sandboxes
+from cleveragents.snapshots import States
+from cleveragents.store import Intent
+from cleveragents.tool import ToolSpec
+from cleveragents.tools.runner import run_tool
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    mode: str | None = None
+    ignored: bool = False
+
+
+def options_for(ctx: Context, plan: Plan, session_spec: Any, request: Request) -> ApplyOptions:
+    spec = session_spec.apply
+    mode = request.mode or (str(spec.as_) if spec.as_ else None)
+    subject = spec.message or plan.name
+    decisions = [
+        f"Agents-Decision: {d.question}: {d.chosen}".replace("\n", " ")
+        for d in ctx.store.plans.decisions(plan.plan_id)
+        if d.state is DecisionState.ACTIVE and d.kind is not DecisionKind.ROOT
+    ]
+    trailers = "\n".join([f"Agents-Plan: {plan.plan_id}", *decisions])
+    return ApplyOptions(
+        mode=mode,
+        ignored=request.ignored or spec.ignored,
+        message=f"{subject.rstrip()}\n\n{trailers}\n",
+        branch=f"agents/{plan.name}",
+        staging=f"{ctx.staging}/{new_id()}",
+    )
+
+
+def preview_apply(ctx: Context, plan: Plan, request: Request) -> tuple[Proposal, ...]:
+    """What apply would do to each target; changes nothing."""
+    require_not_final(plan, "applied")
+    require_appliable(plan)
+    from cleveragents.context import spec_of
+
+    options = options_for(ctx, plan, spec_of(plan), request)
+    origin = _origin(ctx, plan)
+    try:
+        with ctx.manager.packs.batch() as batch:
+            now = ctx.manager.create_checkpoint(plan.plan_id, batch, origin)
+            return _compare(ctx, plan, origin, now, options)
+    finally:
+        fsio.remove_tree(options.staging)
+
+
+def apply(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
+    """Apply; a plan that is applied already gives its first result again."""
+    if plan.result is not None:
+        return plan.result
+    with hold(ctx.store, plan.plan_id, "plan apply", ctx.now) as lease:
+        session = Session(ctx.store, ctx.store.plans.get(plan.plan_id), lease, ctx.now)
+        if session.plan.result is not None:
+            return session.plan.result
+        require_not_final(session.plan, "applied")
+        require_appliable(session.plan)
+        entry = session.opened(Operation.APPLY)
+        with ctx.store.transaction(lease):
+            ctx.store.journal.put(entry)
+            session.write(phase=Phase.APPLY, state=State.PROCESSING, error=None)
+        try:
+            return _apply(ctx, session, request, entry)
+        except (ApplyConflict, ValidationFailed, ApplyRefused) as error:
+            _stop(ctx, session, State.CONSTRAINED, error, entry)
+            raise
+        except AgentsError as error:
+            _stop(ctx, session, State.ERRORED, error, entry)
+            raise
+        except BaseException:
+            interrupted = NotAllowed("apply was interrupted; every target is as it was")
+            _stop(ctx, session, State.ERRORED, interrupted, entry)
+            raise
+
+
+def _stop(
+    ctx: Context, session: Session, state: State, error: AgentsError, entry: JournalEntry
+) -> None:
+    failure = Failure(type(error).__name__, error.message, error.hint)
+    with ctx.store.transaction(session.lease):
+        session.write(phase=Phase.APPLY, state=state, error=failure)
+        ctx.store.journal.put(session.closed(entry, outcome=str(state)))
+
+
+def _apply(
+    ctx: Context, session: Session, request: Request, entry: JournalEntry
+) -> dict[str, Any]:
+    plan = session.plan
+    options = options_for(ctx, plan, session.spec, request)
+    try:
+        origin = _origin(ctx, plan)
+        result = _result(ctx, session, origin)
+        _validate(ctx, session)
+        proposals = _propose(ctx, plan, origin, result, options)
+        return _switch(ctx, session, proposals, options, entry)
+    finally:
+        fsio.remove_tree(options.staging)
+
+
+def _origin(ctx: Context, plan: Plan) -> States:
+    """The state each sandbox was made with."""
+    groups = ctx.store.checkpoints.groups(plan.plan_id)
+    return ctx.checkpoints.states(groups[0]) if groups else ctx.checkpoints.origins(plan.plan_id)
+
+
+def _result(ctx: Context, session: Session, origin: States) -> States:
+    """The state to apply, kept as the `pre_apply` group while rollback is enabled."""
+    if session.plan.rollback_enabled:
+        group = ctx.checkpoints.create_checkpoint(CheckpointType.PRE_APPLY, session, force=True)
+        return ctx.checkpoints.states(group)
+    return ctx.checkpoints.keep_states(session, origin)
+
+
+def _propose(
+    ctx: Context, plan: Plan, origin: States, result: States, options: ApplyOptions
+) -> tuple[Proposal, ...]:
+    """Compare with every target; merged texts are in the store when this returns."""
+    with ctx.manager.packs.batch() as batch:
+        proposals = _compare_in(ctx, plan, origin, result, options, batch)
+        batch.seal()
+        with ctx.store.transaction():
+            ctx.store.objects.add(batch.located.items())
+            ctx.store.objects.reuse(batch.reused)
+    conflicts = tuple(conflict for item in proposals for conflict in item.conflicts)
+    if conflicts:
+        shown = ", ".join(f"{c.resource}:{c.path}" for c in conflicts[:5])
+        raise ApplyConflict(
+            f"{len(conflicts)} paths were changed by the plan and in the target: {shown}",
+            conflicts,
+            "settle them in the target or in the sandbox, then apply again",
+        )
+    return proposals
+
+
+def _compare(
+    ctx: Context, plan: Plan, origin: States, now: States, options: ApplyOptions
+) -> tuple[Proposal, ...]:
+    with ctx.manager.packs.batch() as batch:
+        return _compare_in(ctx, plan, origin, now, options, batch)
+
+
+def _compare_in(
+    ctx: Context, plan: Plan, origin: States, now: States, options: ApplyOptions, batch: Any
+) -> tuple[Proposal, ...]:
+    sandboxes = ctx.manager.sandboxes(plan.plan_id)
+    return tuple(
+        sandboxes[rid].compare(origin[rid], state, options, batch) for rid, state in now.items()
+    )
+
+
+def _validate(ctx: Context, session: Session) -> None:
+    """Run the plan's validations in the sandbox, then bring it back to what they were run on."""
+    failed = ""
+    for number, check in enumerate(session.spec.validate):
+        result = _run_validation(ctx, session, number, check)
+        if not result.ok:
+            failed = f"validation {_shown(check)}: {result.error}"
+            break
+    if session.spec.validate and session.plan.head_group_id is not None:
+        todo = Restoration(group_id=session.plan.head_group_id, plan={})
+        ctx.checkpoints.rollback_to_checkpoint(session, todo)
+    if failed:
+        raise ValidationFailed(
+            failed, f"agents plan rollback {session.plan.plan_id} CHECKPOINT, or correct it"
+        )
+
+
+def _run_validation(ctx: Context, session: Session, number: int, check: ValidateSpec) -> Any:
+    ctx.talk.tell("validate", {"run": _shown(check)})
+    tool = ToolSpec(name=f"validate-{number}", run=check.run)
+    call = call_context(ctx, session, tool.name, check.on)
+    return run_tool(tool, {}, call, check.timeout)
+
+
+def _shown(check: ValidateSpec) -> str:
+    return check.run if isinstance(check.run, str) else " ".join(check.run)
+
+
+def _switch(
+    ctx: Context,
+    session: Session,
+    proposals: tuple[Proposal, ...],
+    options: ApplyOptions,
+    entry: JournalEntry,
+) -> dict[str, Any]:
+    plan_id = session.plan.plan_id
+    sandboxes = ctx.manager.sandboxes(plan_id)
+    staged: dict[str, Any] = {}
+    by_name = {s.place.resource.name: rid for rid, s in sandboxes.opened.items()}
+    intent = Intent(
+        intent_id=new_id(),
+        plan_id=plan_id,
+        kind="apply",
+        state="prepared",
+        body={},
+        created_at=ctx.now(),
+    )
+    try:
+        for proposal in proposals:
+            rid = by_name[proposal.resource]
+            staged[rid] = sandboxes[rid].stage_apply(proposal, options)
+        body = {"staged": staged, "entry": msgspec.to_builtins(entry)}
+        intent = msgspec.structs.replace(intent, state="staged", body=body)
+        with ctx.store.transaction(session.lease):
+            ctx.store.intents.put(intent)
+        for rid, one in staged.items():
+            sandboxes[rid].switch_apply(one)
+    except BaseException:
+        undo_switch(ctx, session, intent, staged)
+        raise
+    return record(ctx, session, intent)
+
+
+def undo_switch(ctx: Context, session: Session, intent: Intent, staged: dict[str, Any]) -> None:
+    """Bring every target back; the intent stays until that is done."""
+    if intent.state != "prepared":
+        with ctx.store.transaction(session.lease):
+            ctx.store.intents.put(msgspec.structs.replace(intent, state="undoing"))
+    sandboxes = ctx.manager.sandboxes(session.plan.plan_id)
+    for rid, one in reversed(staged.items()):
+        sandboxes[rid].undo_apply(one)
+    with ctx.store.transaction(session.lease):
+        ctx.store.intents.remove(intent.intent_id)
+
+
+def record(ctx: Context, session: Session, intent: Intent) -> dict[str, Any]:
+    """The one commit that makes it applied, then the tidying up."""
+    plan_id = session.plan.plan_id
+    sandboxes = ctx.manager.sandboxes(plan_id)
+    staged: dict[str, Any] = intent.body["staged"]
+    entry = msgspec.convert(intent.body["entry"], JournalEntry)
+    result: dict[str, Any] = {
+        "plan_id": plan_id,
+        "applied": [msgspec.to_builtins(sandboxes[r].applied(one)) for r, one in staged.items()],
+        "conflicts": [],
+        "applied_at": ctx.now(),
+    }
+    with ctx.store.transaction(session.lease):
+        session.write(phase=Phase.APPLY, state=State.APPLIED, result=result, error=None)
+        ctx.store.journal.put(session.closed(entry, outcome="applied"))
+        ctx.store.intents.put(msgspec.structs.replace(intent, state="committed"))
+    tidy(ctx, session, msgspec.structs.replace(intent, state="committed"))
+    return result
+
+
+def tidy(ctx: Context, session: Session, intent: Intent) -> None:
+    """Remove staging and, if so configured, the sandboxes; may be repeated."""
+    sandboxes = ctx.manager.sandboxes(session.plan.plan_id)
+    for rid, one in intent.body["staged"].items():
+        sandboxes[rid].finish_apply(one)
+    if ctx.settings.sandbox_cleanup != "manual":
+        remove_sandboxes(ctx, session.plan.plan_id)
+    with ctx.store.transaction(session.lease):
+        ctx.store.intents.remove(intent.intent_id)
+
+
+def finish_apply(ctx: Context, session: Session, intent: Intent) -> None:
+    """After a crash: forward if every target can still go there, else back."""
+    if intent.state == "committed":
+        tidy(ctx, session, intent)
+        return
+    staged: dict[str, Any] = intent.body["staged"]
+    if intent.state == "staged":
+        sandboxes = ctx.manager.sandboxes(session.plan.plan_id)
+        try:
+            for rid, one in staged.items():
+                sandboxes[rid].switch_apply(one)
+        except (AgentsError, OSError):
+            pass
+        else:
+            record(ctx, session, intent)
+            return
+    undo_switch(ctx, session, intent, staged)
+    entry = msgspec.convert(intent.body["entry"], JournalEntry)
+    error = ApplyRefused("apply was interrupted and taken back", "agents plan apply PLAN")
+    _stop(ctx, session, State.ERRORED, error, entry)

@@ -1,0 +1,79 @@
+"""Look whether the store is whole: its structure, and with `read_data` every byte."""
+
+import os
+
+import msgspec
+
+from cleveragents.content import trees
+from cleveragents.content.packs import BLOB, CHUNKS, GIT, TREE, show_key
+from cleveragents.context import Context
+from cleveragents.errors import AgentsError
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    plans: int
+    checkpoints: int
+    objects: int
+    bytes_read: int
+    problems: tuple[str, ...]
+
+
+def check(ctx: Context, read_data: bool = False) -> Checked:
+    problems = list(ctx.store.integrity())
+    known = {key: place for key, place, _ in ctx.store.objects.all()}
+    problems += _packs(ctx, {place.pack for place in known.values()})
+    roots = ctx.store.checkpoints.roots()
+    for plan_id, checkpoint_id, root in roots:
+        problems += [
+            f"checkpoint {checkpoint_id} of plan {plan_id}: {text}"
+            for text in _reachable(ctx, root, known.keys())
+        ]
+    read = 0
+    if read_data:
+        for key, place in known.items():
+            try:
+                read += len(ctx.manager.packs.read(key, place))
+            except AgentsError as error:
+                problems.append(error.message)
+    return Checked(
+        plans=len(ctx.store.plans.ids()),
+        checkpoints=len(roots),
+        objects=len(known),
+        bytes_read=read,
+        problems=tuple(dict.fromkeys(problems)),
+    )
+
+
+def _packs(ctx: Context, wanted: set[str]) -> list[str]:
+    there = set(ctx.manager.packs.names())
+    problems = [f"pack {name} is missing" for name in sorted(wanted - there)]
+    directory = ctx.manager.packs.directory
+    for key, place, _ in ctx.store.objects.all():
+        if place.pack in there:
+            end = place.offset + place.length
+            if os.stat(f"{directory}/{place.pack}").st_size < end:
+                problems.append(f"pack {place.pack} ends before content {show_key(key)}")
+    return problems
+
+
+def _reachable(ctx: Context, root: bytes, known: object) -> list[str]:
+    """Keys the checkpoint needs and the store has not; git's own may be borrowed."""
+    if not root:
+        return []
+    read = trees.reading(ctx.manager.packs.get)
+    keys: set[bytes] = set()
+    try:
+        if root[:1] == TREE:
+            for _ in trees.keys_in(read, root, keys):
+                pass
+        else:
+            keys.add(root)
+        for key in [key for key in keys if key[:1] == CHUNKS]:
+            digests = read(key)
+            keys.update(BLOB + digests[n : n + 32] for n in range(0, len(digests), 32))
+    except AgentsError as error:
+        return [error.message]
+    empty = trees.empty_tree_key()
+    assert isinstance(known, type({}.keys()))
+    missing = [k for k in keys if k[:1] != GIT and k != empty and k not in known]
+    return [f"content {show_key(key)} is missing" for key in missing]

@@ -1,0 +1,341 @@
+"""Coordinated checkpoints: content through the manager, rows through the repository, one commit.
+
+`CheckpointService` is what the rest of the program talks to; it alone brings sandboxes, content
+and rows together with the plan's own view.
+"""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import msgspec
+
+from cleveragents.checkpoint import Checkpoint, CheckpointGroup, CheckpointType, SandboxCheckpoint
+from cleveragents.content.packs import Batch
+from cleveragents.context import Session
+from cleveragents.decision import Decision
+from cleveragents.errors import CheckpointFailed, ContentDamaged
+from cleveragents.ids import new_id
+from cleveragents.plan import Step
+from cleveragents.resource import Change
+from cleveragents.retention import Candidate, CheckpointRetentionPolicy, Verdict, judge
+from cleveragents.restoring import Restoration, restore
+from cleveragents.settings import Settings
+from cleveragents.snapshots import CheckpointManager, States
+from cleveragents.store import Store
+from cleveragents.triggers import fires
+from cleveragents.units import parse_duration
+
+T = TypeVar("T")
+_LENIENT = frozenset({CheckpointType.PRE_ROLLBACK, CheckpointType.ON_ERROR})
+"""These keep a state to go back from, also one that a tool broke."""
+REACH = 10
+"""Operations that undo and redo can go through; their groups are never pruned."""
+
+
+class CheckpointService:
+    """The one way in to checkpoints."""
+
+    def __init__(
+        self, store: Store, manager: CheckpointManager, settings: Settings, now: Callable[[], str]
+    ) -> None:
+        self._store = store
+        self._manager = manager
+        self._settings = settings
+        self._now = now
+
+    def auto_create_if_configured(
+        self,
+        trigger: CheckpointType,
+        session: Session,
+        *,
+        steps: tuple[Step, ...] = (),
+        decisions: tuple[Decision, ...] = (),
+        view_changed: bool = False,
+        decision_id: str | None = None,
+        step: Step | None = None,
+        also: Callable[[States, States], None] | None = None,
+        **fields: Any,
+    ) -> CheckpointGroup | None:
+        """Make the group of a trigger if it is configured; commit the plan's changes either way."""
+        if not session.plan.rollback_enabled or not fires(trigger, self.triggers(session)):
+            if not (steps or decisions or view_changed or also or fields):
+                return None
+            with self._store.transaction(session.lease):
+                if also is not None:
+                    also({}, {})
+                session.write(
+                    steps=steps, decisions=decisions, view_changed=view_changed, **fields
+                )
+            return None
+        return self.create_checkpoint(
+            trigger,
+            session,
+            steps=steps,
+            decisions=decisions,
+            view_changed=view_changed,
+            decision_id=decision_id,
+            step=step,
+            also=also,
+            **fields,
+        )
+
+    def triggers(self, session: Session) -> tuple[str, ...]:
+        own = session.spec.policy.auto_create_on
+        return self._settings.auto_create_on if own is None else own
+
+    def create_checkpoint(
+        self,
+        trigger: CheckpointType,
+        session: Session,
+        *,
+        steps: tuple[Step, ...] = (),
+        decisions: tuple[Decision, ...] = (),
+        view_changed: bool = False,
+        decision_id: str | None = None,
+        step: Step | None = None,
+        label: str | None = None,
+        reason: str = "",
+        force: bool = False,
+        prepare: Callable[[States], None] | None = None,
+        also: Callable[[States, States], None] | None = None,
+        **fields: Any,
+    ) -> CheckpointGroup:
+        """Capture everything, then write group, rows and the plan's changes in one commit.
+
+        `prepare(now)` runs before that commit and may fail without a trace; `also(before, now)`
+        runs inside it, with the states of the last group and of now.
+        Where neither a resource nor the view changed, the last group gets the trigger's name.
+        """
+        head = self.head(session)
+        before = self.states(head) if head else {}
+        with self._manager.packs.batch() as batch:
+            strict = trigger not in _LENIENT
+            after = self._manager.create_checkpoint(session.plan.plan_id, batch, before, strict)
+            changed = {
+                rid: state
+                for rid, state in after.items()
+                if rid not in before or before[rid].state_hash != state.state_hash
+            }
+            batch.seal()
+            if prepare is not None:
+                prepare(after)
+            with self._store.transaction(session.lease):
+                self._keep_content(batch)
+                if also is not None:
+                    also(before, after)
+                session.write(
+                    steps=steps, decisions=decisions, view_changed=view_changed, **fields
+                )
+                same_view = head is not None and head.view_mark == session.plan.view_mark
+                if head is not None and not changed and same_view and not (force or label):
+                    self._store.checkpoints.add_trigger(head, trigger)
+                    group = head
+                else:
+                    rows = changed or self._unchanged_row(session, after, step)
+                    group = self._add(
+                        trigger, session, head, rows, decision_id, step, label, reason
+                    )
+                    self._prune(session)
+        for learned in batch.after_commit:
+            learned()
+        return group
+
+    def look(self, plan_id: str, use: Callable[[States], T]) -> T:
+        """What `use` makes of the states as they are now; nothing of them is kept."""
+        with self._manager.packs.looking() as batch:
+            return use(self._manager.create_checkpoint(plan_id, batch, {}, strict=False))
+
+    def keep_states(self, session: Session, previous: States) -> States:
+        """The states as they are now, their content kept, without a group."""
+        with self._manager.packs.batch() as batch:
+            now = self._manager.create_checkpoint(session.plan.plan_id, batch, previous)
+            batch.seal()
+            with self._store.transaction(session.lease):
+                self._keep_content(batch)
+        return now
+
+    def keep_origins(self, session: Session) -> None:
+        """For a plan without groups: note in each sandbox's row what it was made with."""
+        for rid, state in self.keep_states(session, {}).items():
+            record = self._manager.sandboxes(session.plan.plan_id).records[rid]
+            origin = {**record.origin, "state": msgspec.to_builtins(state)}
+            with self._store.transaction(session.lease):
+                self._store.resources.put_sandbox(msgspec.structs.replace(record, origin=origin))
+        self._manager.forget(session.plan.plan_id)
+
+    def origins(self, plan_id: str) -> States:
+        records = self._manager.sandboxes(plan_id).records
+        return {
+            rid: msgspec.convert(record.origin["state"], SandboxCheckpoint)
+            for rid, record in records.items()
+            if "state" in record.origin
+        }
+
+    def _keep_content(self, batch: Batch) -> None:
+        self._store.objects.add(batch.located.items())
+        if missing := self._store.objects.reuse(batch.reused):
+            raise CheckpointFailed(
+                f"{len(missing)} pieces of content were collected while they were needed again",
+                "run the command again",
+            )
+
+    def _unchanged_row(self, session: Session, after: States, step: Step | None) -> States:
+        """Only the view changed: one row, of the step's resource, that adds no content."""
+        resources = self._manager.sandboxes(session.plan.plan_id).resources
+        wanted = [rid for rid in after if step and resources[rid].name == step.resource]
+        if not after:
+            raise CheckpointFailed("the plan has no resource that can be checkpointed")
+        rid = (wanted or list(after))[0]
+        return {rid: msgspec.structs.replace(after[rid], added_bytes=0)}
+
+    def _add(
+        self,
+        trigger: CheckpointType,
+        session: Session,
+        head: CheckpointGroup | None,
+        rows: States,
+        decision_id: str | None,
+        step: Step | None,
+        label: str | None,
+        reason: str,
+    ) -> CheckpointGroup:
+        plan = session.plan
+        group_id, now = new_id(), self._now()
+        records = self._manager.sandboxes(plan.plan_id).records
+        step_index = step.index if step else plan.last_completed_step
+        made = [
+            Checkpoint(
+                checkpoint_id=new_id(),
+                group_id=group_id,
+                plan_id=plan.plan_id,
+                resource_id=rid,
+                sandbox_ref=records[rid].sandbox_id,
+                decision_id=decision_id,
+                checkpoint_type=trigger,
+                step_index=step_index,
+                state_hash=state.state_hash,
+                label=label,
+                filesystem_path=records[rid].path,
+                size_bytes=state.added_bytes,
+                created_at=now,
+                metadata_json={
+                    "reason": reason or str(trigger),
+                    "source_tool": step.tool if step else None,
+                    "phase": str(plan.phase),
+                    "step": step.step_id if step else None,
+                    **state.metadata,
+                    "snapshot": state.metadata,
+                },
+                root_key=state.root,
+            )
+            for rid, state in rows.items()
+        ]
+        group = CheckpointGroup(
+            group_id=group_id,
+            plan_id=plan.plan_id,
+            decision_id=decision_id,
+            checkpoint_type=trigger,
+            triggers=(str(trigger),),
+            label=label,
+            step_index=step_index,
+            version=plan.version,
+            view_mark=plan.view_mark,
+            members={
+                **(head.members if head else {}),
+                **{item.resource_id: item.checkpoint_id for item in made},
+            },
+            actor_state=plan.actor_state,
+            created_at=now,
+        )
+        self._store.checkpoints.add(group, made)
+        session.write(head_group_id=group_id, last_checkpoint_id=made[0].checkpoint_id)
+        return group
+
+    def head(self, session: Session) -> CheckpointGroup | None:
+        group_id = session.plan.head_group_id
+        return self._store.checkpoints.group(group_id) if group_id else None
+
+    def states(self, group: CheckpointGroup) -> States:
+        """Resource id -> its state in this group."""
+        rows = self._store.checkpoints.of_members(group)
+        return {rid: row.snapshot for rid, row in rows.items()}
+
+    def rollback_to_checkpoint(
+        self, session: Session, restoration: Restoration
+    ) -> tuple[Change, ...]:
+        """Bring every sandbox and the plan's view back to a group, all or nothing, verified."""
+        return restore(self._store, self._manager, self, session, restoration)
+
+    def list_checkpoints(self, plan_id: str) -> list[Checkpoint]:
+        return self._store.checkpoints.of_plan(plan_id)
+
+    def get_checkpoint(self, checkpoint_id: str) -> Checkpoint:
+        return self._store.checkpoints.checkpoint(checkpoint_id)
+
+    def diff(self, plan_id: str, before: States, after: States) -> tuple[Change, ...]:
+        return self._manager.changes(plan_id, before, after)
+
+    def require_readable(self, group: CheckpointGroup) -> None:
+        """The manifests of a group are in the store; else a clear error before anything moves."""
+        for row in self._store.checkpoints.of_members(group).values():
+            if row.root_key and not self._manager.packs.has(row.root_key):
+                raise ContentDamaged(
+                    f"checkpoint {row.checkpoint_id} has lost its content", "agents check"
+                )
+
+    def policy(self, session: Session) -> CheckpointRetentionPolicy:
+        own = session.spec.policy
+        keep = own.keep
+        limit = own.max_checkpoints_per_plan or self._settings.max_checkpoints_per_plan
+        return CheckpointRetentionPolicy(
+            max_checkpoints=limit,
+            keep_last=keep.last,
+            keep_within=timedelta(seconds=parse_duration(keep.within)) if keep.within else None,
+            max_bytes=keep.bytes,
+        )
+
+    def _prune(self, session: Session) -> None:
+        policy = self.policy(session)
+        if (
+            policy.max_bytes is None
+            and self._store.checkpoints.count(session.plan.plan_id) <= policy.max_checkpoints
+        ):
+            return
+        self.drop(session, self.verdicts(session))
+
+    def verdicts(self, session: Session) -> tuple[Verdict, ...]:
+        """What retention says of each group (pure, given the store)."""
+        plan_id = session.plan.plan_id
+        groups = self._store.checkpoints.groups(plan_id)
+        superseded = self._store.plans.superseded({g.decision_id for g in groups if g.decision_id})
+        reachable = {session.plan.head_group_id}
+        for entry in self._store.journal.last(plan_id, REACH):
+            reachable |= {entry.before.group_id, entry.after.group_id if entry.after else None}
+        if session.plan.error is not None:
+            reachable.add(session.plan.error.group_id)
+        sizes = self._store.checkpoints.sizes(plan_id)
+        candidates = [
+            Candidate(
+                group=group,
+                size_bytes=sizes.get(group.group_id, 0),
+                superseded=group.decision_id in superseded,
+                reachable=group.group_id in reachable,
+            )
+            for group in groups
+        ]
+        now = datetime.fromisoformat(self._now())
+        return judge(self.policy(session), candidates, now) if candidates else ()
+
+    def drop(self, session: Session, verdicts: tuple[Verdict, ...]) -> list[str]:
+        gone = [item.group_id for item in verdicts if not item.keep]
+        if gone:
+            self._manager.delete_checkpoint(session.plan.plan_id, gone, self._now())
+        return gone
+
+    def prune_checkpoints(self, session: Session) -> tuple[Verdict, ...]:
+        """Prune now; returns the verdict on every group there was."""
+        verdicts = self.verdicts(session)
+        with self._store.transaction(session.lease):
+            self.drop(session, verdicts)
+        return verdicts

@@ -1,0 +1,112 @@
+"""What a setting may be: one reader for each kind, the same for TOML, variables and flags."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import msgspec
+
+from cleveragents.errors import ConfigError
+from cleveragents.settings import Key
+from cleveragents.triggers import nearest, parse_triggers
+from cleveragents.units import parse_bytes, parse_duration
+
+FLAG = "flag"
+
+
+class Given(msgspec.Struct, frozen=True):
+    """What one layer says about one setting; relative paths in it start at `folder`."""
+
+    key: Key
+    raw: Any
+    source: str
+    folder: str
+
+
+def user_home(environ: Mapping[str, str]) -> str:
+    return environ.get("HOME") or os.path.expanduser("~")
+
+
+def absolute(path: str, folder: str, environ: Mapping[str, str]) -> str:
+    if path == "~" or path.startswith("~/"):
+        path = user_home(environ) + path[1:]
+    return os.path.abspath(os.path.join(folder, path))
+
+
+def value_of(given: Given, environ: Mapping[str, str]) -> Any:
+    """The setting's value, checked; text comes from a variable or flag, other types from TOML."""
+    try:
+        return _READERS[given.key.kind](given, environ)
+    except ConfigError as error:
+        raise ConfigError(f"{_shown_source(given)}: {error.message}", error.hint) from None
+    except ValueError as error:
+        raise ConfigError(f"{_shown_source(given)}: {error}", given.key.help) from None
+
+
+def _shown_source(given: Given) -> str:
+    return given.key.name if given.source == FLAG else f"{given.source}: {given.key.name}"
+
+
+def _path(given: Given, environ: Mapping[str, str]) -> str:
+    if not isinstance(given.raw, str):
+        raise ValueError(f"has to be a path, not {given.raw!r}")
+    return absolute(given.raw, given.folder, environ) if given.raw else ""
+
+
+def _paths(given: Given, environ: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(absolute(path, given.folder, environ) for path in texts_of(given))
+
+
+def texts_of(given: Given) -> tuple[str, ...]:
+    """A list of texts, or one text with commas."""
+    raw = given.raw.split(",") if isinstance(given.raw, str) else given.raw
+    items = cast("list[Any]", raw) if isinstance(raw, list) else [raw]
+    if not all(isinstance(item, str) for item in items):
+        raise ValueError(f"has to be a list of texts, not {given.raw!r}")
+    return tuple(item.strip() for item in items if item.strip())
+
+
+def _triggers(given: Given, environ: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(str(trigger) for trigger in parse_triggers(texts_of(given)))
+
+
+def _integer(given: Given, environ: Mapping[str, str]) -> int:
+    raw = given.raw
+    if isinstance(raw, str) and raw.strip().isascii() and raw.strip().isdigit():
+        raw = int(raw[:30])
+    if isinstance(raw, bool) or not isinstance(raw, int):
+        raise ValueError(f"has to be a whole number, not {raw!r}")
+    if not given.key.minimum <= raw < 2**63:
+        raise ValueError(f"has to be {given.key.minimum} or more, not {raw}")
+    return raw
+
+
+def _bytes(given: Given, environ: Mapping[str, str]) -> int:
+    if isinstance(given.raw, bool) or not isinstance(given.raw, int | str):
+        raise ValueError(f"has to be a size such as '2GB', not {given.raw!r}")
+    return parse_bytes(given.raw)
+
+
+def _duration(given: Given, environ: Mapping[str, str]) -> float:
+    if isinstance(given.raw, bool) or not isinstance(given.raw, int | float | str):
+        raise ValueError(f"has to be a time such as '30s', not {given.raw!r}")
+    return parse_duration(given.raw)
+
+
+def _choice(given: Given, environ: Mapping[str, str]) -> str:
+    choices = given.key.choices
+    if given.raw not in choices:
+        near = nearest(str(given.raw), choices)
+        raise ValueError(f"unknown value {given.raw!r}{near or ', valid: ' + ', '.join(choices)}")
+    return given.raw
+
+
+_READERS: dict[str, Callable[[Given, Mapping[str, str]], Any]] = {
+    "path": _path,
+    "paths": _paths,
+    "triggers": _triggers,
+    "integer": _integer,
+    "bytes": _bytes,
+    "duration": _duration,
+    "choice": _choice,
+}

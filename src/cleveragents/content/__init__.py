@@ -1,0 +1,1 @@
+"""Bytes: objects in packs, trees of them, and putting a tree back."""

@@ -1,0 +1,139 @@
+"""Copy a tree as it is: bytes, modes, mtimes, links as text; by reflink where the disk can."""
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable
+
+import msgspec
+
+from cleveragents.content import fsio
+from cleveragents.content.capture import Scope
+from cleveragents.errors import SandboxError
+from cleveragents.resource import show_path
+
+_FICLONE = 0x40049409
+_BLOCK = 1 << 20
+Progress = Callable[[str, int, int], None]
+
+
+class Census(msgspec.Struct):
+    """How much there is to copy, and where most of it lies."""
+
+    files: int = 0
+    bytes: int = 0
+    folders: dict[bytes, int] = {}
+
+    def largest(self, count: int = 3) -> list[tuple[str, int]]:
+        ranked = sorted(self.folders.items(), key=lambda item: -item[1])
+        return [(show_path(name), size) for name, size in ranked[:count]]
+
+
+def census(root: str, scope: Scope) -> Census:
+    found = Census()
+    with fsio.directory(root) as fd:
+        _count(fd, b"", scope, found)
+    return found
+
+
+def _count(fd: int, prefix: bytes, scope: Scope, found: Census) -> None:
+    with os.scandir(fd) as entries:
+        for entry in entries:
+            name = os.fsencode(entry.name)
+            path = prefix + name
+            if scope.leaves_out(path):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                with fsio.directory(name, fd) as below:
+                    _count(below, path + b"/", scope, found)
+            else:
+                size = entry.stat(follow_symlinks=False).st_size
+                found.files += 1
+                found.bytes += size
+                top = path.split(b"/")[0]
+                found.folders[top] = found.folders.get(top, 0) + size
+
+
+class Copier:
+    """Copies what belongs to a resource into a new directory."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        wanted: Callable[[bytes, bool], bool],
+        progress: Callable[[int], None],
+    ) -> None:
+        self._scope = scope
+        self._wanted = wanted
+        self._progress = progress
+        self._reflink = True
+
+    def copy(self, source: str, target: str) -> None:
+        with fsio.directory(source) as here, fsio.directory(target) as there:
+            self._directory(here, there, b"")
+            os.fchmod(there, stat.S_IMODE(os.fstat(here).st_mode))
+
+    def _directory(self, here: int, there: int, prefix: bytes) -> None:
+        with os.scandir(here) as found:
+            names = [os.fsencode(item.name) for item in found]
+        for name in names:
+            path = prefix + name
+            if self._scope.leaves_out(path):
+                continue
+            try:
+                self._entry(here, there, name, path)
+            except PermissionError as error:
+                raise SandboxError(
+                    f"{show_path(path)} cannot be copied: {error.strerror}",
+                    f"make it readable, or add {show_path(path)!r} to the resource's exclude",
+                ) from error
+
+    def _entry(self, here: int, there: int, name: bytes, path: bytes) -> None:
+        found = os.stat(name, dir_fd=here, follow_symlinks=False)
+        mode = stat.S_IMODE(found.st_mode)
+        if not self._wanted(path, stat.S_ISDIR(found.st_mode)):
+            return
+        if stat.S_ISDIR(found.st_mode):
+            os.mkdir(name, 0o700, dir_fd=there)
+            with fsio.directory(name, here) as inner, fsio.directory(name, there) as copy:
+                self._directory(inner, copy, path + b"/")
+                os.fchmod(copy, mode)
+        elif stat.S_ISLNK(found.st_mode):
+            os.symlink(os.readlink(name, dir_fd=here), name, dir_fd=there)
+        elif stat.S_ISREG(found.st_mode):
+            self._file(here, there, name, mode)
+        else:
+            os.mknod(name, found.st_mode, found.st_rdev, dir_fd=there)
+
+    def _file(self, here: int, there: int, name: bytes, mode: int) -> None:
+        source = os.open(
+            name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=here
+        )
+        try:
+            target = fsio.create(name, 0o600, there)
+            try:
+                copied = self._content(source, target)
+                found = os.fstat(source)
+                os.fchmod(target, mode)
+                os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+            finally:
+                os.close(target)
+        finally:
+            os.close(source)
+        self._progress(copied)
+
+    def _content(self, source: int, target: int) -> int:
+        if self._reflink:
+            try:
+                fcntl.ioctl(target, _FICLONE, source)
+                return os.fstat(target).st_size
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY):
+                    raise
+                self._reflink = False
+        copied = 0
+        while block := os.read(source, _BLOCK):
+            fsio.write_all(target, block)
+            copied += len(block)
+        return copied

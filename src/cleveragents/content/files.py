@@ -1,0 +1,151 @@
+"""Files in and out of the store: one version of each, large ones as chunks.
+
+A file of more than CHUNK bytes is stored as chunks of that size and a list of their hashes, so a
+small change in a large file costs one chunk. The list's hash is the file's key.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+
+from blake3 import blake3
+
+from cleveragents.content import fsio
+from cleveragents.content.packs import BLOB, CHUNKS, GIT, Batch, key_of
+from cleveragents.errors import CheckpointFailed, ContentDamaged
+from cleveragents.resource import show_path
+
+CHUNK = 256 << 10
+ATTEMPTS = 3
+Stamp = tuple[int, int, int, int, int]
+
+
+def stamp(found: os.stat_result) -> Stamp:
+    """What changes when a file does: inode, size, mtime, ctime, mode."""
+    return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_mode)
+
+
+def blocks(fd: int) -> Iterator[bytes]:
+    while block := os.read(fd, CHUNK):
+        while len(block) < CHUNK and (more := os.read(fd, CHUNK - len(block))):
+            block += more
+        yield block
+
+
+def chunk_list_key(digests: list[bytes]) -> bytes:
+    return key_of(CHUNKS, b"".join(digests))
+
+
+def store_blocks(source: Iterator[bytes], batch: Batch) -> tuple[bytes, int]:
+    """Key and size of a file given as blocks of CHUNK bytes."""
+    first = next(source, b"")
+    if len(first) < CHUNK:
+        return batch.put(BLOB, first), len(first)
+    digests = [batch.put(BLOB, first)[1:]]
+    size = len(first)
+    for block in source:
+        digests.append(batch.put(BLOB, block)[1:])
+        size += len(block)
+    return batch.put(CHUNKS, b"".join(digests)), size
+
+
+def capture_file(
+    dir_fd: int,
+    name: bytes,
+    path: bytes,
+    batch: Batch,
+    base: tuple[bytes, int] | None = None,
+) -> tuple[bytes, os.stat_result]:
+    """Store one version of a file; returns its key and the stat it had then.
+
+    `base` is the git key and size of the blob that the base commit has at this path: if the bytes
+    are those, the key is git's and nothing is stored.
+    """
+    for _ in range(ATTEMPTS):
+        fd = _open(dir_fd, name, path)
+        try:
+            before = os.fstat(fd)
+            key = _read(fd, before.st_size, batch, base)
+            after = os.fstat(fd)
+        finally:
+            os.close(fd)
+        if stamp(before) == stamp(after):
+            return key, after
+    raise CheckpointFailed(
+        f"{show_path(path)} changed {ATTEMPTS} times while it was read",
+        "stop what is writing it, or add it to the resource's exclude",
+    )
+
+
+def _open(dir_fd: int, name: bytes, path: bytes) -> int:
+    try:
+        return os.open(
+            name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd
+        )
+    except PermissionError:
+        raise CheckpointFailed(
+            f"{show_path(path)} cannot be read",
+            f"chmod u+r it, or add {show_path(path)!r} to the resource's exclude",
+        ) from None
+
+
+def _read(fd: int, size: int, batch: Batch, base: tuple[bytes, int] | None) -> bytes:
+    if base is not None and base[1] == size:
+        if hash_git(blocks(fd), size, base[0]) == base[0]:
+            return base[0]
+        os.lseek(fd, 0, os.SEEK_SET)
+    return store_blocks(blocks(fd), batch)[0]
+
+
+def hash_git(source: Iterator[bytes], size: int, like: bytes) -> bytes:
+    """The git key of content of that size, by the algorithm of the key `like`."""
+    digest = hashlib.new("sha1" if len(like) == 21 else "sha256", b"blob %d\0" % size)
+    for block in source:
+        digest.update(block)
+    return GIT + digest.digest()
+
+
+def hash_as(source: Iterator[bytes], size: int, like: bytes) -> bytes:
+    """The key content would have in the way the key `like` was made."""
+    if like[:1] == GIT:
+        return hash_git(source, size, like)
+    digests = [blake3(block).digest() for block in source]
+    if not digests or (len(digests) == 1 and size < CHUNK):
+        return BLOB + (digests[0] if digests else blake3(b"").digest())
+    return chunk_list_key(digests)
+
+
+def hash_file_as(dir_fd: int, name: bytes, like: bytes) -> bytes:
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
+    try:
+        return hash_as(blocks(fd), os.fstat(fd).st_size, like)
+    finally:
+        os.close(fd)
+
+
+def content_blocks(read: Callable[[bytes], bytes], key: bytes) -> Iterator[bytes]:
+    """The content of a file, in pieces; each was checked against its hash."""
+    if key[:1] == CHUNKS:
+        digests = read(key)
+        for start in range(0, len(digests), 32):
+            yield read(BLOB + digests[start : start + 32])
+    else:
+        yield read(key)
+
+
+def write_content(
+    read: Callable[[bytes], bytes], key: bytes, dir_fd: int, name: bytes, mode: int, mtime_ns: int
+) -> None:
+    """A new, durable file with the content of `key`, read back and compared by hash."""
+    fd = fsio.create(name, 0o600, dir_fd)
+    try:
+        for block in content_blocks(read, key):
+            fsio.write_all(fd, block)
+        os.fchmod(fd, mode)
+        if mtime_ns:
+            os.utime(fd, ns=(mtime_ns, mtime_ns))
+        fsio.sync(fd)
+    finally:
+        os.close(fd)
+    if hash_file_as(dir_fd, name, key) != key:
+        raise ContentDamaged(f"{show_path(name)} was not written as it should be")

@@ -1,0 +1,201 @@
+"""The only module through which the engine changes files, so that faults can be injected here.
+
+Everything below a root goes through directory descriptors: no symlink is followed, and no
+existing inode is written to.
+"""
+
+import ctypes
+import errno
+import os
+import signal
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cleveragents.errors import StoreError
+
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FRESH = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_EXCHANGE = 2
+_NOREPLACE = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+_kill_at = int(os.environ.get("CLEVERAGENTS_TEST_KILL_AT", "0"))
+_points = 0
+
+
+def point(name: str) -> None:
+    """A moment at which a crash would matter; tests make the process die at the n-th one."""
+    global _points
+    if _kill_at:
+        _points += 1
+        if _points == _kill_at:
+            os.write(2, f"killed at point {_points}: {name}\n".encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def make_private_dir(path: str) -> None:
+    os.makedirs(path, mode=0o700, exist_ok=True)
+
+
+def restrict(path: str) -> None:
+    os.chmod(path, 0o600)
+
+
+@contextmanager
+def directory(path: str | bytes, dir_fd: int | None = None) -> Iterator[int]:
+    fd = os.open(path, DIRECTORY, dir_fd=dir_fd)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def parent_of(root: int, path: bytes) -> Iterator[tuple[int, bytes]]:
+    """Descriptor of the directory that holds `path`, reached step by step, and the last name."""
+    *parents, name = path.split(b"/")
+    fd = os.dup(root)
+    try:
+        for part in parents:
+            below = os.open(part, DIRECTORY, dir_fd=fd)
+            os.close(fd)
+            fd = below
+        yield fd, name
+    finally:
+        os.close(fd)
+
+
+def lstat_at(dir_fd: int, name: bytes) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def sync(fd: int) -> None:
+    """fsync; a failure is fatal and never retried, for the kernel has dropped the pages."""
+    point("fsync")
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        raise StoreError(f"the disk did not take the data: {error}") from error
+
+
+def sync_data(fd: int) -> None:
+    point("fdatasync")
+    try:
+        os.fdatasync(fd)
+    except OSError as error:
+        raise StoreError(f"the disk did not take the data: {error}") from error
+
+
+def sync_dir(path: str) -> None:
+    with directory(path) as fd:
+        sync(fd)
+
+
+def write_all(fd: int, data: bytes | memoryview) -> None:
+    point("write")
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def create(name: str | bytes, mode: int, dir_fd: int | None = None) -> int:
+    """Descriptor of a new file; an existing one is an error, never opened."""
+    return os.open(name, _FRESH, mode, dir_fd=dir_fd)
+
+
+def write_new(path: str, data: bytes, mode: int = 0o600) -> None:
+    """A new file with that content, on disk when this returns."""
+    fd = create(path, mode)
+    try:
+        write_all(fd, data)
+        sync(fd)
+    finally:
+        os.close(fd)
+
+
+def replace(path: str, data: bytes, mode: int = 0o600) -> None:
+    """Put a file in place as a whole, durably."""
+    temporary = f"{path}.new"
+    unlink_if_there(temporary)
+    write_new(temporary, data, mode)
+    os.rename(temporary, path)
+    sync_dir(os.path.dirname(path))
+
+
+def unlink_if_there(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+
+
+def rename(source: bytes, source_fd: int, target: bytes, target_fd: int) -> None:
+    """Move; the target must not exist."""
+    point("rename")
+    if _renameat2(source_fd, source, target_fd, target, _NOREPLACE):
+        return
+    if lstat_at(target_fd, target) is not None:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(target))
+    os.rename(source, target, src_dir_fd=source_fd, dst_dir_fd=target_fd)
+
+
+def exchange(source: bytes, source_fd: int, target: bytes, target_fd: int) -> None:
+    """Swap two names in one step; without kernel support, keep the old one beside the new."""
+    point("exchange")
+    if _renameat2(source_fd, source, target_fd, target, _EXCHANGE):
+        return
+    aside = source + b".old"
+    os.rename(target, aside, src_dir_fd=target_fd, dst_dir_fd=source_fd)
+    os.rename(source, target, src_dir_fd=source_fd, dst_dir_fd=target_fd)
+    os.rename(aside, source, src_dir_fd=source_fd, dst_dir_fd=source_fd)
+
+
+def _renameat2(source_fd: int, source: bytes, target_fd: int, target: bytes, flags: int) -> bool:
+    """False if the kernel or the file system does not know the call."""
+    call = getattr(_libc, "renameat2", None)
+    if call is None:
+        return False
+    if call(source_fd, source, target_fd, target, flags) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL):
+        return False
+    raise OSError(code, os.strerror(code), os.fsdecode(target))
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory and all below it, following no link; what is not there is fine."""
+    try:
+        _empty(path, None)
+        os.rmdir(path)
+    except FileNotFoundError:
+        return
+
+
+def _empty(name: str | bytes, dir_fd: int | None) -> None:
+    with directory(name, dir_fd) as fd:
+        if os.geteuid() != 0:
+            os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) | 0o700)
+        with os.scandir(fd) as entries:
+            names = [(os.fsencode(e.name), e.is_dir(follow_symlinks=False)) for e in entries]
+        for below, is_dir in names:
+            if is_dir:
+                _empty(below, fd)
+                os.rmdir(below, dir_fd=fd)
+            else:
+                os.unlink(below, dir_fd=fd)
+
+
+def identity(path: str) -> str:
+    """Names an inode: device and number."""
+    found = os.stat(path, follow_symlinks=False)
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+def free_bytes(path: str) -> int:
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize

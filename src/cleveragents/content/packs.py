@@ -1,0 +1,329 @@
+"""Content-addressed objects in append-only packs.
+
+A key is one letter for the kind and a hash of the content, so equal content is stored once.
+A pack is appended to by one process at a time (flock); what an index row does not point to is
+not there, so a torn tail is harmless. Format in docs/design.md.
+"""
+
+import fcntl
+import hashlib
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
+
+from blake3 import blake3
+
+from cleveragents.content import fsio
+from cleveragents.errors import ContentDamaged, StoreError
+from cleveragents.ids import new_id
+
+MAGIC = b"CAPACK\x00\x01"
+RECORD = struct.Struct(">2sBBQ")
+RECORD_MARK = b"CO"
+RAW = 0
+PACK_LIMIT = 256 << 20
+FLUSH_AT = 4 << 20
+RESERVE = 64 << 20
+"""Bytes of free disk that are never used up: the database and `gc` need room to work."""
+
+BLOB, CHUNKS, TREE, GIT = b"b", b"c", b"t", b"g"
+
+
+class Location(NamedTuple):
+    pack: str
+    offset: int
+    length: int
+
+
+class Index(Protocol):
+    """Where objects lie; kept by the store so that it changes in the checkpoint's own commit."""
+
+    def find(self, key: bytes) -> Location | None: ...
+    def has(self, key: bytes) -> bool: ...
+
+
+def key_of(kind: bytes, data: bytes) -> bytes:
+    return kind + blake3(data).digest()
+
+
+def git_key(data: bytes, algorithm: str = "sha1") -> bytes:
+    """The key of a git blob: the object id git itself would give these bytes."""
+    return GIT + hashlib.new(algorithm, b"blob %d\0" % len(data) + data).digest()
+
+
+def matches(key: bytes, data: bytes) -> bool:
+    if key[:1] == GIT:
+        return git_key(data, "sha1" if len(key) == 21 else "sha256") == key
+    return key_of(key[:1], data) == key
+
+
+def show_key(key: bytes) -> str:
+    return key[:1].decode("ascii") + key[1:].hex()
+
+
+class Packs:
+    """The packs of one store: read by key, written through a `Batch`."""
+
+    def __init__(self, directory: str, index: Index, budget: int = 0) -> None:
+        self.directory = directory
+        self.index = index
+        self.budget = budget
+        self._readers: dict[str, int] = {}
+        self._writer: _Writer | None = None
+        self._batches: list[Batch] = []
+
+    def get(self, key: bytes) -> bytes:
+        """The content, checked against its key; what an open batch holds counts as there."""
+        for batch in self._batches:
+            if (data := batch.peek(key)) is not None:
+                return data
+        location = self.index.find(key)
+        if location is None:
+            raise ContentDamaged(f"content {show_key(key)} is not in the store", "agents check")
+        return self.read(key, location)
+
+    def read(self, key: bytes, location: Location) -> bytes:
+        try:
+            record = os.pread(self._reader(location.pack), location.length, location.offset)
+        except FileNotFoundError:
+            raise ContentDamaged(f"pack {location.pack} is missing", "agents check") from None
+        data = _payload(record, key)
+        if data is None or not matches(key, data):
+            raise ContentDamaged(
+                f"content {show_key(key)} is damaged in pack {location.pack}",
+                "agents check --read-data lists everything that is",
+            )
+        return data
+
+    def _reader(self, pack: str) -> int:
+        if pack not in self._readers:
+            path = f"{self.directory}/{pack}"
+            self._readers[pack] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return self._readers[pack]
+
+    def has(self, key: bytes) -> bool:
+        return any(batch.holds(key) for batch in self._batches) or self.index.has(key)
+
+    @contextmanager
+    def batch(self) -> Iterator["Batch"]:
+        """Collect content; it can be read through `get` until the block ends."""
+        yield from self._opened(Batch(self))
+
+    @contextmanager
+    def looking(self) -> Iterator["Batch"]:
+        """Like `batch`, for looking at a state without keeping it."""
+        yield from self._opened(_Looking(self))
+
+    def _opened(self, batch: "Batch") -> Iterator["Batch"]:
+        self._batches.append(batch)
+        try:
+            yield batch
+        finally:
+            self._batches.remove(batch)
+
+    def append(self, records: list[tuple[bytes, bytes]]) -> list[tuple[bytes, Location]]:
+        """Write records behind the current pack; durable only after `sync`."""
+        size = sum(len(data) for _, data in records) + len(records) * 64
+        self._require_room(size)
+        if self._writer is None or self._writer.full:
+            self.sync()
+            self._close_writer()
+            self._writer = _open_writer(self.directory)
+        return self._writer.append(records)
+
+    def _require_room(self, size: int) -> None:
+        free = fsio.free_bytes(self.directory) - RESERVE
+        if size > free:
+            raise StoreError(
+                f"the disk is full: {size} bytes to store, {max(free, 0)} free for it",
+                "agents gc --grace 0s frees what no plan refers to",
+            )
+        if self.budget and self.size() + size > self.budget:
+            raise StoreError(
+                f"the store's budget of {self.budget} bytes is used up",
+                "agents gc, or agents config set store.budget SIZE",
+            )
+
+    def size(self) -> int:
+        with os.scandir(self.directory) as entries:
+            return sum(entry.stat().st_size for entry in entries if entry.name.endswith(".pack"))
+
+    def names(self) -> list[str]:
+        return sorted(name for name in os.listdir(self.directory) if name.endswith(".pack"))
+
+    def sync(self) -> None:
+        if self._writer is not None:
+            self._writer.sync()
+
+    def try_lock(self, pack: str) -> int | None:
+        """Descriptor that keeps writers out of a pack, or None while one is at work."""
+        if self._writer is not None and self._writer.name == pack:
+            return None
+        return _lock(f"{self.directory}/{pack}")
+
+    def drop(self, pack: str) -> int:
+        """Remove a pack nobody refers to; returns the bytes that were freed."""
+        if pack in self._readers:
+            os.close(self._readers.pop(pack))
+        path = f"{self.directory}/{pack}"
+        size = os.stat(path).st_size
+        fsio.point("unlink")
+        os.unlink(path)
+        fsio.sync_dir(self.directory)
+        return size
+
+    def _close_writer(self) -> None:
+        if self._writer is not None:
+            os.close(self._writer.fd)
+            self._writer = None
+
+    def close(self) -> None:
+        self._close_writer()
+        for fd in self._readers.values():
+            os.close(fd)
+        self._readers.clear()
+
+
+def _payload(record: bytes, key: bytes) -> bytes | None:
+    if len(record) < RECORD.size + len(key):
+        return None
+    mark, codec, key_length, size = RECORD.unpack_from(record)
+    start = RECORD.size + key_length
+    if mark != RECORD_MARK or codec != RAW or record[RECORD.size : start] != key:
+        return None
+    return record[start:] if len(record) == start + size else None
+
+
+class Batch:
+    """Objects on their way into the store: written as they come, durable after `seal`."""
+
+    def __init__(self, packs: Packs) -> None:
+        self._packs = packs
+        self._pending: dict[bytes, bytes] = {}
+        self._pending_bytes = 0
+        self.located: dict[bytes, Location] = {}
+        self.reused: set[bytes] = set()
+        self.added_bytes = 0
+        self.after_commit: list[Callable[[], None]] = []
+        """What to do once the index rows are committed."""
+
+    def put(self, kind: bytes, data: bytes) -> bytes:
+        key = key_of(kind, data)
+        self.put_keyed(key, data)
+        return key
+
+    def put_keyed(self, key: bytes, data: bytes) -> None:
+        if key in self._pending or key in self.located or key in self.reused:
+            return
+        if self._packs.index.has(key):
+            self.reused.add(key)
+            return
+        self._pending[key] = data
+        self._pending_bytes += len(data)
+        self.added_bytes += len(data)
+        if self._pending_bytes >= FLUSH_AT:
+            self._flush()
+
+    def holds(self, key: bytes) -> bool:
+        return key in self._pending or key in self.located
+
+    def peek(self, key: bytes) -> bytes | None:
+        """Content that this batch brings; None for any other."""
+        if key in self._pending:
+            return self._pending[key]
+        return self._packs.read(key, self.located[key]) if key in self.located else None
+
+    def _flush(self) -> None:
+        self.located.update(self._packs.append(list(self._pending.items())))
+        self._pending = {}
+        self._pending_bytes = 0
+
+    def seal(self) -> None:
+        """Everything put so far is on disk when this returns; the index rows come after it."""
+        if self._pending:
+            self._flush()
+        if self.located:
+            self._packs.sync()
+
+
+class _Looking(Batch):
+    """Keeps manifests in memory, so that states can be compared, and drops all else."""
+
+    def put_keyed(self, key: bytes, data: bytes) -> None:
+        if key[:1] == TREE:
+            self._pending[key] = data
+
+    def seal(self) -> None:
+        raise AssertionError("nothing that was only looked at is sealed")
+
+
+class _Writer:
+    def __init__(self, name: str, fd: int, end: int) -> None:
+        self.name = name
+        self.fd = fd
+        self._end = end
+        self._dirty = False
+
+    @property
+    def full(self) -> bool:
+        return self._end >= PACK_LIMIT
+
+    def append(self, records: list[tuple[bytes, bytes]]) -> list[tuple[bytes, Location]]:
+        parts: list[bytes] = []
+        located: list[tuple[bytes, Location]] = []
+        for key, data in records:
+            head = RECORD.pack(RECORD_MARK, RAW, len(key), len(data)) + key
+            length = len(head) + len(data)
+            located.append((key, Location(self.name, self._end, length)))
+            parts += (head, data)
+            self._end += length
+        self._dirty = True
+        fsio.write_all(self.fd, b"".join(parts))
+        return located
+
+    def sync(self) -> None:
+        if self._dirty:
+            fsio.sync_data(self.fd)
+            self._dirty = False
+
+
+def _open_writer(directory: str) -> _Writer:
+    """The newest pack that has room and no other writer, else a new one."""
+    for name in sorted(os.listdir(directory), reverse=True)[:4]:
+        path = f"{directory}/{name}"
+        if name.endswith(".pack") and os.stat(path).st_size < PACK_LIMIT:
+            fd = _lock(path)
+            if fd is not None:
+                return _Writer(name, fd, os.lseek(fd, 0, os.SEEK_END))
+    name = f"{new_id()}.pack"
+    fd = os.open(f"{directory}/{name}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    fsio.write_all(fd, MAGIC)
+    fsio.sync(fd)
+    fsio.sync_dir(directory)
+    return _Writer(name, fd, len(MAGIC))
+
+
+def _lock(path: str) -> int | None:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.stat(path).st_ino == os.fstat(fd).st_ino:
+            return fd
+    except OSError:
+        pass
+    os.close(fd)
+    return None
+
+
+def records_in(data: Iterable[tuple[bytes, Location]]) -> dict[str, list[tuple[bytes, Location]]]:
+    """Objects by the pack they lie in."""
+    found: dict[str, list[tuple[bytes, Location]]] = {}
+    for key, location in data:
+        found.setdefault(location.pack, []).append((key, location))
+    return found

@@ -1,0 +1,121 @@
+"""Show how two states of a plan differ: files, lines, and a patch."""
+
+import os
+import subprocess
+import tempfile
+from typing import Any
+
+import msgspec
+
+from cleveragents.content import fsio
+from cleveragents.context import Context
+from cleveragents.plan import Plan
+from cleveragents.resource import Change
+from cleveragents.sandbox.git import environment
+from cleveragents.snapshots import States
+
+
+class FileDiff(msgspec.Struct, frozen=True, kw_only=True):
+    path: str
+    resource: str
+    status: str
+    insertions: int
+    deletions: int
+    binary: bool = False
+
+
+class Diff(msgspec.Struct, frozen=True, kw_only=True):
+    files_changed: int
+    insertions: int
+    deletions: int
+    files: tuple[FileDiff, ...]
+    patch: str
+    ignored: int
+
+
+def diff_states(
+    ctx: Context, plan: Plan, before: States, after: States, with_ignored: bool = False
+) -> Diff:
+    """The difference as users read it; ignored files are counted, not shown."""
+    sandboxes = ctx.manager.sandboxes(plan.plan_id)
+    files: list[FileDiff] = []
+    patches: list[str] = []
+    left_out = 0
+    for rid, state in after.items():
+        sandbox = sandboxes[rid]
+        changes = sandbox.changes(before[rid], state)
+        hidden = frozenset[bytes]() if with_ignored else sandbox.ignored(changes, state)
+        private = sum(path.split(b"/")[0] == b".git" for path in hidden)
+        left_out += len(hidden) - private
+        shown = [change for change in changes if change.path not in hidden]
+        if shown:
+            found, patch = _one(ctx, sandbox, before[rid], state, shown)
+            files += found
+            patches.append(patch)
+    return Diff(
+        files_changed=len(files),
+        insertions=sum(item.insertions for item in files),
+        deletions=sum(item.deletions for item in files),
+        files=tuple(files),
+        patch="".join(patches),
+        ignored=left_out,
+    )
+
+
+def _one(
+    ctx: Context, sandbox: Any, before: Any, after: Any, changes: list[Change]
+) -> tuple[list[FileDiff], str]:
+    fsio.make_private_dir(ctx.staging)
+    paths = frozenset(change.path for change in changes)
+    with tempfile.TemporaryDirectory(dir=ctx.staging) as scratch:
+        for name, state in (("a", before), ("b", after)):
+            os.mkdir(f"{scratch}/{name}")
+            sandbox.export(state, paths, f"{scratch}/{name}")
+        counts = _numbers(_git_diff(scratch, "--numstat", "-z"))
+        patch = _git_diff(scratch, "-p").decode("utf-8", "backslashreplace")
+    files = [
+        FileDiff(
+            path=change.shown,
+            resource=change.resource,
+            status=str(change.action),
+            insertions=max(counts.get(change.path, (0, 0))[0], 0),
+            deletions=max(counts.get(change.path, (0, 0))[1], 0),
+            binary=counts.get(change.path, (0, 0))[0] < 0,
+        )
+        for change in changes
+    ]
+    return files, patch
+
+
+def _git_diff(scratch: str, *arguments: str) -> bytes:
+    """`git diff --no-index` of two folders that hold nothing but the changed files."""
+    done = subprocess.run(
+        [
+            "git", "diff", "--no-index", "--no-ext-diff", "--no-textconv", "--no-color",
+            "--no-renames", "--no-prefix", *arguments, "--", "a", "b",
+        ],
+        cwd=scratch,
+        capture_output=True,
+        env=environment({"GIT_CEILING_DIRECTORIES": os.path.dirname(scratch)}),
+        check=False,
+    )  # fmt: skip
+    return done.stdout
+
+
+def _numbers(shown: bytes) -> dict[bytes, tuple[int, int]]:
+    """Path -> lines added and removed; -1 for binary files."""
+    found: dict[bytes, tuple[int, int]] = {}
+    fields = shown.split(b"\0")
+    position = 0
+    while position < len(fields) and fields[position]:
+        added, removed, path = fields[position].split(b"\t", 2)
+        position += 1
+        if not path:
+            # With two names git gives them as fields of their own.
+            old, new = fields[position], fields[position + 1]
+            path = new if old == b"/dev/null" else old
+            position += 2
+        path = path.split(b"/", 1)[1]
+        lines = (-1, -1) if added == b"-" else (int(added), int(removed))
+        found[path] = lines
+    return found

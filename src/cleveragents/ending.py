@@ -1,0 +1,52 @@
+"""Cancel a plan, or delete it with everything it holds."""
+
+from cleveragents.context import Context, Session
+from cleveragents.errors import UnappliedWork
+from cleveragents.journal import Operation
+from cleveragents.leases import hold
+from cleveragents.lifecycle import require_not_final
+from cleveragents.plan import Plan, State
+from cleveragents.rollback import changes_since
+from cleveragents.sandboxes import remove_sandboxes
+
+
+def cancel(ctx: Context, plan: Plan) -> Plan:
+    """End a plan without applying it; sandbox and groups stay unless configured otherwise."""
+    with hold(ctx.store, plan.plan_id, "plan cancel", ctx.now) as lease:
+        session = Session(ctx.store, ctx.store.plans.get(plan.plan_id), lease, ctx.now)
+        require_not_final(session.plan, "cancelled")
+        entry = session.opened(Operation.CANCEL)
+        with ctx.store.transaction(lease):
+            session.write(state=State.CANCELLED)
+            ctx.store.journal.put(session.closed(entry))
+        if ctx.settings.sandbox_cleanup == "on_terminal":
+            remove_sandboxes(ctx, plan.plan_id)
+        return session.plan
+
+
+def unapplied(ctx: Context, plan: Plan) -> int:
+    """How many changes the plan's sandboxes hold that were never applied."""
+    groups = ctx.store.checkpoints.groups(plan.plan_id)
+    if plan.state is State.APPLIED or not groups:
+        return 0
+    sandboxes = ctx.manager.sandboxes(plan.plan_id)
+    try:
+        sandboxes.require_ours()
+    except Exception:
+        return 0
+    return len(changes_since(ctx, groups[0]))
+
+
+def delete(ctx: Context, plan: Plan, *, force: bool) -> int:
+    """Free everything a plan holds; refuses if work would be lost, unless forced."""
+    count = unapplied(ctx, plan)
+    if count and not force:
+        raise UnappliedWork(
+            f"plan {plan.name!r} has {count} changes that were never applied",
+            f"agents plan apply {plan.plan_id}, or agents plan delete {plan.plan_id} --yes",
+        )
+    with hold(ctx.store, plan.plan_id, "plan delete", ctx.now):
+        remove_sandboxes(ctx, plan.plan_id)
+        with ctx.store.transaction():
+            ctx.store.plans.delete(plan.plan_id)
+    return count

@@ -1,0 +1,152 @@
+"""Everything that can go wrong, as one tree; the branch decides the exit code.
+
+AgentsError                         1  a bug of ours, if nothing below fits
+  UsageError                        2  wrong use, wrong plan file, wrong setting
+    PlanFileError  ConfigError
+  NotFound                          3  no such plan, checkpoint, decision
+  NotAllowed                        4  right, but not now
+    PlanApplied  PlanCancelled  PlanBusy  LeaseLost
+    ForeignCheckpoint  CheckpointPruned  RollbackDisabled  LossNotAccepted
+    ApplyConflict  ValidationFailed  ApplyRefused  NothingToUndo  UnappliedWork  CarryLimit
+    Declined  CorrectionRefused
+  ExecutionFailed                   5  a sandbox or a tool failed
+    SandboxError  SandboxMissing  SandboxNotOurs
+    ToolFailed  CheckpointFailed
+  StoreError                        6  the store is damaged or out of reach
+    ContentDamaged
+"""
+
+
+class AgentsError(Exception):
+    """An error that names the thing and, in `hint`, what to type next."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(AgentsError):
+    exit_code = 2
+
+
+class PlanFileError(UsageError):
+    """The plan file is wrong; `problems` has every line that is."""
+
+    def __init__(self, problems: tuple[str, ...], hint: str = "") -> None:
+        super().__init__("; ".join(problems), hint)
+        self.problems = problems
+
+
+class ConfigError(UsageError):
+    pass
+
+
+class NotFound(AgentsError):
+    exit_code = 3
+
+
+class NotAllowed(AgentsError):
+    exit_code = 4
+
+
+class PlanApplied(NotAllowed):
+    pass
+
+
+class PlanCancelled(NotAllowed):
+    pass
+
+
+class PlanBusy(NotAllowed):
+    pass
+
+
+class LeaseLost(NotAllowed):
+    pass
+
+
+class ForeignCheckpoint(NotAllowed):
+    pass
+
+
+class CheckpointPruned(NotAllowed):
+    pass
+
+
+class RollbackDisabled(NotAllowed):
+    pass
+
+
+class LossNotAccepted(NotAllowed):
+    pass
+
+
+class CorrectionRefused(NotAllowed):
+    pass
+
+
+class ApplyConflict(NotAllowed):
+    """Both the plan and somebody else changed the same thing."""
+
+    def __init__(self, message: str, conflicts: tuple[object, ...], hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.conflicts = conflicts
+
+
+class ValidationFailed(NotAllowed):
+    pass
+
+
+class ApplyRefused(NotAllowed):
+    pass
+
+
+class NothingToUndo(NotAllowed):
+    pass
+
+
+class UnappliedWork(NotAllowed):
+    pass
+
+
+class CarryLimit(NotAllowed):
+    pass
+
+
+class Declined(NotAllowed):
+    pass
+
+
+class ExecutionFailed(AgentsError):
+    exit_code = 5
+
+
+class SandboxError(ExecutionFailed):
+    pass
+
+
+class SandboxMissing(SandboxError):
+    pass
+
+
+class SandboxNotOurs(SandboxError):
+    pass
+
+
+class ToolFailed(ExecutionFailed):
+    pass
+
+
+class CheckpointFailed(ExecutionFailed):
+    pass
+
+
+class StoreError(AgentsError):
+    exit_code = 6
+
+
+class ContentDamaged(StoreError):
+    pass

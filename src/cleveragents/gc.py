@@ -1,0 +1,149 @@
+"""Free what no plan refers to: condemn, check again, delete; never by the clock alone."""
+
+import os
+from datetime import datetime, timedelta
+
+import msgspec
+
+from cleveragents.content import trees
+from cleveragents.content.packs import BLOB, CHUNKS, TREE, Location
+from cleveragents.context import Context
+
+MOSTLY_DEAD = 0.5
+"""A pack with more than this part unused is rewritten."""
+
+
+class Collected(msgspec.Struct, frozen=True, kw_only=True):
+    """What gc found and freed."""
+
+    live: int
+    condemned: int
+    removed: int
+    freed_bytes: int
+    packs_rewritten: int
+    waiting: int
+    dry_run: bool
+
+
+def live_keys(ctx: Context) -> set[bytes]:
+    """Every key that a checkpoint, or a sandbox's origin, needs."""
+    read = trees.reading(ctx.manager.packs.get)
+    seen: set[bytes] = set()
+    roots = [root for _, _, root in ctx.store.checkpoints.roots() if root]
+    for record in ctx.store.resources.all_sandboxes():
+        state = record.origin.get("state")
+        if state:
+            roots.append(msgspec.convert(state["root"], bytes))
+    for root in roots:
+        if root[:1] == TREE:
+            for _ in trees.keys_in(read, root, seen):
+                pass
+        else:
+            seen.add(root)
+    for key in [key for key in seen if key[:1] == CHUNKS]:
+        digests = read(key)
+        seen.update(BLOB + digests[n : n + 32] for n in range(0, len(digests), 32))
+    return seen
+
+
+def collect(ctx: Context, grace: float, dry_run: bool = False) -> Collected:
+    live = live_keys(ctx)
+    now = ctx.now()
+    known = list(ctx.store.objects.all())
+    dead = [key for key, _, condemned in known if key not in live and condemned is None]
+    saved = [key for key, _, condemned in known if key in live and condemned is not None]
+    before = _past(now, grace)
+    due = [key for key, _, at in known if key not in live and (at or now) <= before]
+    if dry_run:
+        freed = sum(place.length for key, place, _ in known if key in set(due))
+        return _collected(live, dead, due, known, freed, 0, dry_run=True)
+    with ctx.store.transaction():
+        ctx.store.objects.pardon(saved)
+        ctx.store.objects.condemn(dead, now)
+    removed = _remove(ctx, before)
+    freed, rewritten = _compact(ctx)
+    return _collected(live, dead, removed, known, freed, rewritten, dry_run=False)
+
+
+def _collected(
+    live: set[bytes],
+    dead: list[bytes],
+    removed: list[bytes],
+    known: list[tuple[bytes, Location, str | None]],
+    freed: int,
+    rewritten: int,
+    dry_run: bool,
+) -> Collected:
+    unused = sum(key not in live for key, _, _ in known)
+    return Collected(
+        live=len(known) - unused,
+        condemned=len(dead),
+        removed=len(removed),
+        freed_bytes=freed,
+        packs_rewritten=rewritten,
+        waiting=unused - len(removed),
+        dry_run=dry_run,
+    )
+
+
+def _past(now: str, grace: float) -> str:
+    return (datetime.fromisoformat(now) - timedelta(seconds=grace)).isoformat(
+        timespec="microseconds"
+    )
+
+
+def _remove(ctx: Context, before: str) -> list[bytes]:
+    """Take out of the index what is still condemned and still unused, in one transaction.
+
+    A checkpoint that wants such content again takes it off the list in its own commit, so
+    looking again inside ours decides the race.
+    """
+    with ctx.store.transaction():
+        live = live_keys(ctx)
+        gone = [
+            key
+            for key, _, at in ctx.store.objects.all()
+            if at is not None and at <= before and key not in live
+        ]
+        ctx.store.objects.forget(gone)
+    return gone
+
+
+def _compact(ctx: Context) -> tuple[int, int]:
+    """Drop packs without content in use, rewrite those that are mostly unused."""
+    packs, freed, rewritten = ctx.manager.packs, 0, 0
+    used = ctx.store.objects.packs()
+    for name in packs.names():
+        size = os.stat(f"{packs.directory}/{name}").st_size
+        wanted = used.get(name, 0)
+        if size - wanted <= size * MOSTLY_DEAD and wanted:
+            continue
+        lock = packs.try_lock(name)
+        if lock is None:
+            continue
+        try:
+            if wanted:
+                _move_out(ctx, name)
+                rewritten += 1
+            with ctx.store.transaction():
+                ctx.store.objects.forget_pack(name)
+            freed += packs.drop(name)
+        finally:
+            os.close(lock)
+    return freed - _written(ctx, used), rewritten
+
+
+def _move_out(ctx: Context, name: str) -> None:
+    """Copy what is in use into another pack, durably, before the index points there."""
+    packs = ctx.manager.packs
+    kept = [(k, place) for k, place, _ in ctx.store.objects.all() if place.pack == name]
+    moved = packs.append([(key, packs.read(key, place)) for key, place in kept])
+    packs.sync()
+    with ctx.store.transaction():
+        ctx.store.objects.move(moved)
+
+
+def _written(ctx: Context, before: dict[str, int]) -> int:
+    """Bytes that rewriting added to packs, to be taken off what was freed."""
+    after = ctx.store.objects.packs()
+    return sum(max(size - before.get(name, 0), 0) for name, size in after.items())

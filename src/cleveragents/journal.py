@@ -1,0 +1,81 @@
+"""One entry per operation on a plan, with the state before and after: what undo and redo walk."""
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+
+class Operation(StrEnum):
+    USE = "use"
+    EXECUTE = "execute"
+    RESUME = "resume"
+    ROLLBACK = "rollback"
+    RESTORE = "restore"
+    CORRECT = "correct"
+    EXTERNAL_EDIT = "external_edit"
+    CHECKPOINT = "checkpoint"
+    UNDO = "undo"
+    REDO = "redo"
+    APPLY = "apply"
+    CANCEL = "cancel"
+    PRUNE = "prune"
+
+
+UNDOABLE = frozenset(
+    {
+        Operation.EXECUTE,
+        Operation.RESUME,
+        Operation.ROLLBACK,
+        Operation.RESTORE,
+        Operation.CORRECT,
+        Operation.EXTERNAL_EDIT,
+    }
+)
+
+
+class EntryState(StrEnum):
+    OPEN = "open"
+    DONE = "done"
+    INTERRUPTED = "interrupted"
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """A point of a plan's life one can return to: content from a group, view from the history."""
+
+    group_id: str | None
+    version: int
+
+
+class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
+    entry_id: str
+    plan_id: str
+    operation: Operation
+    state: EntryState
+    before: Moment
+    after: Moment | None = None
+    target: str | None = None
+    """For undo and redo: the entry that was taken back or done again."""
+    detail: dict[str, Any] = {}
+    started_at: str
+    ended_at: str | None = None
+
+
+def undo_stack(entries: list[JournalEntry]) -> tuple[list[JournalEntry], list[JournalEntry]]:
+    """The operations that undo and redo would take next, last first taken (pure).
+
+    A new undoable operation ends redo; apply, cancel and prune are not undone and stay out.
+    """
+    done: list[JournalEntry] = []
+    undone: list[JournalEntry] = []
+    for entry in entries:
+        if entry.state is EntryState.OPEN:
+            continue
+        if entry.operation is Operation.UNDO and done:
+            undone.append(done.pop())
+        elif entry.operation is Operation.REDO and undone:
+            done.append(undone.pop())
+        elif entry.operation in UNDOABLE:
+            done.append(entry)
+            undone.clear()
+    return done, undone

@@ -1,0 +1,91 @@
+"""Who may work on a plan: one process at a time, and a dead one never blocks.
+
+On the same machine a holder is alive if its pid exists with the start time it had; only for other
+machines does a time limit count. Every write carries the lease's epoch, so a process that was
+paused while another took over cannot write any more.
+"""
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+
+import msgspec
+
+from cleveragents.errors import PlanBusy
+from cleveragents.store import Lease, Store
+
+ELSEWHERE = timedelta(minutes=10)
+
+
+def boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as found:
+            return found.read().strip()
+    except OSError:
+        return "unknown"
+
+
+def start_time(pid: int) -> str | None:
+    """When a process started, in the kernel's own ticks; None if it is not there or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as found:
+            fields = found.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else fields[19].decode()
+
+
+def is_alive(lease: Lease, now: str) -> bool:
+    if not lease.held:
+        return False
+    if lease.host != socket.gethostname():
+        return datetime.fromisoformat(now) - datetime.fromisoformat(lease.renewed_at) < ELSEWHERE
+    return lease.boot_id == boot_id() and start_time(lease.pid) == lease.started
+
+
+@contextmanager
+def hold(store: Store, plan_id: str, verb: str, now: Callable[[], str]) -> Iterator[Lease]:
+    """Hold a plan for the time of the block, or raise `PlanBusy` naming who does."""
+    lease = _acquire(store, plan_id, verb, now())
+    try:
+        yield lease
+    finally:
+        _release(store, lease)
+
+
+def _acquire(store: Store, plan_id: str, verb: str, now: str) -> Lease:
+    with store.transaction():
+        known = store.leases.get(plan_id)
+        if known is not None and is_alive(known, now):
+            raise PlanBusy(
+                f"plan {plan_id} is held by `{known.verb}` (process {known.pid} on {known.host})",
+                f"wait for it, or end it: kill {known.pid}",
+            )
+        lease = Lease(
+            plan_id=plan_id,
+            epoch=known.epoch + 1 if known else 1,
+            host=socket.gethostname(),
+            boot_id=boot_id(),
+            pid=os.getpid(),
+            started=start_time(os.getpid()) or "",
+            verb=verb,
+            held=True,
+            renewed_at=now,
+        )
+        store.leases.put(lease)
+    return lease
+
+
+def _release(store: Store, lease: Lease) -> None:
+    with store.transaction():
+        known = store.leases.get(lease.plan_id)
+        if known is not None and known.epoch == lease.epoch:
+            store.leases.put(msgspec.structs.replace(known, held=False))
+
+
+def holder(store: Store, plan_id: str, now: str) -> Lease | None:
+    """The live process that holds a plan, if any."""
+    known = store.leases.get(plan_id)
+    return known if known is not None and is_alive(known, now) else None

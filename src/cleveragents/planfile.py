@@ -1,0 +1,247 @@
+"""Reading a plan file: text to a `PlanSpec`, or one error that names everything wrong with it.
+
+The sections with rules of their own are next door: `planresources`, `plansteps`; `plannode` reads
+one mapping, `planyaml` the YAML.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+
+from cleveragents.errors import ConfigError, PlanFileError, UsageError
+from cleveragents.plan import OnFailure
+from cleveragents.plannode import Fields, Node, Problems, kind_of
+from cleveragents.planresources import DEFAULT_KINDS, ResourceReader
+from cleveragents.planspec import (
+    ActorSpec,
+    ApplyAs,
+    ApplySpec,
+    KeepSpec,
+    PlanSpec,
+    PolicySpec,
+    ResourceSpec,
+    StepSpec,
+    ValidateSpec,
+)
+from cleveragents.plansteps import SUBPLAN, StepReader
+from cleveragents.settings import BY_NAME
+from cleveragents.tool import DEFAULT_TIMEOUT, ToolSpec
+from cleveragents.tools.builtin import BUILTINS
+from cleveragents.triggers import parse_triggers
+from cleveragents.units import parse_bytes, parse_duration
+
+__all__ = ["DEFAULT_KINDS", "parse_plan", "read_plan_file"]
+
+MAX_BYTES = 16_000_000
+TOOL_KEYS = tuple(key for key in ToolSpec.__struct_fields__ if key != "builtin")
+CONFINE = BY_NAME["sandbox.confine"].choices
+ACTORS = ("steps", "python", "command")
+
+_TOOL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+
+
+def read_plan_file(
+    path: str, kinds: Mapping[str, tuple[str, ...]] = DEFAULT_KINDS
+) -> tuple[PlanSpec, str]:
+    """The plan and the text it was read from."""
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise UsageError(f"no such plan file: {path}") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"cannot read plan file {path!r}: {reason}") from None
+    if len(raw) > MAX_BYTES:
+        raise PlanFileError((f"{path}:1: larger than {MAX_BYTES:,} bytes",))
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise PlanFileError((f"{path}:{line}: not UTF-8",), "save the file as UTF-8") from None
+    return parse_plan(text, path, os.path.dirname(os.path.abspath(path)), kinds), text
+
+
+def parse_plan(
+    text: str,
+    source: str,
+    base_dir: str,
+    kinds: Mapping[str, tuple[str, ...]] = DEFAULT_KINDS,
+    environ: Mapping[str, str] = os.environ,
+) -> PlanSpec:
+    """The plan in `text`; `source` is the file's name in errors, `base_dir` its folder."""
+    from cleveragents.planyaml import read_yaml
+
+    problems = Problems(source)
+    root = read_yaml(text, problems)
+    if not isinstance(root.value, dict):
+        raise problems.stop(root.line, f"a plan is a mapping, not {kind_of(root)}")
+    fields = Fields(root, "the plan", PlanSpec.__struct_fields__, problems)
+    resources = _resources(fields, ResourceReader(base_dir, kinds, environ, problems))
+    tools = {name: _tool(name, node, problems) for name, node in fields.named("tools").items()}
+    steps = StepReader(base_dir, tools, [each.name for each in resources], problems)
+    actor = _actor(fields)
+    fields.require("name")
+    plan = PlanSpec(
+        name=fields.text("name"),
+        description=fields.text("description", empty=True),
+        resources=resources,
+        tools=tools,
+        policy=_policy(fields),
+        steps=_steps(fields, steps, actor),
+        validate=tuple(_validation(node, steps) for node in fields.listed("validate")),
+        apply=_apply(fields),
+        actor=actor,
+    )
+    problems.raise_if_any()
+    return plan
+
+
+def _resources(fields: Fields, reader: ResourceReader) -> tuple[ResourceSpec, ...]:
+    named = fields.named("resources")
+    if fields.require("resources") and not named:
+        fields.bad("resources", "at least one resource is needed")
+    return reader.read(named)
+
+
+def _steps(fields: Fields, reader: StepReader, actor: ActorSpec) -> tuple[StepSpec, ...]:
+    nodes = fields.listed("steps")
+    if actor.kind == "steps" and fields.require("steps") and not nodes:
+        fields.bad("steps", "at least one step is needed")
+    return reader.read(nodes)
+
+
+def _tool(name: str, node: Node, problems: Problems) -> ToolSpec:
+    fields = Fields(node, f"tool {name!r}", TOOL_KEYS, problems)
+    _check_tool_name(name, fields)
+    fields.one_of("run", "python", "sql")
+    read_only = fields.flag("read_only", False)
+    if read_only and fields.flag("writes", False):
+        fields.bad("writes", "'writes: true' contradicts 'read_only: true'")
+    return ToolSpec(
+        name=name,
+        description=fields.text("description", empty=True),
+        run=fields.command("run"),
+        python=fields.target("python"),
+        sql=fields.text("sql") or None,
+        writes=fields.flag("writes", True) and not read_only,
+        read_only=read_only,
+        checkpointable=fields.flag("checkpointable", True) if "checkpointable" in fields else None,
+        checkpoint_scope=fields.word("checkpoint_scope"),
+        write_scope=fields.words("write_scope"),
+        side_effects=fields.words("side_effects"),
+        compensate=fields.command("compensate"),
+        idempotent=fields.flag("idempotent", False),
+        unsafe=fields.flag("unsafe", False),
+        timeout=fields.seconds("timeout") or DEFAULT_TIMEOUT,
+        network=fields.flag("network", True),
+        env=_environment(fields),
+    )
+
+
+def _check_tool_name(name: str, fields: Fields) -> None:
+    if name in BUILTINS or name == SUBPLAN:
+        fields.bad("", "a built-in tool has this name, choose another")
+    if not _TOOL_NAME.fullmatch(name):
+        fields.bad("", "a name starts with a letter and has only letters, digits, '_', '.', '-'")
+    if fields.word("name") not in {None, name}:
+        fields.bad("name", f"'name' says {fields.word('name')!r}")
+
+
+def _environment(fields: Fields) -> dict[str, str]:
+    named = fields.named("env")
+    for name, node in named.items():
+        if not node.is_scalar:
+            text = f"{fields.where}: {name!r} in 'env' has to be text, not {kind_of(node)}"
+            fields.problems.add(node.line, text)
+    return {name: node.text for name, node in named.items()}
+
+
+def _policy(plan: Fields) -> PolicySpec:
+    fields = plan.part("policy", "the policy", PolicySpec.__struct_fields__)
+    if fields is None:
+        return PolicySpec()
+    default = PolicySpec()
+    return PolicySpec(
+        on_failure=OnFailure(fields.choice("on_failure", OnFailure) or default.on_failure),
+        max_retries_per_step=fields.integer("max_retries_per_step", 0),
+        require_checkpoints=fields.flag("require_checkpoints", default.require_checkpoints),
+        rollback_enabled=fields.flag("rollback_enabled", default.rollback_enabled),
+        max_checkpoints_per_plan=fields.integer("max_checkpoints_per_plan", 1),
+        auto_create_on=_triggers(fields),
+        keep=_keep(fields),
+        max_parallel=fields.integer("max_parallel", 1) or default.max_parallel,
+        fail_fast=fields.flag("fail_fast", default.fail_fast),
+        allow_unsafe=fields.flag("allow_unsafe", default.allow_unsafe),
+        confine=fields.choice("confine", CONFINE),
+    )
+
+
+def _triggers(fields: Fields) -> tuple[str, ...] | None:
+    key = "auto_create_on"
+    if key not in fields:
+        return None
+    found: list[str] = []
+    for name in fields.words(key):
+        for part in name.split(","):
+            try:
+                found += [str(trigger) for trigger in parse_triggers(part)]
+            except ConfigError as error:
+                fields.bad(key, error.message, error.hint)
+    return tuple(dict.fromkeys(found))
+
+
+def _keep(policy: Fields) -> KeepSpec:
+    fields = policy.part("keep", "'keep' of the policy", KeepSpec.__struct_fields__)
+    if fields is None:
+        return KeepSpec()
+    within = fields.word("within", "a time such as '24h'")
+    size = fields.word("bytes", "a size such as '500MB'")
+    try:
+        parse_duration(within or 0)
+    except ValueError as error:
+        fields.bad("within", f"'within': {error}")
+    try:
+        limit = None if size is None else parse_bytes(size)
+    except ValueError as error:
+        fields.bad("bytes", f"'bytes': {error}")
+        limit = None
+    return KeepSpec(last=fields.integer("last", 1), within=within, bytes=limit)
+
+
+def _validation(node: Node, steps: StepReader) -> ValidateSpec:
+    fields = Fields(node, "a validation", ValidateSpec.__struct_fields__, steps.problems)
+    fields.require("run")
+    return ValidateSpec(
+        run=fields.command("run") or "",
+        on=steps.resource(fields),
+        timeout=fields.seconds("timeout"),
+    )
+
+
+def _apply(plan: Fields) -> ApplySpec:
+    fields = plan.part("apply", "'apply'", ("as", "message", "ignored"))
+    if fields is None:
+        return ApplySpec()
+    chosen = fields.choice("as", ApplyAs)
+    return ApplySpec(
+        as_=ApplyAs(chosen) if chosen else None,
+        message=fields.text("message", empty=True) or None,
+        ignored=fields.flag("ignored", False),
+    )
+
+
+def _actor(plan: Fields) -> ActorSpec:
+    fields = plan.part("actor", "the actor", ("kind", "python", "command"))
+    if fields is None:
+        return ActorSpec()
+    given = [key for key in ("python", "command") if key in fields]
+    kind = fields.choice("kind", ACTORS) or (given[0] if given else "steps")
+    for key in given:
+        if key != kind:
+            fields.bad(key, f"{key!r} does not go with an actor of kind {kind!r}")
+    if kind != "steps":
+        fields.require(kind)
+    return ActorSpec(
+        kind=kind, target=fields.target("python"), command=fields.argv("command") or ()
+    )

@@ -1,0 +1,158 @@
+"""The `resources` of a plan file: what they are, where they lie, how they are sandboxed."""
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from itertools import combinations
+
+from cleveragents.plannode import Fields, Node, Problems, suggest
+from cleveragents.planspec import ResourceSpec
+from cleveragents.resource import Carry, Kind
+
+DEFAULT_KINDS: Mapping[str, tuple[str, ...]] = {
+    Kind.GIT_CHECKOUT: ("git_worktree", "copy_on_write"),
+    Kind.FS_DIRECTORY: ("copy_on_write", "filesystem_copy", "none"),
+    Kind.SQLITE: ("snapshot",),
+    Kind.POSTGRES: ("snapshot", "transaction_rollback"),
+}
+ALIASES = {"filesystem_copy": "copy_on_write"}
+KEYS = tuple(key for key in ResourceSpec.__struct_fields__ if key != "name")
+
+_FOLDERS = (Kind.GIT_CHECKOUT, Kind.FS_DIRECTORY)
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_VARIABLE = re.compile(r"\$(?:(\$)|\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+
+
+class ResourceReader:
+    """Reads the section; relative paths start at `base_dir`, variables come from `environ`."""
+
+    def __init__(
+        self,
+        base_dir: str,
+        kinds: Mapping[str, tuple[str, ...]],
+        environ: Mapping[str, str],
+        problems: Problems,
+    ) -> None:
+        self.base_dir = base_dir
+        self.kinds = kinds
+        self.environ = environ
+        self.problems = problems
+
+    def read(self, named: Mapping[str, Node]) -> tuple[ResourceSpec, ...]:
+        specs = [self._resource(name, node) for name, node in named.items()]
+        for first, second in combinations([spec for spec in specs if spec.path or spec.url], 2):
+            trouble = _overlap(first, second)
+            if trouble:
+                self.problems.add(named[second.name].line, f"resource {second.name!r}: {trouble}")
+        return tuple(specs)
+
+    def _resource(self, name: str, node: Node) -> ResourceSpec:
+        fields = Fields(node, f"resource {name!r}", KEYS, self.problems)
+        if not _NAME.fullmatch(name):
+            fields.bad("", "a name starts with a letter and has only letters, digits, '_' and '-'")
+        kind = self._kind(fields)
+        return ResourceSpec(
+            name=name,
+            kind=kind or "",
+            path=self._path(fields, kind),
+            url=self._url(fields, kind),
+            strategy=self._strategy(fields, kind),
+            carry=Carry(fields.choice("carry", Carry) or Carry.ALL),
+            exclude=fields.words("exclude"),
+            require_sandbox=fields.flag("require_sandbox", True),
+        )
+
+    def _kind(self, fields: Fields) -> str | None:
+        fields.require("kind")
+        kind = fields.choice("kind", self.kinds)
+        if kind == Kind.POSTGRES:
+            fields.require("url")
+        elif kind in DEFAULT_KINDS:
+            fields.require("path")
+        elif kind:
+            fields.one_of("path", "url")
+        return kind
+
+    def _url(self, fields: Fields, kind: str | None) -> str:
+        if kind in DEFAULT_KINDS and kind != Kind.POSTGRES and "url" in fields:
+            fields.bad("url", f"a {kind} has a 'path', not a 'url'")
+            return ""
+        return self._expanded(fields, "url")
+
+    def _path(self, fields: Fields, kind: str | None) -> str:
+        if kind == Kind.POSTGRES and "path" in fields:
+            fields.bad("path", "a postgres database has a 'url', not a 'path'")
+            return ""
+        expanded = self._expanded(fields, "path")
+        if not expanded:
+            return ""
+        path = os.path.abspath(os.path.join(self.base_dir, os.path.expanduser(expanded)))
+        try:
+            mode = os.stat(path).st_mode
+        except (OSError, ValueError) as error:
+            reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else "not a path"
+            fields.bad("path", f"{reason[:1].lower()}{reason[1:]}: {expanded}")
+            return ""
+        if kind in _FOLDERS and not stat.S_ISDIR(mode):
+            fields.bad("path", f"not a directory: {expanded}")
+        if kind == Kind.SQLITE and not stat.S_ISREG(mode):
+            fields.bad("path", f"not a file: {expanded}")
+        return os.path.realpath(path)
+
+    def _expanded(self, fields: Fields, key: str) -> str:
+        """The text with `$VAR` and `${VAR}` filled in; `$$` is a plain dollar."""
+        text = fields.text(key)
+        names = {match[2] or match[3] for match in _VARIABLE.finditer(text) if not match[1]}
+        unset = sorted(name for name in names if not self.environ.get(name))
+        for name in unset:
+            fields.bad(
+                key, f"the environment variable {name} is not set or empty", f"export {name}=..."
+            )
+        if unset:
+            return ""
+        return _VARIABLE.sub(
+            lambda match: match[1] or self.environ[match[2] or match[3]],
+            text,
+        )
+
+    def _strategy(self, fields: Fields, kind: str | None) -> str | None:
+        given = fields.word("strategy")
+        if kind is None:
+            return None
+        allowed = self.kinds[kind]
+        if given is None:
+            return ALIASES.get(allowed[0], allowed[0])
+        name = ALIASES.get(given, given)
+        if given not in allowed and name not in allowed:
+            known = f"unknown strategy {given!r} for a {kind}{suggest(given, allowed)}"
+            later = "strategy 'overlay' is not available yet"
+            fields.bad("strategy", later if given == "overlay" else known)
+        elif name == "none" and fields.flag("require_sandbox", True):
+            fields.bad(
+                "strategy",
+                "strategy 'none' works on the real thing, which cannot be rolled back; "
+                "add 'require_sandbox: false' if that is meant",
+            )
+        return name
+
+
+def _overlap(first: ResourceSpec, second: ResourceSpec) -> str:
+    """Why two resources cannot be in one plan; one that lies inside another can."""
+    if (first.url or second.url) and first.url != second.url:
+        return ""
+    if first.url or _same_place(first.path, second.path):
+        return f"is the same as resource {first.name!r}"
+    for outer, inner in ((first, second), (second, first)):
+        below = inner.path.removeprefix(outer.path.rstrip("/") + "/")
+        inside = below != inner.path and below.split("/")[0] == ".git"
+        if inside and outer.kind == Kind.GIT_CHECKOUT:
+            return f"{inner.path} is the git directory of resource {outer.name!r}"
+    return ""
+
+
+def _same_place(first: str, second: str) -> bool:
+    try:
+        return os.path.samefile(first, second)
+    except OSError:  # gone since it was looked at
+        return first == second

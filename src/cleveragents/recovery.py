@@ -1,0 +1,63 @@
+"""What every open does first: finish what a dead process had begun."""
+
+from cleveragents.apply import finish_apply
+from cleveragents.context import Context, Session
+from cleveragents.errors import AgentsError, PlanBusy
+from cleveragents.journal import EntryState
+from cleveragents.leases import hold, holder
+from cleveragents.plan import Failure, Phase, State
+from cleveragents.restoring import finish_restore
+from cleveragents.store import Intent
+
+
+def recover(ctx: Context) -> tuple[str, ...]:
+    """Finish open intents and free plans whose process is gone; says what it did or could not."""
+    said: list[str] = []
+    for intent in ctx.store.intents.all():
+        said += _recover_intent(ctx, intent)
+    for plan_id in ctx.store.plans.processing():
+        if holder(ctx.store, plan_id, ctx.now()) is None:
+            said += _free(ctx, plan_id)
+    return tuple(said)
+
+
+def _recover_intent(ctx: Context, intent: Intent) -> list[str]:
+    try:
+        with hold(ctx.store, intent.plan_id, "recovery", ctx.now) as lease:
+            plan = ctx.store.plans.get(intent.plan_id)
+            session = Session(ctx.store, plan, lease, ctx.now)
+            if intent.intent_id not in {item.intent_id for item in ctx.store.intents.all()}:
+                return []
+            if intent.kind == "restore":
+                finish_restore(ctx.store, ctx.manager, ctx.checkpoints, session, intent)
+            else:
+                finish_apply(ctx, session, intent)
+            return [f"plan {plan.name!r}: an interrupted {intent.kind} was finished"]
+    except PlanBusy:
+        return []
+    except AgentsError as error:
+        return [f"plan {intent.plan_id}: an interrupted {intent.kind} waits: {error.message}"]
+
+
+def _free(ctx: Context, plan_id: str) -> list[str]:
+    """No plan stays in `processing` without a process."""
+    try:
+        with hold(ctx.store, plan_id, "recovery", ctx.now) as lease:
+            session = Session(ctx.store, ctx.store.plans.get(plan_id), lease, ctx.now)
+            plan = session.plan
+            if plan.state is not State.PROCESSING:
+                return []
+            verb = "apply" if plan.phase is Phase.APPLY else "resume"
+            failure = Failure(
+                "Interrupted",
+                "its process ended without finishing",
+                f"agents plan {verb} {plan_id}",
+            )
+            state = State.QUEUED if plan.phase is Phase.STRATEGIZE else State.ERRORED
+            with ctx.store.transaction(lease):
+                session.write(state=state, error=failure)
+                for entry in ctx.store.journal.open_entries(plan_id):
+                    ctx.store.journal.put(session.closed(entry, EntryState.INTERRUPTED))
+            return [f"plan {plan.name!r}: its process ended without finishing"]
+    except PlanBusy:
+        return []

@@ -1,0 +1,82 @@
+"""What a plan may change, the private copy it works on, and how two states of it differ."""
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+
+class Kind(StrEnum):
+    GIT_CHECKOUT = "git-checkout"
+    FS_DIRECTORY = "fs-directory"
+    SQLITE = "sqlite"
+    POSTGRES = "postgres"
+
+
+class Carry(StrEnum):
+    ALL = "all"
+    TRACKED = "tracked"
+    COMMITTED = "committed"
+
+
+class Resource(msgspec.Struct, frozen=True, kw_only=True):
+    resource_id: str
+    plan_id: str
+    name: str
+    kind: str
+    path: str
+    strategy: str
+    carry: Carry = Carry.ALL
+    exclude: tuple[str, ...] = ()
+    require_sandbox: bool = True
+    outer: str = ""
+    """Name of the resource this one lies inside of, or empty."""
+    place: str = ""
+    """Path inside the outer resource where this one is linked in."""
+
+
+class SandboxState(StrEnum):
+    CREATING = "creating"
+    READY = "ready"
+    REMOVED = "removed"
+
+
+class SandboxRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of `sandboxes`: where the private copy is and what it was made from."""
+
+    sandbox_id: str
+    plan_id: str
+    resource_id: str
+    strategy: str
+    path: str
+    root: str
+    state: SandboxState
+    identity: str
+    """Device and inode of the root when we made it: a guard against restoring over a stranger."""
+    origin: dict[str, Any]
+    created_at: str
+
+
+class Action(StrEnum):
+    ADDED = "added"
+    CHANGED = "changed"
+    REMOVED = "removed"
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One file, link, directory or mode that differs between two states of a resource."""
+
+    resource: str
+    path: bytes
+    action: Action
+    before: str = ""
+    after: str = ""
+
+    @property
+    def shown(self) -> str:
+        return show_path(self.path)
+
+
+def show_path(path: bytes) -> str:
+    """The path as text; bytes that are not UTF-8 appear as \\xNN."""
+    return path.decode("utf-8", "backslashreplace")

@@ -1,0 +1,127 @@
+"""Start a plan, or go on with it: whatever a dead process or a person left is settled first."""
+
+from enum import StrEnum
+
+import msgspec
+
+from cleveragents.checkpoint import CheckpointType
+from cleveragents.context import Context, Session
+from cleveragents.executor import PlanExecutor
+from cleveragents.journal import Operation
+from cleveragents.leases import hold
+from cleveragents.lifecycle import require_not_final
+from cleveragents.plan import Phase, Plan, State, StepState
+from cleveragents.resource import Change
+from cleveragents.restoring import Restoration
+from cleveragents.rollback import changes_since
+from cleveragents.tools.runner import end_leftovers
+
+
+class Settled(StrEnum):
+    NOTHING = "nothing"
+    RESIDUE = "residue"
+    ADOPTED = "adopted"
+    DISCARDED = "discarded"
+
+
+class Resumption(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a plan goes on from, and what was done with differences found there."""
+
+    resumed_from: str | None
+    settled: Settled
+    changes: tuple[Change, ...]
+    next_step: str | None
+
+
+def execute_plan(
+    ctx: Context, plan_id: str, *, verb: str = "plan execute", discard_edits: bool = False
+) -> Resumption:
+    """Run what is not done yet; returns when the plan is complete or has failed."""
+    with hold(ctx.store, plan_id, verb, ctx.now) as lease:
+        session = Session(ctx.store, ctx.store.plans.get(plan_id), lease, ctx.now)
+        require_not_final(session.plan, "executed")
+        executor = PlanExecutor(ctx, session)
+        started = session.plan.head_group_id is not None
+        executor.strategize()
+        if not started:
+            executor.prepare()
+            executor.execute(Operation.EXECUTE)
+            return Resumption(
+                resumed_from=None, settled=Settled.NOTHING, changes=(), next_step=None
+            )
+        resumption = _settle(ctx, session, discard_edits)
+        if resumption.next_step is None and session.plan.phase is Phase.EXECUTE:
+            if session.plan.state is State.COMPLETE:
+                return resumption
+        executor = PlanExecutor(ctx, session)
+        executor.prepare()
+        executor.execute(Operation.RESUME)
+        return resumption
+
+
+def preview_resume(ctx: Context, plan: Plan, discard_edits: bool = False) -> Resumption:
+    """What `resume` would do; changes nothing."""
+    require_not_final(plan, "resumed")
+    settled, changes = _difference(ctx, plan, discard_edits)
+    return Resumption(
+        resumed_from=plan.last_checkpoint_id,
+        settled=settled,
+        changes=changes,
+        next_step=_next_step(ctx, plan),
+    )
+
+
+def _next_step(ctx: Context, plan: Plan) -> str | None:
+    waiting = [step.step_id for step in ctx.store.plans.steps(plan.plan_id) if not step.done]
+    return waiting[0] if waiting else None
+
+
+def _difference(
+    ctx: Context, plan: Plan, discard_edits: bool
+) -> tuple[Settled, tuple[Change, ...]]:
+    """Residue if a step was running when its process died; any other difference is an edit."""
+    if plan.head_group_id is None:
+        return Settled.NOTHING, ()
+    changes = changes_since(ctx, ctx.store.checkpoints.group(plan.head_group_id))
+    if not changes:
+        return Settled.NOTHING, ()
+    steps = ctx.store.plans.steps(plan.plan_id)
+    if any(step.state is StepState.PROCESSING for step in steps):
+        return Settled.RESIDUE, changes
+    return (Settled.DISCARDED if discard_edits else Settled.ADOPTED), changes
+
+
+def _settle(ctx: Context, session: Session, discard_edits: bool) -> Resumption:
+    plan = session.plan
+    end_leftovers(plan.plan_id)
+    settled, changes = _difference(ctx, plan, discard_edits)
+    if settled is Settled.ADOPTED:
+        adopt_edits(ctx, session)
+    elif settled in (Settled.RESIDUE, Settled.DISCARDED):
+        assert plan.head_group_id is not None
+        ctx.checkpoints.rollback_to_checkpoint(
+            session, Restoration(group_id=plan.head_group_id, plan={})
+        )
+    running = tuple(
+        msgspec.structs.replace(step, state=StepState.QUEUED)
+        for step in ctx.store.plans.steps(plan.plan_id)
+        if step.state is StepState.PROCESSING
+    )
+    if running:
+        session.commit(steps=running)
+    return Resumption(
+        resumed_from=session.plan.last_checkpoint_id,
+        settled=settled,
+        changes=changes,
+        next_step=_next_step(ctx, session.plan),
+    )
+
+
+def adopt_edits(ctx: Context, session: Session) -> None:
+    """What a person changed in the sandbox becomes part of the plan, and can be undone as one."""
+    entry = session.opened(Operation.EXTERNAL_EDIT)
+    ctx.checkpoints.create_checkpoint(
+        CheckpointType.EXTERNAL_EDIT, session, force=True, reason="edited by hand"
+    )
+    with ctx.store.transaction(session.lease):
+        ctx.store.journal.put(session.closed(entry))

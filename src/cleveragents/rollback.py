@@ -1,0 +1,153 @@
+"""Go back to a group: everything that happened after it is taken back, together."""
+
+from typing import Any
+
+import msgspec
+
+from cleveragents.checkpoint import CheckpointGroup, RollbackResult
+from cleveragents.context import Context, Session
+from cleveragents.decision import Decision, DecisionState
+from cleveragents.errors import RollbackDisabled
+from cleveragents.journal import Operation
+from cleveragents.leases import hold
+from cleveragents.lifecycle import require_not_final
+from cleveragents.plan import Phase, Plan, State, Step, StepState
+from cleveragents.resource import Change
+from cleveragents.restoring import Restoration
+from cleveragents.snapshots import States
+from cleveragents.store import Store, View
+
+
+def rewound_steps(now: list[Step], then: dict[str, Step]) -> tuple[list[Step], list[str]]:
+    """The steps as they shall be, and the ids of those that did not exist then (pure)."""
+    changed: list[Step] = []
+    for step in now:
+        old = then.get(step.step_id)
+        if old is None:
+            continue
+        state = StepState.COMPLETE if old.done else StepState.QUEUED
+        back = msgspec.structs.replace(old, state=state, attempts=step.attempts, error=None)
+        if back != step:
+            changed.append(back)
+    return changed, [step.step_id for step in now if step.step_id not in then]
+
+
+def rewound_decisions(now: list[Decision], then: dict[str, Decision]) -> list[Decision]:
+    """Decisions whose state changes: later ones superseded, earlier ones in force again (pure)."""
+    changed: list[Decision] = []
+    for decision in now:
+        old = then.get(decision.decision_id)
+        state = old.state if old is not None else DecisionState.SUPERSEDED
+        if state is not decision.state:
+            changed.append(msgspec.structs.replace(decision, state=state))
+    return changed
+
+
+def restoration_to(store: Store, plan: Plan, group: CheckpointGroup, **fields: Any) -> Restoration:
+    """What going back to a group means for the plan; `fields` are set besides."""
+    return restoration(store, plan, group, store.plans.view_at(plan.plan_id, group.version), fields)
+
+
+def restoration(
+    store: Store, plan: Plan, group: CheckpointGroup, view: View, fields: dict[str, Any]
+) -> Restoration:
+    steps, removed = rewound_steps(store.plans.steps(plan.plan_id), view.steps)
+    decisions = rewound_decisions(store.plans.decisions(plan.plan_id), view.decisions)
+    later = [
+        child.plan_id
+        for child in store.plans.children(plan.plan_id)
+        if child.created_at > group.created_at
+    ]
+    values = {
+        "phase": Phase.EXECUTE,
+        "state": State.QUEUED,
+        "error": None,
+        "view_mark": view.standing.view_mark,
+        "last_completed_step": view.standing.last_completed_step,
+        "actor_state": group.actor_state,
+        **fields,
+    }
+    return Restoration(
+        group_id=group.group_id,
+        plan=msgspec.to_builtins(values),
+        steps=tuple(steps),
+        removed_steps=tuple(removed),
+        decisions=tuple(decisions),
+        cancelled_children=tuple(later),
+    )
+
+
+def changes_since(ctx: Context, group: CheckpointGroup) -> tuple[Change, ...]:
+    """How the sandboxes differ from a group; looks, keeps nothing."""
+    then = ctx.checkpoints.states(group)
+    return ctx.checkpoints.look(
+        group.plan_id, lambda now: ctx.checkpoints.diff(group.plan_id, then, now)
+    )
+
+
+def require_rollback(plan: Plan) -> None:
+    require_not_final(plan, "rolled back")
+    if not plan.rollback_enabled:
+        raise RollbackDisabled(
+            f"plan {plan.name!r} has rollback_enabled: false: nothing can be undone",
+            "set policy: {rollback_enabled: true} in the plan file and use it anew",
+        )
+
+
+def preview(ctx: Context, plan: Plan, group: CheckpointGroup) -> RollbackResult:
+    """What a rollback would do; changes nothing."""
+    require_rollback(plan)
+    ctx.checkpoints.require_readable(group)
+    todo = restoration_to(ctx.store, plan, group)
+    targets = ctx.checkpoints.states(group)
+
+    def reverted(now: States) -> tuple[Change, ...]:
+        return ctx.checkpoints.diff(plan.plan_id, now, targets)
+
+    changes = ctx.checkpoints.look(plan.plan_id, reverted)
+    return _result(ctx, plan, group, todo, changes, dry_run=True)
+
+
+def rollback(ctx: Context, plan: Plan, group: CheckpointGroup) -> RollbackResult:
+    with hold(ctx.store, plan.plan_id, "plan rollback", ctx.now) as lease:
+        session = Session(ctx.store, ctx.store.plans.get(plan.plan_id), lease, ctx.now)
+        require_rollback(session.plan)
+        ctx.checkpoints.require_readable(group)
+        entry = session.opened(Operation.ROLLBACK, to=group.group_id)
+        todo = restoration_to(ctx.store, session.plan, group)
+        counted = _result(ctx, session.plan, group, todo, (), dry_run=False)
+        todo = msgspec.structs.replace(todo, entry=entry)
+        changes = ctx.checkpoints.rollback_to_checkpoint(session, todo)
+        return msgspec.structs.replace(
+            counted,
+            changes=changes,
+            phase=str(session.plan.phase),
+            state=str(session.plan.state),
+            checkpoints_remaining=ctx.store.checkpoints.count(plan.plan_id),
+        )
+
+
+def _result(
+    ctx: Context,
+    plan: Plan,
+    group: CheckpointGroup,
+    todo: Restoration,
+    changes: tuple[Change, ...],
+    dry_run: bool,
+) -> RollbackResult:
+    rows = ctx.store.checkpoints.of_group(group.group_id)
+    return RollbackResult(
+        plan_id=plan.plan_id,
+        group_id=group.group_id,
+        checkpoint_id=rows[0].checkpoint_id,
+        label=group.label,
+        changes=changes,
+        child_plans_invalidated=len(todo.cancelled_children),
+        decisions_after=sum(d.state is DecisionState.SUPERSEDED for d in todo.decisions),
+        tool_calls_after=ctx.store.calls.count(plan.plan_id, after=group.created_at),
+        sandboxes=ctx.manager.sandboxes(plan.plan_id).paths,
+        phase=todo.plan["phase"],
+        state=todo.plan["state"],
+        checkpoints_remaining=ctx.store.checkpoints.count(plan.plan_id),
+        dry_run=dry_run,
+    )

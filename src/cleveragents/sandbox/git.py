@@ -1,0 +1,237 @@
+"""git, run only so that a hostile repository executes nothing.
+
+Explicit git directory, no hooks, no file-system monitor, no system or global config, no network,
+a built environment. Commands that could run filters are never used on the user's files.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import msgspec
+
+from cleveragents.content.packs import GIT
+from cleveragents.errors import ContentDamaged, SandboxError
+
+_SAFE = (
+    "-c", "core.hooksPath=/dev/null",
+    "-c", "core.fsmonitor=false",
+    "-c", "core.untrackedCache=false",
+    "-c", "core.attributesFile=/dev/null",
+    "-c", "protocol.allow=never",
+    "-c", "gc.auto=0",
+    "-c", "maintenance.auto=false",
+    "-c", "core.fsync=all",
+    "-c", "core.quotePath=false",
+)  # fmt: skip
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    return {
+        "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+        "HOME": "/nonexistent",
+        "LC_ALL": "C",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": "/dev/null",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_EDITOR": "false",
+        **(extra or {}),
+    }
+
+
+def run(
+    *arguments: str,
+    cwd: str | None = None,
+    stdin: bytes | None = None,
+    extra: Mapping[str, str] | None = None,
+    accept: tuple[int, ...] = (0,),
+) -> bytes:
+    """Output of a git command; a failure is an error that shows git's own last line."""
+    try:
+        done = subprocess.run(
+            ["git", *_SAFE, *arguments],
+            cwd=cwd,
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            env=environment(extra),
+            check=False,
+        )
+    except FileNotFoundError:
+        raise SandboxError("git is not installed", "install git 2.36 or newer") from None
+    if done.returncode not in accept:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        command = next((word for word in arguments if not word.startswith("-")), "")
+        raise SandboxError(f"git {command} failed: {said[-1] if said else done.returncode}")
+    return done.stdout
+
+
+class Repository(msgspec.Struct, frozen=True):
+    """A user's repository: where its parts are."""
+
+    top: str
+    git_dir: str
+    common_dir: str
+    object_format: str
+
+    def git(
+        self,
+        *arguments: str,
+        stdin: bytes | None = None,
+        extra: Mapping[str, str] | None = None,
+        accept: tuple[int, ...] = (0,),
+    ) -> bytes:
+        return run(
+            f"--git-dir={self.git_dir}",
+            f"--work-tree={self.top}",
+            *arguments,
+            stdin=stdin,
+            extra=extra,
+            accept=accept,
+        )
+
+    def head(self) -> tuple[str | None, str | None]:
+        """Commit and branch that are checked out; either may be missing."""
+        commit = self.git("rev-parse", "--verify", "-q", "HEAD^{commit}", accept=(0, 1))
+        branch = self.git("symbolic-ref", "-q", "HEAD", accept=(0, 1))
+        return commit.decode().strip() or None, branch.decode().strip() or None
+
+    def tree(self, commit: str | None) -> dict[bytes, tuple[bytes, int]]:
+        """Path -> (git key, size) of every regular file of a commit."""
+        if commit is None:
+            return {}
+        found: dict[bytes, tuple[bytes, int]] = {}
+        for line in self.git("ls-tree", "-r", "-z", "-l", "--full-tree", commit).split(b"\0"):
+            if line.startswith(b"100"):
+                about, path = line.split(b"\t", 1)
+                _, _, name, size = about.split()
+                found[path] = (GIT + bytes.fromhex(name.decode()), int(size))
+        return found
+
+
+def locate(path: str) -> Repository:
+    try:
+        shown = run(
+            "-c", "safe.directory=*",
+            "rev-parse", "--show-toplevel", "--absolute-git-dir",
+            "--path-format=absolute", "--git-common-dir", "--show-object-format",
+            cwd=path,
+        )  # fmt: skip
+    except SandboxError as error:
+        raise SandboxError(
+            f"{path} is not a git repository: {error.message}",
+            "use kind: fs-directory for a plain directory",
+        ) from error
+    top, git_dir, common, object_format = os.fsdecode(shown).rstrip("\n").split("\n")
+    if os.path.realpath(top) != os.path.realpath(path):
+        raise SandboxError(
+            f"{path} lies inside the repository {top}",
+            f"name the repository itself: path: {top}",
+        )
+    return Repository(os.path.realpath(path), git_dir, common, object_format)
+
+
+def user_config(top: str, *arguments: str) -> list[str]:
+    """Values of the user's own configuration, which only `git config` reads: nothing is run."""
+    done = subprocess.run(
+        ["git", "config", "-z", *arguments],
+        cwd=top,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    return [os.fsdecode(item) for item in done.stdout.split(b"\0") if item]
+
+
+def make_git_dir(path: str, repository: Repository, head: str) -> None:
+    """A git directory of our own that reads the user's objects and has nothing of their config."""
+    for folder in ("objects/info", "objects/pack", "refs/heads", "refs/tags", "info"):
+        os.makedirs(f"{path}/{folder}")
+    _write(f"{path}/HEAD", f"{head}\n")
+    version = 0 if repository.object_format == "sha1" else 1
+    lines = [
+        "[core]",
+        f"\trepositoryformatversion = {version}",
+        "\tfilemode = true",
+        "\tbare = false",
+        "\tlogallrefupdates = true",
+    ]
+    if version:
+        lines += ["[extensions]", f"\tobjectformat = {repository.object_format}"]
+    _write(f"{path}/config", "\n".join(lines) + "\n")
+    _write(f"{path}/objects/info/alternates", f"{repository.common_dir}/objects\n")
+    shallow = f"{repository.common_dir}/shallow"
+    if os.path.exists(shallow):
+        with open(shallow, encoding="ascii") as found:
+            _write(f"{path}/shallow", found.read())
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8", errors="surrogateescape") as target:
+        target.write(text)
+
+
+def add_config(git_dir: str, section: str, values: Mapping[str, str]) -> None:
+    """Append a section to a config file of ours; values are quoted, so that none can escape."""
+    lines = [f"[{section}]"]
+    for key, value in values.items():
+        quoted = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        lines.append(f'\t{key} = "{quoted}"')
+    with open(f"{git_dir}/config", "a", encoding="utf-8", errors="surrogateescape") as target:
+        target.write("\n".join(lines) + "\n")
+
+
+class Blobs:
+    """Reads blobs of the user's repository through one `git cat-file --batch`."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def get(self, key: bytes) -> bytes:
+        process = self._started()
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(key[1:].hex().encode() + b"\n")
+        process.stdin.flush()
+        head = process.stdout.readline().split()
+        if len(head) != 3 or head[1] != b"blob":
+            raise ContentDamaged(
+                f"blob {key[1:].hex()} is no longer in {self._repository.top}",
+                "the base commit was removed from the repository",
+            )
+        data = process.stdout.read(int(head[2]))
+        process.stdout.read(1)
+        return data
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            self._process = subprocess.Popen(
+                ["git", *_SAFE, f"--git-dir={self._repository.git_dir}", "cat-file", "--batch"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environment(),
+            )
+        return self._process
+
+    def close(self) -> None:
+        if self._process is not None:
+            assert self._process.stdin is not None and self._process.stdout is not None
+            self._process.stdin.close()
+            self._process.stdout.close()
+            self._process.wait()
+            self._process = None
+
+
+@contextmanager
+def scratch_index(staging: str) -> Iterator[dict[str, str]]:
+    """The environment that makes git use an index of ours instead of the user's."""
+    path = f"{staging}/index"
+    yield {"GIT_INDEX_FILE": path}
+    for leftover in (path, f"{path}.lock"):
+        if os.path.exists(leftover):
+            os.unlink(leftover)

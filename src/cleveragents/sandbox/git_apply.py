@@ -1,0 +1,319 @@
+"""Apply to a git repository: as a commit on its branch, as plain changes, or as a new branch."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from cleveragents.checkpoint import SandboxCheckpoint
+from cleveragents.content import fsio
+from cleveragents.content.files import content_blocks, hash_file_as
+from cleveragents.content.packs import GIT, Batch
+from cleveragents.content.switch import Op, stage
+from cleveragents.content.trees import Difference, Entry, EntryKind
+from cleveragents.errors import ApplyRefused, SandboxError
+from cleveragents.resource import show_path
+from cleveragents.sandbox import git, merging
+from cleveragents.sandbox.protocol import Applied, ApplyOptions, Proposal
+from cleveragents.sandbox.tree import TreeSandbox
+
+_CONVERSIONS = ("filter", "ident", "working-tree-encoding")
+_EOL = ("text", "eol", "crlf")
+
+
+class GitTarget(TreeSandbox):
+    """The apply half of `git_worktree`."""
+
+    @property
+    def repository(self) -> git.Repository:
+        raise NotImplementedError
+
+    def compare(
+        self,
+        origin: SandboxCheckpoint,
+        result: SandboxCheckpoint,
+        options: ApplyOptions,
+        batch: Batch,
+    ) -> Proposal:
+        if options.mode == "branch":
+            return self._compare_branch(origin, result, options)
+        self._require_same_branch()
+        proposal = super().compare(origin, result, options, batch)
+        if options.mode == "changes" or proposal.conflicts:
+            return proposal
+        work = msgspec.convert(proposal.work, merging.Work)
+        problem = self._against_commit(work)
+        if problem is None:
+            return msgspec.structs.replace(proposal, mode="commit")
+        if options.mode == "commit":
+            raise ApplyRefused(problem, "agents plan apply PLAN --as changes")
+        return proposal
+
+    def _require_same_branch(self) -> None:
+        _, branch = self.repository.head()
+        made_from = self.place.origin["branch"]
+        if branch != made_from:
+            raise ApplyRefused(
+                f"resource {self.name!r} was on {_short(made_from)} and is on {_short(branch)} now",
+                "check that branch out, or agents plan apply PLAN --as branch",
+            )
+
+    def _against_commit(self, work: merging.Work) -> str | None:
+        """Why these changes cannot be a commit; None if they can."""
+        tip, branch = self.repository.head()
+        if branch is None:
+            return f"resource {self.name!r} has a detached HEAD"
+        tracked = self.repository.tree(tip)
+        for item in work.differences:
+            if self._has_both(item, tracked):
+                return f"{show_path(item.path)} has uncommitted changes of your own"
+        if dirty := self._uncommitted(tip):
+            return f"{dirty} has uncommitted changes of your own"
+        return self._converted(work.differences)
+
+    def _has_both(self, item: Difference, tracked: dict[bytes, tuple[bytes, int]]) -> bool:
+        """Whether the target's own version of a path is not what its tip commit has."""
+        if item.before is None or item.before.kind is not EntryKind.FILE:
+            return item.before is None and item.path in tracked
+        if item.path not in tracked:
+            return True
+        with (
+            fsio.directory(self.place.resource.path) as root,
+            fsio.parent_of(root, item.path) as (fd, name),
+        ):
+            return hash_file_as(fd, name, tracked[item.path][0]) != tracked[item.path][0]
+
+    def _uncommitted(self, tip: str | None) -> str | None:
+        """A tracked file that is not as committed, found without running the user's filters."""
+        index = f"{self.repository.git_dir}/index"
+        if tip is None or not os.path.exists(index):
+            return None
+        with tempfile.TemporaryDirectory(prefix="cleveragents-") as scratch:
+            git.make_git_dir(f"{scratch}/git", self.repository, tip)
+            shutil.copyfile(index, f"{scratch}/index")
+            found = git.run(
+                f"--git-dir={scratch}/git",
+                f"--work-tree={self.repository.top}",
+                "diff-index",
+                "--name-only",
+                "-z",
+                tip,
+                cwd=self.repository.top,
+                extra={"GIT_INDEX_FILE": f"{scratch}/index"},
+            )
+        outside = [path for path in found.split(b"\0") if path and not self._left_out(path)]
+        return show_path(outside[0]) if outside else None
+
+    def _left_out(self, path: bytes) -> bool:
+        from cleveragents.sandbox.protocol import source_scope
+
+        return source_scope(self.place, *self.own).leaves_out(path)
+
+    def _converted(self, differences: Iterable[Difference]) -> str | None:
+        """A path whose bytes git would convert on the way into a commit: we commit bytes as is."""
+        wanted = [i for i in differences if i.after and i.after.kind is EntryKind.FILE]
+        if not wanted:
+            return None
+        names = b"\0".join(item.path for item in wanted)
+        shown = self.repository.git(
+            "check-attr", "-z", "--stdin", *_CONVERSIONS, *_EOL, stdin=names
+        )
+        fields = shown.split(b"\0")
+        set_for: dict[bytes, set[str]] = {}
+        for path, attribute, value in zip(fields[0::3], fields[1::3], fields[2::3], strict=False):
+            if value not in (b"unspecified", b"unset"):
+                set_for.setdefault(path, set()).add(attribute.decode())
+        autocrlf = git.user_config(self.repository.top, "--get", "core.autocrlf")
+        for item in wanted:
+            attributes = set_for.get(item.path, set())
+            if attributes & set(_CONVERSIONS):
+                return f"{show_path(item.path)} goes through a git filter"
+            if (attributes & set(_EOL) or autocrlf not in ([], ["false"])) and self._has_crlf(
+                item.after
+            ):
+                return f"{show_path(item.path)} has line endings that git converts"
+        return None
+
+    def _has_crlf(self, entry: Entry | None) -> bool:
+        assert entry is not None
+        return any(b"\r\n" in block for block in content_blocks(self.read, entry.key))
+
+    def _compare_branch(
+        self, origin: SandboxCheckpoint, result: SandboxCheckpoint, options: ApplyOptions
+    ) -> Proposal:
+        base = self.place.origin["base"]
+        if base is None:
+            raise ApplyRefused(f"resource {self.name!r} has no commit to branch from")
+        wanted, left_out = self.visible(origin, result, options.ignored)
+        for item in wanted:
+            old = item.before
+            if old is not None and old.kind is EntryKind.FILE and old.key[:1] != GIT:
+                raise ApplyRefused(
+                    f"{show_path(item.path)} has uncommitted changes of your own",
+                    "agents plan apply PLAN --as changes",
+                )
+        return Proposal(
+            resource=self.name,
+            mode="branch",
+            files=tuple(show_path(item.path) for item in wanted),
+            ignored_count=left_out,
+            control_files=merging.control_files(item.path for item in wanted),
+            work=msgspec.to_builtins(merging.Work(wanted)),
+        )
+
+    def stage_apply(self, proposal: Proposal, options: ApplyOptions) -> dict[str, Any]:
+        if proposal.mode == "changes":
+            return super().stage_apply(proposal, options)
+        work = msgspec.convert(proposal.work, merging.Work)
+        staging = merging.staging_beside(
+            self.place.resource.path, os.path.basename(options.staging)
+        )
+        ops = stage(self.read, work.differences, staging, dict(work.expected))
+        tip, branch = self.repository.head()
+        parent = self.place.origin["base"] if proposal.mode == "branch" else tip
+        target = f"refs/heads/{options.branch}" if proposal.mode == "branch" else branch
+        commit = self._commit(ops, staging, parent, options.message)
+        if proposal.mode == "branch":
+            self._require_free(target or "", commit)
+        return {
+            "staging": staging,
+            "ops": msgspec.to_builtins(ops) if proposal.mode == "commit" else [],
+            "index": self._index_lines(ops, staging).hex() if proposal.mode == "commit" else "",
+            "old_index": self._old_index(ops).hex() if proposal.mode == "commit" else "",
+            "files": len(proposal.files),
+            "mode": proposal.mode,
+            "ref": target,
+            "old": parent if proposal.mode == "commit" else None,
+            "commit": commit,
+        }
+
+    def _require_free(self, ref: str, commit: str | None) -> None:
+        found = self._ref(ref)
+        if found not in (None, commit):
+            raise ApplyRefused(
+                f"branch {_short(ref)} exists already", "delete or rename it, then apply again"
+            )
+
+    def _ref(self, ref: str) -> str | None:
+        found = self.repository.git("rev-parse", "--verify", "-q", ref, accept=(0, 1))
+        return found.decode().strip() or None
+
+    def _index_lines(self, ops: tuple[Op, ...], staging: str) -> bytes:
+        """What the changed paths are in the new commit, as `update-index --index-info` reads it."""
+        zero = "0" * (40 if self.repository.object_format == "sha1" else 64)
+        staged: list[tuple[Op, str]] = []
+        lines: list[bytes] = []
+        for op in ops:
+            if op.after is not None and op.after.kind in (EntryKind.FILE, EntryKind.LINK):
+                staged.append((op, self._staged_file(op, staging)))
+            elif op.before is not None and op.before.kind in (EntryKind.FILE, EntryKind.LINK):
+                lines.append(f"0 {zero}\t".encode() + op.path)
+        paths = "".join(f"{path}\n" for _, path in staged).encode()
+        names = self.repository.git(
+            "hash-object", "-w", "--no-filters", "--stdin-paths", stdin=paths
+        ).split()
+        for (op, _), name in zip(staged, names, strict=True):
+            lines.append(f"{_git_mode(op.after)} ".encode() + name + b"\t" + op.path)
+        return b"".join(line + b"\0" for line in lines)
+
+    def _staged_file(self, op: Op, staging: str) -> str:
+        assert op.after is not None
+        if op.after.kind is EntryKind.FILE:
+            return f"{staging}/{op.new.decode()}"
+        path = f"{staging}/text{op.number}"
+        if not os.path.exists(path):
+            fsio.write_new(path, op.after.key)
+        return path
+
+    def _old_index(self, ops: tuple[Op, ...]) -> bytes:
+        """The same paths as the user's index has them now, to put them back."""
+        zero = "0" * (40 if self.repository.object_format == "sha1" else 64)
+        wanted = {op.path for op in ops}
+        listed = self.repository.git("ls-files", "--stage", "-z").split(b"\0")
+        old = [line for line in listed if line.split(b"\t", 1)[-1] in wanted and line]
+        known = {line.split(b"\t", 1)[1] for line in old}
+        gone = [f"0 {zero}\t".encode() + path for path in wanted - known]
+        return b"".join(line + b"\0" for line in old + gone)
+
+    def _commit(
+        self, ops: tuple[Op, ...], staging: str, parent: str | None, message: str
+    ) -> str | None:
+        lines = self._index_lines(ops, staging)
+        with git.scratch_index(staging) as extra:
+            if parent is not None:
+                self.repository.git("read-tree", parent, extra=extra)
+            self.repository.git("update-index", "-z", "--index-info", stdin=lines, extra=extra)
+            tree = self.repository.git("write-tree", extra=extra).decode().strip()
+        if parent is not None:
+            had = self.repository.git("rev-parse", f"{parent}^{{tree}}").decode().strip()
+            if had == tree:
+                return None
+        parents = ("-p", parent) if parent else ()
+        made = self.repository.git(
+            "commit-tree", tree, *parents, "-F", "-", stdin=message.encode(), extra=self._identity()
+        )
+        return made.decode().strip()
+
+    def _identity(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for key, default in (("name", "cleveragents"), ("email", "cleveragents@localhost")):
+            values = git.user_config(self.repository.top, "--get", f"user.{key}")
+            for who in ("AUTHOR", "COMMITTER"):
+                found[f"GIT_{who}_{key.upper()}"] = values[0] if values else default
+        return found
+
+    def switch_apply(self, staged: dict[str, Any]) -> None:
+        if staged["mode"] == "changes":
+            super().switch_apply(staged)
+            return
+        if staged["mode"] == "commit":
+            self._require_same_branch()
+            super().switch_apply(staged)
+            if staged["commit"]:
+                self._update_index(staged["index"])
+        if staged["commit"]:
+            self._move_ref(staged["ref"], staged["commit"], staged["old"])
+
+    def _update_index(self, lines: str) -> None:
+        fsio.point("index")
+        self.repository.git("update-index", "-z", "--index-info", stdin=bytes.fromhex(lines))
+
+    def _move_ref(self, ref: str, new: str | None, old: str | None) -> None:
+        if self._ref(ref) == new:
+            return
+        fsio.point("ref")
+        zero = "0" * (40 if self.repository.object_format == "sha1" else 64)
+        try:
+            self.repository.git(
+                "update-ref", "-m", "agents plan apply", ref, new or zero, old or zero
+            )
+        except SandboxError as error:
+            raise ApplyRefused(
+                f"branch {_short(ref)} moved while it was being applied", "run it again"
+            ) from error
+
+    def undo_apply(self, staged: dict[str, Any]) -> None:
+        if staged["mode"] != "changes" and staged["commit"]:
+            if self._ref(staged["ref"]) == staged["commit"]:
+                self._move_ref(staged["ref"], staged["old"], staged["commit"])
+            if staged["mode"] == "commit" and os.path.isdir(staged["staging"]):
+                self._update_index(staged["old_index"])
+        super().undo_apply(staged)
+
+    def applied(self, staged: dict[str, Any]) -> Applied:
+        done = super().applied(staged)
+        return msgspec.structs.replace(done, commit=staged.get("commit"))
+
+
+def _git_mode(entry: Entry | None) -> str:
+    assert entry is not None
+    if entry.kind is EntryKind.LINK:
+        return "120000"
+    return "100755" if entry.mode & 0o100 else "100644"
+
+
+def _short(ref: str | None) -> str:
+    return ref.removeprefix("refs/heads/") if ref else "a detached HEAD"

@@ -1,0 +1,206 @@
+"""`git_worktree`: a work tree with a git directory of its own that borrows the user's objects.
+
+Until apply the only thing of ours in the user's repository is one ref, which keeps the base
+commit from being collected. git is never run in the sandbox: a tool may have made it hostile.
+"""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+from cleveragents.checkpoint import SandboxCheckpoint
+from cleveragents.content import fsio, trees
+from cleveragents.content.files import write_content
+from cleveragents.content.packs import GIT, Batch
+from cleveragents.content.trees import EntryKind, Tree
+from cleveragents.resource import Carry, Change
+from cleveragents.sandbox import git
+from cleveragents.sandbox.git_apply import GitTarget
+from cleveragents.sandbox.protocol import Making, Place, source_scope
+from cleveragents.sandbox.tree import TreeSandbox, tree_of
+
+
+class GitWorktree(GitTarget, TreeSandbox):
+    strategy = "git_worktree"
+    own = (b".git",)
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self._base: dict[bytes, tuple[bytes, int]] | None = None
+        self._blobs: git.Blobs | None = None
+        self._repository: git.Repository | None = None
+
+    @property
+    def repository(self) -> git.Repository:
+        if self._repository is None:
+            self._repository = git.locate(self.place.resource.path)
+        return self._repository
+
+    @property
+    def ref(self) -> str:
+        return f"refs/cleveragents/{self.place.plan_id}"
+
+    def base(self) -> Mapping[bytes, tuple[bytes, int]]:
+        if self._base is None:
+            self._base = self.repository.tree(self.place.origin["base"])
+        return self._base
+
+    def read(self, key: bytes) -> bytes:
+        """From the store, or borrowed from the user's repository."""
+        if key[:1] != GIT or self.place.packs.has(key):
+            return self.place.packs.get(key)
+        if self._blobs is None:
+            self._blobs = git.Blobs(self.repository)
+        return self._blobs.get(key)
+
+    def create(self, making: Making) -> dict[str, Any]:
+        commit, branch = self.repository.head()
+        made = super().create(making)
+        if commit is not None:
+            self.repository.git("update-ref", self.ref, commit)
+        self._make_git_dir(commit, branch)
+        return {**made, "base": commit, "branch": branch}
+
+    def _copy(self, making: Making) -> None:
+        carry = self.place.resource.carry
+        if carry is Carry.ALL:
+            super()._copy(making)
+        elif carry is Carry.TRACKED:
+            listed = self.repository.git("ls-files", "-z").split(b"\0")
+            wanted = set(listed) - {b""}
+            folders = {folder for path in wanted for folder in _folders(path)}
+            self._copier(making, lambda path, is_dir: path in (folders if is_dir else wanted)).copy(
+                self.place.resource.path, self.place.root
+            )
+        else:
+            self._write_commit()
+
+    def _write_commit(self) -> None:
+        """The base commit's own bytes, without filters."""
+        commit, _ = self.repository.head()
+        scope = source_scope(self.place, *self.own)
+        listed = self.repository.git("ls-tree", "-r", "-z", "--full-tree", commit or "HEAD")
+        blobs = git.Blobs(self.repository)
+        try:
+            for line in listed.split(b"\0"):
+                if not line or line.startswith(b"160000"):
+                    continue
+                about, path = line.split(b"\t", 1)
+                if not scope.leaves_out(path):
+                    mode, _, name = about.split()
+                    self._write_blob(blobs, path, mode, GIT + bytes.fromhex(name.decode()))
+        finally:
+            blobs.close()
+
+    def _write_blob(self, blobs: git.Blobs, path: bytes, mode: bytes, key: bytes) -> None:
+        where = os.path.join(os.fsencode(self.place.root), path)
+        os.makedirs(os.path.dirname(where), exist_ok=True)
+        if mode == b"120000":
+            os.symlink(blobs.get(key), where)
+            return
+        with fsio.directory(os.path.dirname(where)) as fd:
+            permissions = 0o755 if mode == b"100755" else 0o644
+            write_content(blobs.get, key, fd, os.path.basename(where), permissions, 0)
+
+    def _make_git_dir(self, commit: str | None, branch: str | None) -> None:
+        private = f"{self.place.root}/.git"
+        git.make_git_dir(private, self.repository, commit or f"ref: {branch}")
+        top = self.repository.top
+        identity = {
+            key: values[0]
+            for key in ("name", "email")
+            if (values := git.user_config(top, "--get", f"user.{key}"))
+        }
+        if identity:
+            git.add_config(private, "user", identity)
+        for item in git.user_config(top, "--get-regexp", r"^remote\..*\.url$"):
+            key, _, url = item.partition("\n")
+            name = key.removeprefix("remote.").removesuffix(".url")
+            git.add_config(private, f'remote "{name}"', {"url": url})
+        self._copy_refs(private)
+        if commit is not None:
+            self.repository.git("read-tree", commit, extra={"GIT_INDEX_FILE": f"{private}/index"})
+
+    def _copy_refs(self, private: str) -> None:
+        listed = self.repository.git("for-each-ref", "--format=%(objectname) %(refname)")
+        lines = [
+            line
+            for line in listed.splitlines()
+            if not line.split(b" ", 1)[1].startswith((b"refs/cleveragents/", b"refs/stash"))
+        ]
+        with open(f"{private}/packed-refs", "wb") as target:
+            target.write(b"# pack-refs with: sorted \n" + b"".join(line + b"\n" for line in lines))
+
+    def about(self) -> dict[str, Any]:
+        return {"base_commit": self.place.origin["base"]}
+
+    def keep_old(self, previous: SandboxCheckpoint, now: Tree, batch: Batch) -> None:
+        read = trees.reading(self.place.packs.get)
+        for item in trees.diff(read, tree_of(previous), now):
+            old = item.before
+            if old is None or old.kind is not EntryKind.FILE or old.key[:1] != GIT:
+                continue
+            if not self.place.packs.has(old.key):
+                batch.put_keyed(old.key, self.read(old.key))
+
+    def ignored(self, changes: tuple[Change, ...], state: SandboxCheckpoint) -> frozenset[bytes]:
+        """Paths in the private git directory, and new ones that the ignore rules name."""
+        private = {c.path for c in changes if c.path.split(b"/")[0] == b".git"}
+        asked = [c for c in changes if c.path not in private and c.path not in self.base()]
+        if not asked:
+            return frozenset(private)
+        with tempfile.TemporaryDirectory(prefix="cleveragents-") as scratch:
+            self._write_ignore_rules(asked, state, scratch)
+            lines = [c.path + (b"/" if _is_directory(c) else b"") for c in asked]
+            excludes = git.user_config(self.repository.top, "--path", "--get", "core.excludesFile")
+            found = git.run(
+                f"--git-dir={self.repository.git_dir}",
+                f"--work-tree={scratch}",
+                *(("-c", f"core.excludesFile={excludes[0]}") if excludes else ()),
+                "check-ignore",
+                "--no-index",
+                "--stdin",
+                "-z",
+                cwd=scratch,
+                stdin=b"\0".join(lines),
+                accept=(0, 1),
+            )
+        return frozenset(private | {path.rstrip(b"/") for path in found.split(b"\0") if path})
+
+    def _write_ignore_rules(
+        self, changes: list[Change], state: SandboxCheckpoint, scratch: str
+    ) -> None:
+        """The .gitignore files above the paths, and nothing else of the sandbox."""
+        folders = {folder for c in changes for folder in (b"", *_folders(c.path))}
+        read = trees.reading(self.place.packs.get)
+        for folder in folders:
+            path = folder + b"/.gitignore" if folder else b".gitignore"
+            entry = trees.find(read, tree_of(state), path)
+            if entry is None or entry.kind is not EntryKind.FILE:
+                continue
+            where = os.path.join(os.fsencode(scratch), path)
+            os.makedirs(os.path.dirname(where), exist_ok=True)
+            with fsio.directory(os.path.dirname(where)) as fd:
+                write_content(self.read, entry.key, fd, b".gitignore", 0o600, 0)
+
+    def remove(self) -> None:
+        super().remove()
+        if os.path.exists(f"{self.place.resource.path}/.git"):
+            self.repository.git("update-ref", "-d", self.ref)
+
+    def close(self) -> None:
+        super().close()
+        if self._blobs is not None:
+            self._blobs.close()
+            self._blobs = None
+
+
+def _folders(path: bytes) -> list[bytes]:
+    """The folders above a path, outermost first."""
+    parts = path.split(b"/")
+    return [b"/".join(parts[:depth]) for depth in range(1, len(parts))]
+
+
+def _is_directory(change: Change) -> bool:
+    return (change.after or change.before).startswith("d:")

@@ -1,0 +1,264 @@
+"""Three-way: what the plan made of the carried-over state, onto the target as it is now."""
+
+import os
+import stat
+import subprocess
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from cleveragents.content import fsio
+from cleveragents.content.files import content_blocks, hash_file_as, store_blocks
+from cleveragents.content.packs import Batch
+from cleveragents.content.switch import identity
+from cleveragents.content.trees import Difference, Entry, EntryKind, kind_of
+from cleveragents.resource import show_path
+from cleveragents.sandbox import git
+from cleveragents.sandbox.protocol import Conflict
+
+CONTROL = (
+    ".git/*", ".github/workflows/*", ".gitlab-ci.yml", ".circleci/*", ".husky/*", "Jenkinsfile",
+    ".pre-commit-config.yaml", ".vscode/*", ".idea/*", ".claude/*", ".cursor/*", ".cursorrules",
+    "AGENTS.md", "CLAUDE.md", ".envrc", ".gitattributes", ".gitmodules", ".cleveragents.toml",
+    ".mcp.json", "*/.git/*",
+)  # fmt: skip
+Reader = Callable[[bytes], bytes]
+
+
+class Work(msgspec.Struct):
+    """What has to be switched in the target: from what is there to what shall be there."""
+
+    differences: list[Difference] = []
+    expected: dict[bytes, tuple[int, int, int]] = {}
+
+
+class Merge(msgspec.Struct):
+    work: Work
+    files: list[str] = []
+    merged: list[str] = []
+    conflicts: list[Conflict] = []
+
+
+def control_files(paths: Iterable[bytes]) -> tuple[str, ...]:
+    """Those of the paths that make tools run or change how they run."""
+    shown = (show_path(path) for path in paths)
+    return tuple(path for path in shown if any(fnmatchcase(path, rule) for rule in CONTROL))
+
+
+def staging_beside(target: str, name: str) -> str:
+    """A directory on the target's own file system: renames must not cross one."""
+    inside = f"{target}/.git"
+    return f"{inside if os.path.isdir(inside) else target}/.cleveragents-{name}"
+
+
+def merge_into(
+    root: str,
+    resource: str,
+    wanted: list[Difference],
+    read: Reader,
+    batch: Batch,
+    scratch: str,
+) -> Merge:
+    """Compare every path of the plan's work with the target; nothing is changed."""
+    merge = Merge(Work())
+    with fsio.directory(root) as fd:
+        one = _Target(fd, resource, read, batch, scratch, merge)
+        for item in wanted:
+            one.consider(item)
+        one.drop_kept_directories()
+    merge.work.differences.sort(key=lambda item: item.path)
+    return merge
+
+
+class _Target:
+    def __init__(
+        self, root: int, resource: str, read: Reader, batch: Batch, scratch: str, merge: Merge
+    ) -> None:
+        self._root = root
+        self._resource = resource
+        self._read = read
+        self._batch = batch
+        self._scratch = scratch
+        self._merge = merge
+
+    def consider(self, item: Difference) -> None:
+        try:
+            with fsio.parent_of(self._root, item.path) as (fd, name):
+                self._at(fd, name, item)
+        except FileNotFoundError:
+            self._without_parent(item)
+        except (NotADirectoryError, OSError) as error:
+            self._conflict(item, "?", f"its folder is not a directory any more: {error.strerror}")
+
+    def _without_parent(self, item: Difference) -> None:
+        """The target lost the folder: new things bring it back, changed ones conflict."""
+        if item.after is None:
+            return
+        if item.before is not None and not _is_dir(item.before):
+            self._conflict(item, "removed", "changed by the plan, removed in the target")
+            return
+        known = {found.path for found in self._merge.work.differences}
+        parts = item.path.split(b"/")
+        for depth in range(1, len(parts)):
+            parent = b"/".join(parts[:depth])
+            if parent not in known and not self._exists(parent):
+                entry = Entry(parts[depth - 1], EntryKind.DIRECTORY, 0o755)
+                self._merge.work.differences.append(Difference(parent, None, entry))
+        self._take(Difference(item.path, None, item.after))
+
+    def _exists(self, path: bytes) -> bool:
+        try:
+            with fsio.parent_of(self._root, path) as (fd, name):
+                return fsio.lstat_at(fd, name) is not None
+        except OSError:
+            return False
+
+    def _at(self, fd: int, name: bytes, item: Difference) -> None:
+        found = fsio.lstat_at(fd, name)
+        if _is(fd, name, found, item.after):
+            return
+        if _is(fd, name, found, item.before):
+            self._take(item, found)
+        elif _is_dir(item.before) or _is_dir(item.after):
+            self._directory(item, found)
+        else:
+            self._both_changed(fd, name, item, found)
+
+    def _take(self, item: Difference, found: os.stat_result | None = None) -> None:
+        if found is not None and not stat.S_ISDIR(found.st_mode):
+            self._merge.work.expected[item.path] = identity(found)
+        self._merge.work.differences.append(item)
+        self._merge.files.append(show_path(item.path))
+
+    def _directory(self, item: Difference, found: os.stat_result | None) -> None:
+        is_there = found is not None and stat.S_ISDIR(found.st_mode)
+        if item.after is None and (found is None or is_there):
+            if is_there:
+                self._take(item, found)
+        elif is_there and _is_dir(item.after):
+            return
+        elif found is None and item.before is not None and _is_dir(item.after):
+            return
+        else:
+            self._conflict(item, _describe(found), "a directory on one side only")
+
+    def _both_changed(
+        self, fd: int, name: bytes, item: Difference, found: os.stat_result | None
+    ) -> None:
+        before, after = item.before, item.after
+        if found is None and after is None:
+            return
+        if (
+            found is None
+            or before is None
+            or after is None
+            or not stat.S_ISREG(found.st_mode)
+            or not before.kind is after.kind is EntryKind.FILE
+        ):
+            self._conflict(item, _describe(found), "changed on both sides")
+            return
+        mode = _merge_mode(before.mode, after.mode, stat.S_IMODE(found.st_mode))
+        text = self._merge_text(fd, name, before, after)
+        if text is None or mode is None:
+            self._conflict(item, _describe(found), "changed on both sides in the same place")
+            return
+        key, size = store_blocks(iter(_blocks(text)), self._batch)
+        there = Entry(name, EntryKind.FILE, stat.S_IMODE(found.st_mode), found.st_size)
+        result = Entry(name, EntryKind.FILE, mode, size, 0, key)
+        self._take(Difference(item.path, there, result), found)
+        self._merge.merged.append(show_path(item.path))
+
+    def _merge_text(self, fd: int, name: bytes, before: Entry, after: Entry) -> bytes | None:
+        """The merged text; None if either is binary or the same lines changed."""
+        source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+        with os.fdopen(source, "rb") as target:
+            theirs = target.read()
+        base = b"".join(content_blocks(self._read, before.key))
+        ours = b"".join(content_blocks(self._read, after.key))
+        if theirs == base:
+            return ours
+        if ours == base:
+            return theirs
+        if any(b"\0" in text for text in (base, ours, theirs)):
+            return None
+        return merge_texts(ours, base, theirs, self._scratch)
+
+    def _conflict(self, item: Difference, theirs: str, reason: str) -> None:
+        self._merge.conflicts.append(
+            Conflict(
+                resource=self._resource,
+                path=show_path(item.path),
+                base=item.before.described if item.before else "absent",
+                ours=item.after.described if item.after else "removed",
+                theirs=theirs,
+                reason=reason,
+            )
+        )
+
+    def drop_kept_directories(self) -> None:
+        """A directory the plan removed stays if the target has something else in it."""
+        gone = {item.path for item in self._merge.work.differences if item.after is None}
+        for item in sorted(self._merge.work.differences, key=lambda item: item.path, reverse=True):
+            if item.after is not None or not _is_dir(item.before):
+                continue
+            with fsio.parent_of(self._root, item.path + b"/.") as (fd, _):
+                names = [os.fsencode(name) for name in os.listdir(fd)]
+            if any(item.path + b"/" + name not in gone for name in names):
+                gone.discard(item.path)
+                self._merge.work.differences.remove(item)
+                self._merge.files.remove(show_path(item.path))
+
+
+def merge_texts(ours: bytes, base: bytes, theirs: bytes, scratch: str) -> bytes | None:
+    """A three-way merge by git; None where the same lines changed differently."""
+    fsio.make_private_dir(scratch)
+    paths = [f"{scratch}/merge-{side}" for side in ("ours", "base", "theirs")]
+    for path, text in zip(paths, (ours, base, theirs), strict=True):
+        with open(path, "wb") as target:
+            target.write(text)
+    done = subprocess.run(
+        ["git", "merge-file", "-p", "-q", *paths],
+        capture_output=True,
+        env=git.environment(),
+        cwd=scratch,
+        check=False,
+    )
+    for path in paths:
+        os.unlink(path)
+    return done.stdout if done.returncode == 0 else None
+
+
+def _blocks(text: bytes) -> Iterable[bytes]:
+    from cleveragents.content.files import CHUNK
+
+    return (text[start : start + CHUNK] for start in range(0, len(text), CHUNK))
+
+
+def _is_dir(entry: Entry | None) -> bool:
+    return entry is not None and entry.kind is EntryKind.DIRECTORY
+
+
+def _is(fd: int, name: bytes, found: os.stat_result | None, entry: Entry | None) -> bool:
+    """Whether what was found has exactly the state of the entry."""
+    if found is None or entry is None:
+        return found is None and entry is None
+    if kind_of(found.st_mode) is not entry.kind:
+        return False
+    if entry.kind is EntryKind.LINK:
+        return os.readlink(name, dir_fd=fd) == entry.key
+    if stat.S_IMODE(found.st_mode) != entry.mode:
+        return False
+    return entry.kind is not EntryKind.FILE or hash_file_as(fd, name, entry.key) == entry.key
+
+
+def _merge_mode(base: int, ours: int, theirs: int) -> int | None:
+    if ours == base or ours == theirs:
+        return theirs
+    return ours if theirs == base else None
+
+
+def _describe(found: os.stat_result | None) -> str:
+    if found is None:
+        return "removed"
+    return f"{kind_of(found.st_mode)}:{stat.S_IMODE(found.st_mode):o}:{found.st_size} bytes"

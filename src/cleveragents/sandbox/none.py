@@ -1,0 +1,72 @@
+"""`none`: the tool works on the resource itself. Nothing is captured, nothing can be rolled back."""
+
+from typing import Any
+
+from cleveragents.checkpoint import SandboxCheckpoint
+from cleveragents.content.packs import Batch
+from cleveragents.errors import SandboxError
+from cleveragents.resource import Change
+from cleveragents.sandbox.protocol import Applied, ApplyOptions, Making, Place, Proposal
+
+
+class NoSandbox:
+    strategy = "none"
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def create(self, making: Making) -> dict[str, Any]:
+        if self.place.resource.require_sandbox:
+            raise SandboxError(
+                f"resource {self.place.resource.name!r} asks for no sandbox:"
+                " what is done to it cannot be rolled back",
+                "say require_sandbox: false if that is meant",
+            )
+        return {"path": self.place.resource.path}
+
+    def capture(
+        self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True
+    ) -> SandboxCheckpoint:
+        return SandboxCheckpoint(
+            resource_id=self.place.resource.resource_id, root=b"", state_hash="none"
+        )
+
+    def changes(self, before: SandboxCheckpoint, after: SandboxCheckpoint) -> tuple[Change, ...]:
+        return ()
+
+    def ignored(self, changes: tuple[Change, ...], state: SandboxCheckpoint) -> frozenset[bytes]:
+        return frozenset()
+
+    def stage(
+        self, current: SandboxCheckpoint, target: SandboxCheckpoint, staging: str
+    ) -> dict[str, Any]:
+        return {}
+
+    def switch(self, staged: dict[str, Any], staging: str) -> None: ...
+
+    def export(self, state: SandboxCheckpoint, paths: frozenset[bytes], target: str) -> None: ...
+
+    def compare(
+        self,
+        origin: SandboxCheckpoint,
+        result: SandboxCheckpoint,
+        options: ApplyOptions,
+        batch: Batch,
+    ) -> Proposal:
+        return Proposal(resource=self.place.resource.name, mode="none", files=())
+
+    def stage_apply(self, proposal: Proposal, options: ApplyOptions) -> dict[str, Any]:
+        return {}
+
+    def switch_apply(self, staged: dict[str, Any]) -> None: ...
+
+    def undo_apply(self, staged: dict[str, Any]) -> None: ...
+
+    def finish_apply(self, staged: dict[str, Any]) -> None: ...
+
+    def applied(self, staged: dict[str, Any]) -> Applied:
+        return Applied(resource=self.place.resource.name, files=0, mode="none")
+
+    def remove(self) -> None: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,185 @@
+"""What every kind of sandbox promises. A new kind is one module that keeps this contract."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from cleveragents.checkpoint import SandboxCheckpoint
+from cleveragents.content.capture import Scope
+from cleveragents.content.packs import Batch, Packs
+from cleveragents.resource import Change, Resource
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a sandbox needs to know to find itself again."""
+
+    plan_id: str
+    resource: Resource
+    root: str
+    """The directory that is ours, made by `create` and removed by `remove`."""
+    path: str
+    """What tools are given: the root, or a file in it."""
+    packs: Packs
+    links: dict[str, str] = {}
+    """Places of inner resources in this one -> paths of their sandboxes."""
+    inner: tuple[str, ...] = ()
+    """Places of inner resources that are left out when copying."""
+    origin: dict[str, Any] = {}
+    """What `create` returned; empty before."""
+
+
+class Making(msgspec.Struct, frozen=True, kw_only=True):
+    """How to make a sandbox: limits, who to ask above them, and whom to tell of progress."""
+
+    limit_bytes: int
+    limit_files: int
+    confirm: Callable[[str, str], None]
+    """Called above the limit with what is wrong and what to do; returns to go on, or raises."""
+    progress: Callable[[str, int], None]
+
+
+class Conflict(msgspec.Struct, frozen=True, kw_only=True):
+    """A path both the plan and somebody else changed."""
+
+    resource: str
+    path: str
+    base: str
+    ours: str
+    theirs: str
+    reason: str
+
+
+class ApplyOptions(msgspec.Struct, frozen=True, kw_only=True):
+    mode: str | None
+    """commit | changes | branch, or None: whatever fits the target."""
+    ignored: bool
+    message: str
+    branch: str
+    staging: str
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    """What apply would do to one target."""
+
+    resource: str
+    mode: str
+    files: tuple[str, ...]
+    conflicts: tuple[Conflict, ...] = ()
+    merged: tuple[str, ...] = ()
+    ignored_count: int = 0
+    control_files: tuple[str, ...] = ()
+    work: dict[str, Any] = {}
+    """The kind's own notes for `stage_apply`."""
+
+
+class Applied(msgspec.Struct, frozen=True, kw_only=True):
+    resource: str
+    files: int
+    commit: str | None = None
+    mode: str = "changes"
+
+
+class Sandbox(Protocol):
+    """The plan's private copy of one resource.
+
+    Methods return the result or raise; none returns a flag. `capture` writes content into the
+    batch and nothing else; what it returns names the state exactly, and equal states have equal
+    `state_hash`. `stage` may fail and leaves the live state alone; `switch` may be repeated after
+    a crash and then brings about the same end. The same holds for the three `apply` steps, and
+    `undo_apply` takes back whatever part of `switch_apply` happened. No method but these touches
+    the user's own resource, and `capture`, `changes`, `stage` and `switch` never do.
+    """
+
+    place: Place
+
+    def create(self, making: Making) -> dict[str, Any]:
+        """Make the private copy; returns what it was made from, as plain data."""
+        ...
+
+    def capture(
+        self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True
+    ) -> SandboxCheckpoint:
+        """The exact state now. `previous` is the newest checkpoint of this sandbox.
+
+        A state that a tool broke (a link to an inner resource replaced, a database that is none)
+        is refused if `strict`; else it is taken as it is, so that one can go back from it.
+        """
+        ...
+
+    def changes(self, before: SandboxCheckpoint, after: SandboxCheckpoint) -> tuple[Change, ...]:
+        """Every file, link, directory and mode that differs."""
+        ...
+
+    def ignored(self, changes: tuple[Change, ...], state: SandboxCheckpoint) -> frozenset[bytes]:
+        """Those of the changed paths that `diff` and `apply` leave out."""
+        ...
+
+    def stage(
+        self, current: SandboxCheckpoint, target: SandboxCheckpoint, staging: str
+    ) -> dict[str, Any]:
+        """Prepare the way from current to target in the staging directory, verified."""
+        ...
+
+    def switch(self, staged: dict[str, Any], staging: str) -> None:
+        """Go that way."""
+        ...
+
+    def export(self, state: SandboxCheckpoint, paths: frozenset[bytes], target: str) -> None:
+        """Write those paths of a state below the directory `target`, for showing differences."""
+        ...
+
+    def compare(
+        self,
+        origin: SandboxCheckpoint,
+        result: SandboxCheckpoint,
+        options: ApplyOptions,
+        batch: Batch,
+    ) -> Proposal:
+        """What apply would do, looking at the target as it is now; changes nothing."""
+        ...
+
+    def stage_apply(self, proposal: Proposal, options: ApplyOptions) -> dict[str, Any]: ...
+
+    def switch_apply(self, staged: dict[str, Any]) -> None: ...
+
+    def undo_apply(self, staged: dict[str, Any]) -> None: ...
+
+    def applied(self, staged: dict[str, Any]) -> Applied:
+        """What the switch did, in words and numbers."""
+        ...
+
+    def finish_apply(self, staged: dict[str, Any]) -> None:
+        """Remove what staging left in the target's neighbourhood."""
+        ...
+
+    def remove(self) -> None:
+        """Remove the private copy and whatever else `create` left anywhere."""
+        ...
+
+    def close(self) -> None:
+        """Let go of processes and descriptors."""
+        ...
+
+
+def scope_of(place: Place) -> Scope:
+    """What a capture of the sandbox covers."""
+    import os
+
+    links = {
+        os.fsencode(spot): os.fsencode(
+            os.path.relpath(inner, os.path.dirname(f"{place.path}/{spot}"))
+        )
+        for spot, inner in place.links.items()
+    }
+    return Scope(tuple(os.fsencode(rule) for rule in place.resource.exclude), links)
+
+
+def source_scope(place: Place, *own: bytes) -> Scope:
+    """What of the user's own tree belongs to the resource."""
+    import os
+
+    inner = tuple(os.fsencode(spot) for spot in place.inner)
+    sides = tuple(spot + side for spot in inner for side in (b"-wal", b"-shm", b"-journal"))
+    excluded = tuple(os.fsencode(rule) for rule in place.resource.exclude)
+    return Scope(excluded, {}, (*own, *inner, *sides))

@@ -1,0 +1,52 @@
+"""Which class makes which sandbox: the built-in ones, and what others registered."""
+
+from collections.abc import Callable
+
+from cleveragents.errors import UsageError
+from cleveragents.sandbox.protocol import Place, Sandbox
+
+ENTRY_POINTS = "cleveragents.sandboxes"
+"""Third parties register `kind:strategy = module:Class` here."""
+BUILT_IN: dict[tuple[str, str], str] = {
+    ("git-checkout", "git_worktree"): "cleveragents.sandbox.git_worktree:GitWorktree",
+    ("git-checkout", "copy_on_write"): "cleveragents.sandbox.copy_on_write:GitCopy",
+    ("git-checkout", "none"): "cleveragents.sandbox.none:NoSandbox",
+    ("fs-directory", "copy_on_write"): "cleveragents.sandbox.copy_on_write:CopyOnWrite",
+    ("fs-directory", "none"): "cleveragents.sandbox.none:NoSandbox",
+    ("sqlite", "snapshot"): "cleveragents.sandbox.sqlite:SqliteSnapshot",
+    ("sqlite", "none"): "cleveragents.sandbox.none:NoSandbox",
+}
+ALIASES = {"filesystem_copy": "copy_on_write"}
+
+
+def open_sandbox(place: Place) -> Sandbox:
+    return _factory(place.resource.kind, place.resource.strategy)(place)
+
+
+def kinds() -> dict[str, tuple[str, ...]]:
+    """Kind -> its strategies, the default first; third parties' included."""
+    found: dict[str, tuple[str, ...]] = {}
+    for kind, strategy in (*BUILT_IN, *_registered()):
+        found[kind] = (*found.get(kind, ()), strategy)
+    found["fs-directory"] = (*found["fs-directory"], *ALIASES)
+    return found
+
+
+def _factory(kind: str, strategy: str) -> Callable[[Place], Sandbox]:
+    target = BUILT_IN.get((kind, strategy)) or _registered().get((kind, strategy))
+    if target is None:
+        raise UsageError(f"no sandbox for {kind} with strategy {strategy!r}")
+    from importlib import import_module
+
+    module, _, name = target.partition(":")
+    return getattr(import_module(module), name)
+
+
+def _registered() -> dict[tuple[str, str], str]:
+    from importlib.metadata import entry_points
+
+    found: dict[tuple[str, str], str] = {}
+    for point in entry_points(group=ENTRY_POINTS):
+        kind, _, strategy = point.name.partition(":")
+        found[kind, strategy or "default"] = point.value
+    return found

@@ -1,0 +1,337 @@
+"""`snapshot` of a SQLite file: a private copy made by the backup API, captured byte for byte.
+
+In the sandbox nobody else writes, so a checkpoint locks the file, folds its WAL in and reads the
+bytes; a rollback replaces the file together with its side files. The live file is only ever read
+and written through SQLite itself, so that open connections see what happens.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+from blake3 import blake3
+
+from cleveragents.checkpoint import SandboxCheckpoint
+from cleveragents.content import files, fsio
+from cleveragents.content.packs import Batch
+from cleveragents.errors import ApplyRefused, CheckpointFailed, SandboxError
+from cleveragents.resource import Action, Change
+from cleveragents.sandbox.protocol import (
+    Applied,
+    ApplyOptions,
+    Conflict,
+    Making,
+    Place,
+    Proposal,
+)
+
+ABSENT = b"absent"
+SIDES = ("-wal", "-shm", "-journal")
+_VOLATILE = ((18, 20), (24, 28), (40, 44), (92, 100))
+"""Header fields SQLite changes by itself: journal mode, change counter, schema cookie, version."""
+
+
+class SqliteSnapshot:
+    strategy = "snapshot"
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    @property
+    def _live(self) -> str:
+        return self.place.resource.path
+
+    @property
+    def _file(self) -> str:
+        return self.place.path
+
+    @property
+    def _name(self) -> bytes:
+        return os.fsencode(os.path.basename(self._file))
+
+    def create(self, making: Making) -> dict[str, Any]:
+        fsio.make_private_dir(self.place.root)
+        copy_live(self._live, self._file)
+        os.chmod(self._file, os.stat(self._live).st_mode & 0o777)
+        making.progress(self.place.resource.name, os.stat(self._file).st_size)
+        return {"path": self._live}
+
+    def capture(
+        self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True
+    ) -> SandboxCheckpoint:
+        before = batch.added_bytes
+        if not os.path.exists(self._file):
+            if strict:
+                raise CheckpointFailed(
+                    f"a tool removed the database {self._file}",
+                    "empty it with SQL instead",
+                )
+            return self._state(ABSENT, ABSENT.decode(), 0, 0)
+        with _locked(self._file) if strict else _raw(self._file) as fd:
+            size = os.fstat(fd).st_size
+            key, _ = files.store_blocks(files.blocks(fd), batch)
+            os.lseek(fd, 0, os.SEEK_SET)
+            logical = logical_hash(files.blocks(fd))
+        return self._state(key, logical, size, batch.added_bytes - before)
+
+    def _state(self, key: bytes, logical: str, size: int, added: int) -> SandboxCheckpoint:
+        return SandboxCheckpoint(
+            resource_id=self.place.resource.resource_id,
+            root=b"" if key == ABSENT else key,
+            state_hash=blake3(key).hexdigest(),
+            added_bytes=added,
+            metadata={"logical": logical, "bytes": size},
+        )
+
+    def changes(self, before: SandboxCheckpoint, after: SandboxCheckpoint) -> tuple[Change, ...]:
+        if before.state_hash == after.state_hash:
+            return ()
+        name = self.place.resource.name
+        return (Change(name, self._name, Action.CHANGED, before.state_hash, after.state_hash),)
+
+    def ignored(self, changes: tuple[Change, ...], state: SandboxCheckpoint) -> frozenset[bytes]:
+        return frozenset()
+
+    def stage(
+        self, current: SandboxCheckpoint, target: SandboxCheckpoint, staging: str
+    ) -> dict[str, Any]:
+        if current.state_hash == target.state_hash:
+            return {"image": False}
+        if not target.root:
+            return {"image": False, "absent": True}
+        self._write_image(target, staging, self._mode())
+        return {"image": True}
+
+    def _mode(self) -> int:
+        there = self._file if os.path.exists(self._file) else self._live
+        return os.stat(there).st_mode & 0o777
+
+    def _write_image(self, state: SandboxCheckpoint, directory: str, mode: int = 0o600) -> None:
+        fsio.make_private_dir(directory)
+        with fsio.directory(directory) as fd:
+            files.write_content(self.place.packs.get, state.root, fd, b"image", mode, 0)
+            fsio.sync(fd)
+
+    def switch(self, staged: dict[str, Any], staging: str) -> None:
+        image = f"{staging}/image"
+        if staged.get("absent"):
+            for side in ("", *SIDES):
+                fsio.unlink_if_there(self._file + side)
+        if not staged["image"] or not os.path.exists(image):
+            return
+        # A stale -wal or -journal beside the new file would silently undo the restore.
+        for side in SIDES:
+            fsio.unlink_if_there(self._file + side)
+        fsio.point("rename")
+        os.rename(image, self._file)
+        fsio.sync_dir(self.place.root)
+
+    def export(self, state: SandboxCheckpoint, paths: frozenset[bytes], target: str) -> None:
+        with fsio.directory(target) as fd:
+            files.write_content(self.place.packs.get, state.root, fd, self._name, 0o600, 0)
+
+    def compare(
+        self,
+        origin: SandboxCheckpoint,
+        result: SandboxCheckpoint,
+        options: ApplyOptions,
+        batch: Batch,
+    ) -> Proposal:
+        fsio.make_private_dir(options.staging)
+        now = live_logical(self._live, options.staging)
+        base, wanted = origin.metadata["logical"], result.metadata["logical"]
+        name, shown = self.place.resource.name, os.fsdecode(self._name)
+        if wanted in (base, now):
+            return Proposal(resource=name, mode="changes", files=())
+        conflict = Conflict(
+            resource=name,
+            path=shown,
+            base=base,
+            ours=wanted,
+            theirs=now,
+            reason="the database was changed since the sandbox was made of it",
+        )
+        return Proposal(
+            resource=name,
+            mode="changes",
+            files=(shown,),
+            conflicts=() if now == base else (conflict,),
+            work={"root": result.root.hex(), "logical": wanted, "before": now},
+        )
+
+    def stage_apply(self, proposal: Proposal, options: ApplyOptions) -> dict[str, Any]:
+        if not proposal.files:
+            return {"files": 0}
+        staging = f"{options.staging}/{self.place.resource.resource_id}"
+        fsio.remove_tree(staging)
+        state = SandboxCheckpoint(
+            resource_id="", root=bytes.fromhex(proposal.work["root"]), state_hash=""
+        )
+        self._write_image(state, staging)
+        copy_live(self._live, f"{staging}/old")
+        _sync_file(f"{staging}/old")
+        before, wanted = proposal.work["before"], proposal.work["logical"]
+        if file_logical(f"{staging}/old") != before:
+            raise ApplyRefused(f"{self._live} changed while it was being applied", "run it again")
+        return {"files": 1, "staging": staging, "before": before, "wanted": wanted}
+
+    def switch_apply(self, staged: dict[str, Any]) -> None:
+        if staged["files"]:
+            self._move(staged, staged["before"], staged["wanted"], "image")
+
+    def undo_apply(self, staged: dict[str, Any]) -> None:
+        if staged["files"] and os.path.exists(f"{staged['staging']}/old"):
+            self._move(staged, staged["wanted"], staged["before"], "old")
+
+    def _move(self, staged: dict[str, Any], start: str, end: str, image: str) -> None:
+        """Write an image into the live file in one transaction, if it is at the start."""
+        now = live_logical(self._live, staged["staging"])
+        if now == end:
+            return
+        if now != start:
+            raise ApplyRefused(f"{self._live} changed while it was being applied", "run it again")
+        fsio.point("backup")
+        copy_into_live(f"{staged['staging']}/{image}", self._live)
+        if live_logical(self._live, staged["staging"]) != end:
+            raise SandboxError(f"{self._live} is not what was written to it")
+
+    def finish_apply(self, staged: dict[str, Any]) -> None: ...
+
+    def applied(self, staged: dict[str, Any]) -> Applied:
+        return Applied(resource=self.place.resource.name, files=staged["files"])
+
+    def remove(self) -> None:
+        fsio.remove_tree(self.place.root)
+
+    def close(self) -> None: ...
+
+
+def logical_hash(source: Iterator[bytes]) -> str:
+    """A hash of the pages without the header fields that SQLite changes by itself."""
+    first = bytearray(next(source, b""))
+    for start, end in _VOLATILE:
+        first[start:end] = bytes(min(end, len(first)) - min(start, len(first)))
+    digest = blake3(bytes(first))
+    for block in source:
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def file_logical(path: str) -> str:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return logical_hash(files.blocks(fd))
+    finally:
+        os.close(fd)
+
+
+def live_logical(live: str, scratch: str) -> str:
+    """The state of the live database, through SQLite, as a hash."""
+    image = f"{scratch}/compare.db"
+    fsio.unlink_if_there(image)
+    copy_live(live, image)
+    found = file_logical(image)
+    fsio.unlink_if_there(image)
+    return found
+
+
+@contextmanager
+def _raw(path: str) -> Iterator[int]:
+    """The file as it is, whatever a tool made of it; a WAL that can be folded in is."""
+    try:
+        with _locked(path) as fd:
+            yield fd
+            return
+    except CheckpointFailed:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _locked(path: str) -> Iterator[int]:
+    """A descriptor on the database file while every writer is shut out and the WAL is folded in."""
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None, timeout=5)) as db:
+            db.execute("PRAGMA trusted_schema=OFF")
+            busy = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            if busy:
+                raise CheckpointFailed(f"{path} is being written to", "end the process that does")
+            db.execute("BEGIN IMMEDIATE")
+            # Closing any descriptor of ours drops SQLite's locks: so this one closes last.
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                yield fd
+                db.execute("ROLLBACK")
+            finally:
+                os.close(fd)
+    except sqlite3.Error as error:
+        raise CheckpointFailed(f"{path} is not a usable SQLite database: {error}") from error
+
+
+def copy_live(live: str, target: str) -> None:
+    """Copy a database somebody may be using; nothing beside it is created or changed."""
+    wal = f"{live}-wal"
+    if not os.path.exists(wal) and _copy_still(live, target):
+        return
+    _backup(f"file:{_quoted(live)}?mode=ro", target)
+
+
+def _copy_still(live: str, target: str) -> bool:
+    """Copy a database without a WAL; False if somebody began to write meanwhile."""
+    before = files.stamp(os.stat(live))
+    if os.path.exists(f"{live}-journal"):
+        return False
+    _backup(f"file:{_quoted(live)}?mode=ro&immutable=1", target)
+    sides = any(os.path.exists(live + side) for side in ("-wal", "-journal"))
+    if not sides and files.stamp(os.stat(live)) == before:
+        return True
+    os.unlink(target)
+    return False
+
+
+def _backup(source: str, target: str) -> None:
+    try:
+        with (
+            closing(sqlite3.connect(source, uri=True, timeout=10)) as live,
+            closing(sqlite3.connect(target)) as copy,
+        ):
+            live.execute("PRAGMA trusted_schema=OFF")
+            copy.execute("PRAGMA synchronous=OFF")
+            live.backup(copy)
+    except sqlite3.Error as error:
+        fsio.unlink_if_there(target)
+        raise SandboxError(f"the SQLite database cannot be copied: {error}") from error
+
+
+def copy_into_live(image: str, live: str) -> None:
+    """Make the live database equal to an image, in one transaction of its own."""
+    try:
+        with (
+            closing(sqlite3.connect(f"file:{_quoted(image)}?mode=ro&immutable=1", uri=True)) as new,
+            closing(sqlite3.connect(live, timeout=5)) as target,
+        ):
+            target.execute("PRAGMA synchronous=FULL")
+            new.backup(target, pages=-1)
+    except sqlite3.Error as error:
+        raise ApplyRefused(
+            f"{live} cannot be written: {error}", "end what is using it, then apply again"
+        ) from error
+
+
+def _sync_file(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fsio.sync(fd)
+    finally:
+        os.close(fd)
+
+
+def _quoted(path: str) -> str:
+    from urllib.parse import quote
+
+    return quote(path)

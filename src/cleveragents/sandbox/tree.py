@@ -1,0 +1,262 @@
+"""A sandbox that is a directory: captured as manifests, put back name by name."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from cleveragents.checkpoint import SandboxCheckpoint
+from cleveragents.content import copying, files, fsio, trees
+from cleveragents.content.capture import Walker
+from cleveragents.content.packs import Batch
+from cleveragents.content.switch import Op, Switch, stage
+from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
+from cleveragents.errors import SandboxError
+from cleveragents.resource import Change
+from cleveragents.sandbox import merging
+from cleveragents.sandbox.protocol import (
+    Applied,
+    ApplyOptions,
+    Making,
+    Place,
+    Proposal,
+    scope_of,
+    source_scope,
+)
+from cleveragents.units import show_bytes
+
+
+class TreeSandbox:
+    """What `copy_on_write` and `git_worktree` share."""
+
+    strategy = "copy_on_write"
+    own: tuple[bytes, ...] = ()
+    """Names at the root of the user's tree that are not copied."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._walker: Walker | None = None
+
+    @property
+    def name(self) -> str:
+        return self.place.resource.name
+
+    def base(self) -> Mapping[bytes, tuple[bytes, int]]:
+        """Path -> (git key, size) of content that need not be stored."""
+        return {}
+
+    def read(self, key: bytes) -> bytes:
+        return self.place.packs.get(key)
+
+    def create(self, making: Making) -> dict[str, Any]:
+        self._require_within_limit(making)
+        fsio.make_private_dir(self.place.root)
+        self._copy(making)
+        self._make_links()
+        return {"path": self.place.resource.path}
+
+    def _require_within_limit(self, making: Making) -> None:
+        found = copying.census(self.place.resource.path, source_scope(self.place, *self.own))
+        if found.bytes <= making.limit_bytes and found.files <= making.limit_files:
+            return
+        folders = found.largest()
+        largest = ", ".join(f"{name} ({show_bytes(size)})" for name, size in folders)
+        making.confirm(
+            f"resource {self.name!r} has {found.files} files, {show_bytes(found.bytes)}:"
+            f" more than is carried unasked; the largest: {largest}",
+            f"add to the resource: exclude: [{', '.join(name for name, _ in folders)}]",
+        )
+
+    def _copy(self, making: Making) -> None:
+        self._copier(making, lambda _path, _is_dir: True).copy(
+            self.place.resource.path, self.place.root
+        )
+
+    def _copier(self, making: Making, wanted: Callable[[bytes, bool], bool]) -> copying.Copier:
+        return copying.Copier(
+            source_scope(self.place, *self.own),
+            wanted,
+            lambda size: making.progress(self.name, size),
+        )
+
+    def _make_links(self) -> None:
+        for spot, text in scope_of(self.place).links.items():
+            where = os.path.join(os.fsencode(self.place.root), spot)
+            os.makedirs(os.path.dirname(where), exist_ok=True)
+            os.symlink(text, where)
+
+    def capture(
+        self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True
+    ) -> SandboxCheckpoint:
+        if self._walker is None:
+            self._walker = Walker(scope_of(self.place), self.base())
+        if strict:
+            self._walker.require_links(self.place.root)
+        before = batch.added_bytes
+        tree = self._walker.capture(self.place.root, batch)
+        if previous is not None:
+            self.keep_old(previous, tree, batch)
+        return SandboxCheckpoint(
+            resource_id=self.place.resource.resource_id,
+            root=tree.key,
+            state_hash=tree.state.hex(),
+            added_bytes=batch.added_bytes - before,
+            metadata=self.about(),
+        )
+
+    def keep_old(self, previous: SandboxCheckpoint, now: Tree, batch: Batch) -> None:
+        """Put the old content of changed paths into the store, if it was only borrowed so far."""
+
+    def about(self) -> dict[str, Any]:
+        return {}
+
+    def differences(self, before: SandboxCheckpoint, after: SandboxCheckpoint) -> list[Difference]:
+        read = trees.reading(self.place.packs.get)
+        return list(trees.diff(read, tree_of(before), tree_of(after)))
+
+    def changes(self, before: SandboxCheckpoint, after: SandboxCheckpoint) -> tuple[Change, ...]:
+        return tuple(
+            Change(
+                self.name,
+                item.path,
+                item.action,
+                item.before.described if item.before else "",
+                item.after.described if item.after else "",
+            )
+            for item in self.differences(before, after)
+        )
+
+    def ignored(self, changes: tuple[Change, ...], state: SandboxCheckpoint) -> frozenset[bytes]:
+        return frozenset()
+
+    def stage(
+        self, current: SandboxCheckpoint, target: SandboxCheckpoint, staging: str
+    ) -> dict[str, Any]:
+        ops = stage(self.read, self.differences(current, target), staging)
+        return {"ops": msgspec.to_builtins(ops)}
+
+    def switch(self, staged: dict[str, Any], staging: str) -> None:
+        ops = msgspec.convert(staged["ops"], tuple[Op, ...])
+        Switch(self.place.root, staging, ops, force=True).forward()
+        self._mend_links()
+
+    def _mend_links(self) -> None:
+        """A tool may have put something else where an inner resource is linked in."""
+        for spot, text in scope_of(self.place).links.items():
+            where = os.path.join(os.fsencode(self.place.root), spot)
+            if os.path.islink(where) and os.readlink(where) == text:
+                continue
+            if os.path.isdir(where) and not os.path.islink(where):
+                fsio.remove_tree(os.fsdecode(where))
+            else:
+                fsio.unlink_if_there(os.fsdecode(where))
+            os.makedirs(os.path.dirname(where), exist_ok=True)
+            os.symlink(text, where)
+
+    def export(self, state: SandboxCheckpoint, paths: frozenset[bytes], target: str) -> None:
+        read = trees.reading(self.place.packs.get)
+        for path in paths:
+            entry = trees.find(read, tree_of(state), path)
+            if entry is None or entry.kind not in (EntryKind.FILE, EntryKind.LINK):
+                continue
+            where = os.path.join(os.fsencode(target), path)
+            os.makedirs(os.path.dirname(where), exist_ok=True)
+            if entry.kind is EntryKind.LINK:
+                os.symlink(entry.key, where)
+                continue
+            with fsio.directory(os.path.dirname(where)) as fd:
+                name = os.path.basename(where)
+                files.write_content(self.read, entry.key, fd, name, entry.mode & 0o700 | 0o600, 0)
+
+    def visible(
+        self, origin: SandboxCheckpoint, result: SandboxCheckpoint, ignored: bool
+    ) -> tuple[list[Difference], int]:
+        """The plan's work on this resource, and how many ignored paths were left out of it."""
+        found = self.differences(origin, result)
+        hidden = self.ignored(self.changes(origin, result), result)
+        private = {path for path in hidden if path.split(b"/")[0] in self.own}
+        if ignored:
+            hidden = frozenset(private)
+        kept = [item for item in found if item.path not in hidden]
+        return kept, len(hidden - private)
+
+    def compare(
+        self,
+        origin: SandboxCheckpoint,
+        result: SandboxCheckpoint,
+        options: ApplyOptions,
+        batch: Batch,
+    ) -> Proposal:
+        wanted, left_out = self.visible(origin, result, options.ignored)
+        merge = merging.merge_into(
+            self.place.resource.path, self.name, wanted, self.read, batch, options.staging
+        )
+        return Proposal(
+            resource=self.name,
+            mode="changes",
+            files=tuple(merge.files),
+            conflicts=tuple(merge.conflicts),
+            merged=tuple(merge.merged),
+            ignored_count=left_out,
+            control_files=merging.control_files(item.path for item in wanted),
+            work=msgspec.to_builtins(merge.work),
+        )
+
+    def stage_apply(self, proposal: Proposal, options: ApplyOptions) -> dict[str, Any]:
+        work = msgspec.convert(proposal.work, merging.Work)
+        staging = merging.staging_beside(
+            self.place.resource.path, os.path.basename(options.staging)
+        )
+        ops = stage(self.read, work.differences, staging, dict(work.expected))
+        return {
+            "staging": staging,
+            "ops": msgspec.to_builtins(ops),
+            "files": len(proposal.files),
+            "mode": proposal.mode,
+        }
+
+    def switch_apply(self, staged: dict[str, Any]) -> None:
+        self._target_switch(staged).forward()
+
+    def undo_apply(self, staged: dict[str, Any]) -> None:
+        if os.path.isdir(staged["staging"]):
+            self._target_switch(staged).backward()
+            fsio.remove_tree(staged["staging"])
+
+    def finish_apply(self, staged: dict[str, Any]) -> None:
+        fsio.remove_tree(staged["staging"])
+
+    def applied(self, staged: dict[str, Any]) -> Applied:
+        return Applied(resource=self.name, files=staged["files"], mode=staged["mode"])
+
+    def _target_switch(self, staged: dict[str, Any]) -> Switch:
+        ops = msgspec.convert(staged["ops"], tuple[Op, ...])
+        return Switch(self.place.resource.path, staged["staging"], ops)
+
+    def remove(self) -> None:
+        self.close()
+        fsio.remove_tree(self.place.root)
+
+    def close(self) -> None:
+        self._walker = None
+
+
+def tree_of(state: SandboxCheckpoint) -> Tree:
+    return Tree(state.root, bytes.fromhex(state.state_hash))
+
+
+def require_not_too_wide(path: str, store: str) -> None:
+    """Refuse roots that hold everything: `/`, the home directory, the store itself."""
+    real = os.path.realpath(path)
+    for guarded in ("/", os.path.expanduser("~"), store):
+        if os.path.realpath(guarded) == real or f"{os.path.realpath(guarded)}/".startswith(
+            f"{real.rstrip('/')}/"
+        ):
+            raise SandboxError(
+                f"{path} holds {'everything' if real == '/' else guarded} and is not sandboxed",
+                "name a folder inside it",
+            )
+
+
+__all__ = ["Entry", "TreeSandbox", "require_not_too_wide", "tree_of"]

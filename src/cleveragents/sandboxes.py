@@ -1,0 +1,178 @@
+"""The sandboxes of a plan: made once, found again by every later command."""
+
+import os
+
+import msgspec
+
+from cleveragents.content import fsio
+from cleveragents.content.packs import Packs
+from cleveragents.context import Context, Session
+from cleveragents.errors import SandboxMissing, SandboxNotOurs
+from cleveragents.ids import new_id
+from cleveragents.resource import Resource, SandboxRecord, SandboxState
+from cleveragents.sandbox.protocol import Making, Place, Sandbox
+from cleveragents.sandbox.registry import open_sandbox
+from cleveragents.sandbox.tree import require_not_too_wide
+
+
+class PlanSandboxes:
+    """Resource id -> sandbox of one plan, with the rows they were made from."""
+
+    def __init__(
+        self,
+        resources: list[Resource],
+        records: dict[str, SandboxRecord],
+        opened: dict[str, Sandbox],
+    ) -> None:
+        self.resources = {item.resource_id: item for item in resources}
+        self.records = records
+        self.opened = opened
+
+    def __getitem__(self, resource_id: str) -> Sandbox:
+        return self.opened[resource_id]
+
+    def named(self, name: str) -> Sandbox:
+        return next(s for s in self.opened.values() if s.place.resource.name == name)
+
+    @property
+    def paths(self) -> dict[str, str]:
+        return {s.place.resource.name: s.place.path for s in self.opened.values()}
+
+    @property
+    def capturable(self) -> dict[str, Sandbox]:
+        """Those that can be checkpointed."""
+        return {
+            rid: sandbox
+            for rid, sandbox in self.opened.items()
+            if sandbox.place.resource.strategy != "none"
+        }
+
+    def require_ours(self) -> None:
+        """Each is there and is the directory we made; else nothing may be restored into it."""
+        for record in self.records.values():
+            if record.strategy == "none":
+                continue
+            if record.state is SandboxState.REMOVED or not os.path.isdir(record.root):
+                raise SandboxMissing(
+                    f"the sandbox {record.root} is missing",
+                    f"agents plan delete {record.plan_id}, then start anew with agents plan use",
+                )
+            if fsio.identity(record.root) != record.identity:
+                raise SandboxNotOurs(
+                    f"{record.root} is not the directory this plan made",
+                    "move it away; the plan's own sandbox is gone",
+                )
+
+    def close(self) -> None:
+        for sandbox in self.opened.values():
+            sandbox.close()
+
+
+def layout(resources: list[Resource], home: str, plan_id: str) -> dict[str, tuple[str, str]]:
+    """Resource id -> (root, path): `<sandboxes>/<plan>/<name of the resource's folder>`."""
+    found: dict[str, tuple[str, str]] = {}
+    used: set[str] = set()
+    for resource in resources:
+        base = os.path.basename(resource.path.rstrip("/")) or resource.name
+        is_file = resource.kind == "sqlite"
+        folder = resource.name if is_file else base
+        if folder in used or folder.startswith("."):
+            folder = f"{resource.name}-{folder.lstrip('.')}"
+        used.add(folder)
+        root = f"{home}/{plan_id}/{folder}"
+        found[resource.resource_id] = (root, f"{root}/{base}" if is_file else root)
+        if resource.strategy == "none":
+            found[resource.resource_id] = (resource.path, resource.path)
+    return found
+
+
+def open_sandboxes(
+    packs: Packs, resources: list[Resource], records: list[SandboxRecord], home: str, plan_id: str
+) -> PlanSandboxes:
+    by_resource = {record.resource_id: record for record in records}
+    places = layout(resources, home, plan_id)
+    for record in records:
+        places[record.resource_id] = (record.root, record.path)
+    opened: dict[str, Sandbox] = {}
+    for resource in resources:
+        root, path = places[resource.resource_id]
+        inner = [item for item in resources if item.outer == resource.name]
+        record = by_resource.get(resource.resource_id)
+        opened[resource.resource_id] = open_sandbox(
+            Place(
+                plan_id=plan_id,
+                resource=resource,
+                root=root,
+                path=path,
+                packs=packs,
+                links={item.place: places[item.resource_id][1] for item in inner},
+                inner=tuple(item.place for item in inner),
+                origin=record.origin if record else {},
+            )
+        )
+    return PlanSandboxes(resources, by_resource, opened)
+
+
+def make_sandboxes(ctx: Context, session: Session) -> PlanSandboxes:
+    """Make what is not there yet. One that a crash left half made is made anew."""
+    plan_id = session.plan.plan_id
+    current = ctx.manager.sandboxes(plan_id)
+    for resource_id, sandbox in current.opened.items():
+        record = current.records.get(resource_id)
+        if record is None or record.state is SandboxState.CREATING:
+            _make(ctx, session, sandbox, record)
+    ctx.manager.forget(plan_id)
+    return ctx.manager.sandboxes(plan_id)
+
+
+def _make(ctx: Context, session: Session, sandbox: Sandbox, record: SandboxRecord | None) -> None:
+    place = sandbox.place
+    if place.resource.strategy != "none":
+        if place.resource.kind != "sqlite":
+            require_not_too_wide(place.resource.path, ctx.settings.home)
+        fsio.make_private_dir(os.path.dirname(place.root))
+    record = record or SandboxRecord(
+        sandbox_id=new_id(),
+        plan_id=place.plan_id,
+        resource_id=place.resource.resource_id,
+        strategy=place.resource.strategy,
+        path=place.path,
+        root=place.root,
+        state=SandboxState.CREATING,
+        identity="",
+        origin={},
+        created_at=ctx.now(),
+    )
+    with ctx.store.transaction(session.lease):
+        ctx.store.resources.put_sandbox(record)
+    sandbox.remove()
+    making = Making(
+        limit_bytes=ctx.settings.carry_limit_bytes,
+        limit_files=ctx.settings.carry_limit_files,
+        confirm=ctx.talk.confirm,
+        progress=lambda name, size: ctx.talk.tell("copied", {"resource": name, "bytes": size}),
+    )
+    origin = sandbox.create(making)
+    ready = msgspec.structs.replace(
+        record,
+        state=SandboxState.READY,
+        identity=fsio.identity(place.root),
+        origin=origin,
+    )
+    with ctx.store.transaction(session.lease):
+        ctx.store.resources.put_sandbox(ready)
+
+
+def remove_sandboxes(ctx: Context, plan_id: str) -> None:
+    """Remove them from disk and note it; may be repeated."""
+    current = ctx.manager.sandboxes(plan_id)
+    for resource_id, sandbox in current.opened.items():
+        record = current.records.get(resource_id)
+        if record is None or record.state is SandboxState.REMOVED:
+            continue
+        sandbox.remove()
+        with ctx.store.transaction():
+            gone = msgspec.structs.replace(record, state=SandboxState.REMOVED)
+            ctx.store.resources.put_sandbox(gone)
+    fsio.remove_tree(f"{ctx.settings.sandboxes}/{plan_id}")
+    ctx.manager.forget(plan_id)

@@ -1,0 +1,94 @@
+"""The settings in force, as one frozen value, and the table of everything that can be set."""
+
+from typing import Any
+
+import msgspec
+
+from cleveragents.triggers import DEFAULT as DEFAULT_TRIGGERS
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    home: str
+    """The store's directory."""
+    auto_create_on: tuple[str, ...] = tuple(str(name) for name in DEFAULT_TRIGGERS)
+    max_checkpoints_per_plan: int = 50
+    sandbox_dir: str = ""
+    """Where sandboxes are made; empty: `<home>/sandboxes`."""
+    sandbox_cleanup: str = "on_apply"
+    carry_limit_bytes: int = 1_000_000_000
+    carry_limit_files: int = 100_000
+    confine: str = "auto"
+    writable: tuple[str, ...] = ()
+    gc_grace: float = 3600.0
+    """Seconds that unreferenced content stays on disk after it was condemned."""
+    content_budget: int = 0
+    """Bytes the content store may take; 0: as much as the disk has."""
+    output_limit: int = 1_000_000
+    """Bytes of a tool's output that are kept."""
+
+    @property
+    def sandboxes(self) -> str:
+        return self.sandbox_dir or f"{self.home}/sandboxes"
+
+
+class Key(msgspec.Struct, frozen=True):
+    """A setting's public name, the field it fills, and what it may be."""
+
+    name: str
+    field: str
+    kind: str
+    """path | paths | integer | bytes | duration | triggers | choice"""
+    help: str
+    choices: tuple[str, ...] = ()
+    alias: str = ""
+    minimum: int = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the setting may be called: its name, its alias alone or in the same table."""
+        table = self.name.rpartition(".")[0]
+        return (self.name, self.alias, f"{table}.{self.alias}") if self.alias else (self.name,)
+
+
+KEYS: tuple[Key, ...] = (
+    Key(
+        "sandbox.checkpoint.auto-create-on",
+        "auto_create_on",
+        "triggers",
+        "events that make a checkpoint group; an empty list turns them off",
+    ),
+    Key(
+        "sandbox.checkpoint.max-checkpoints-per-plan",
+        "max_checkpoints_per_plan",
+        "integer",
+        "groups kept per plan; older ones are pruned",
+        alias="max_checkpoints_per_plan",
+        minimum=1,
+    ),
+    Key("sandbox.dir", "sandbox_dir", "path", "where sandboxes are made"),
+    Key(
+        "sandbox.cleanup",
+        "sandbox_cleanup",
+        "choice",
+        "when sandboxes are removed",
+        ("on_apply", "on_terminal", "manual"),
+    ),
+    Key("sandbox.carry-limit", "carry_limit_bytes", "bytes", "largest tree carried unasked"),
+    Key("sandbox.carry-limit-files", "carry_limit_files", "integer", "most files carried unasked"),
+    Key(
+        "sandbox.confine",
+        "confine",
+        "choice",
+        "how tools are confined",
+        ("auto", "required", "bwrap", "landlock", "off"),
+    ),
+    Key("sandbox.writable", "writable", "paths", "paths tools may write besides; not rolled back"),
+    Key("store.gc-grace", "gc_grace", "duration", "how long unreferenced content stays"),
+    Key("store.budget", "content_budget", "bytes", "largest size of the content store"),
+    Key("tools.output-limit", "output_limit", "bytes", "bytes of a tool's output that are kept"),
+)
+BY_NAME: dict[str, Key] = {name: key for key in KEYS for name in key.names}
+
+
+def shown(settings: Settings, key: Key) -> Any:
+    return msgspec.to_builtins(getattr(settings, key.field))

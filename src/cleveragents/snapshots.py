@@ -1,0 +1,102 @@
+"""The states of a plan's sandboxes, taken and put back: the half that knows no database rows."""
+
+from typing import Any
+
+from cleveragents.checkpoint import SandboxCheckpoint
+from cleveragents.content.packs import Batch, Packs
+from cleveragents.errors import CheckpointFailed
+from cleveragents.resource import Change
+from cleveragents.sandboxes import PlanSandboxes, open_sandboxes
+from cleveragents.settings import Settings
+from cleveragents.store import Store
+
+States = dict[str, SandboxCheckpoint]
+"""Resource id -> state."""
+
+
+class CheckpointManager:
+    """Captures and restores the sandboxes of a plan; keeps them open for the next capture."""
+
+    def __init__(self, store: Store, packs: Packs, settings: Settings) -> None:
+        self._store = store
+        self.packs = packs
+        self.sandbox_home = settings.sandboxes
+        self._open: dict[str, PlanSandboxes] = {}
+
+    def sandboxes(self, plan_id: str) -> PlanSandboxes:
+        if plan_id not in self._open:
+            resources = self._store.resources
+            self._open[plan_id] = open_sandboxes(
+                self.packs,
+                resources.of_plan(plan_id),
+                resources.sandboxes(plan_id),
+                self.sandbox_home,
+                plan_id,
+            )
+        return self._open[plan_id]
+
+    def forget(self, plan_id: str) -> None:
+        if (known := self._open.pop(plan_id, None)) is not None:
+            known.close()
+
+    def create_checkpoint(
+        self, plan_id: str, batch: Batch, previous: States, strict: bool = True
+    ) -> States:
+        """The state of every sandbox now, its content in the batch."""
+        current = self.sandboxes(plan_id)
+        current.require_ours()
+        return {
+            rid: sandbox.capture(batch, previous.get(rid), strict)
+            for rid, sandbox in current.capturable.items()
+        }
+
+    def rollback_to(
+        self, plan_id: str, staged: dict[str, dict[str, Any]], staging: str, targets: States
+    ) -> None:
+        """Switch every sandbox to what was staged, then compare each with its target by hash."""
+        current = self.sandboxes(plan_id)
+        for rid, one in staged.items():
+            current[rid].switch(one, f"{staging}/{rid}")
+        with self.packs.looking() as batch:
+            for rid, target in targets.items():
+                found = current[rid].capture(batch, None)
+                if found.state_hash != target.state_hash:
+                    raise CheckpointFailed(
+                        f"sandbox {current[rid].place.path} is not what its checkpoint says:"
+                        f" {found.state_hash[:12]} instead of {target.state_hash[:12]}",
+                        "something wrote to it meanwhile; run the command again",
+                    )
+
+    def stage(
+        self, plan_id: str, current: States, targets: States, staging: str
+    ) -> tuple[dict[str, dict[str, Any]], tuple[Change, ...]]:
+        """Prepare the way to the targets, verified; says what will change."""
+        sandboxes = self.sandboxes(plan_id)
+        staged: dict[str, dict[str, Any]] = {}
+        changes: list[Change] = []
+        for rid, target in targets.items():
+            staged[rid] = sandboxes[rid].stage(current[rid], target, f"{staging}/{rid}")
+            changes += sandboxes[rid].changes(current[rid], target)
+        return staged, tuple(changes)
+
+    def changes(self, plan_id: str, before: States, after: States) -> tuple[Change, ...]:
+        sandboxes = self.sandboxes(plan_id)
+        return tuple(
+            change
+            for rid in after
+            if rid in before
+            for change in sandboxes[rid].changes(before[rid], after[rid])
+        )
+
+    def list_checkpoints(self, plan_id: str) -> list[SandboxCheckpoint]:
+        """What can be restored: the plan's checkpoints whose content is in the store."""
+        rows = self._store.checkpoints.of_plan(plan_id)
+        return [row.snapshot for row in rows if not row.root_key or self.packs.has(row.root_key)]
+
+    def delete_checkpoint(self, plan_id: str, group_ids: list[str], now: str) -> None:
+        """Take groups out; their content leaves the disk with `gc`."""
+        self._store.checkpoints.prune(plan_id, group_ids, now)
+
+    def close(self) -> None:
+        for plan_id in list(self._open):
+            self.forget(plan_id)

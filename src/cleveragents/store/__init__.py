@@ -1,0 +1,63 @@
+"""What is remembered: one SQLite database behind one repository per noun."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cleveragents.content import fsio
+from cleveragents.store.checkpoints import CheckpointRepository
+from cleveragents.store.database import connect, write_transaction
+from cleveragents.store.objects import ObjectRepository
+from cleveragents.store.plans import PlanRepository, Standing, View
+from cleveragents.store.records import (
+    CallRepository,
+    Intent,
+    IntentRepository,
+    JournalRepository,
+    Lease,
+    LeaseRepository,
+    ResourceRepository,
+)
+
+__all__ = ["CheckpointRepository", "Intent", "Lease", "Standing", "Store", "View", "open_store"]
+
+
+class Store:
+    """The repositories of one store; every write happens inside `transaction`."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self.plans = PlanRepository(db)
+        self.resources = ResourceRepository(db)
+        self.checkpoints = CheckpointRepository(db)
+        self.calls = CallRepository(db)
+        self.journal = JournalRepository(db)
+        self.intents = IntentRepository(db)
+        self.leases = LeaseRepository(db)
+        self.objects = ObjectRepository(db)
+
+    @contextmanager
+    def transaction(self, lease: Lease | None = None) -> Iterator[None]:
+        """One commit. With a lease the commit happens only if it is still ours."""
+        with write_transaction(self._db):
+            if lease is not None:
+                self.leases.check(lease)
+            yield
+
+    def integrity(self) -> list[str]:
+        """What SQLite itself finds wrong; empty if nothing."""
+        found = [row[0] for row in self._db.execute("PRAGMA integrity_check")]
+        broken = [
+            f"row without its parent in {row[0]}"
+            for row in self._db.execute("PRAGMA foreign_key_check")
+        ]
+        return [text for text in found if text != "ok"] + broken
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def open_store(home: str) -> Store:
+    """The store in that directory, made if it is not there."""
+    fsio.make_private_dir(home)
+    return Store(connect(f"{home}/store.db"))

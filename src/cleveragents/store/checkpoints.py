@@ -1,0 +1,130 @@
+"""Checkpoint groups and the rows of `checkpoints`; rows are never changed after their commit."""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from cleveragents.checkpoint import Checkpoint, CheckpointGroup
+from cleveragents.errors import NotFound
+from cleveragents.store.tables import Table
+
+GROUPS = Table("checkpoint_groups", CheckpointGroup, ("group_id",), skip="members")
+CHECKPOINTS = Table("checkpoints", Checkpoint, ("checkpoint_id",))
+
+
+class CheckpointRepository:
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def add(self, group: CheckpointGroup, checkpoints: Iterable[Checkpoint]) -> None:
+        self._db.execute(GROUPS.insert, GROUPS.row(group))
+        self._db.executemany(CHECKPOINTS.insert, [CHECKPOINTS.row(item) for item in checkpoints])
+        self._db.executemany(
+            "INSERT INTO group_members (group_id, resource_id, checkpoint_id) VALUES (?, ?, ?)",
+            [(group.group_id, *member) for member in group.members.items()],
+        )
+
+    def add_trigger(self, group: CheckpointGroup, trigger: str) -> None:
+        """Note that another trigger found the state this group already holds."""
+        names = dict.fromkeys((*group.triggers, trigger))
+        self._db.execute(
+            "UPDATE checkpoint_groups SET triggers = json(?) WHERE group_id = ?",
+            ("[" + ",".join(f'"{name}"' for name in names) + "]", group.group_id),
+        )
+
+    def pin(self, group_id: str, pinned: bool) -> None:
+        self._db.execute(
+            "UPDATE checkpoint_groups SET pinned = ? WHERE group_id = ?", (pinned, group_id)
+        )
+
+    def group(self, group_id: str) -> CheckpointGroup:
+        found = self._groups("WHERE group_id = ?", (group_id,))
+        if not found:
+            raise NotFound(f"no checkpoint group {group_id}")
+        return found[0]
+
+    def groups(self, plan_id: str) -> list[CheckpointGroup]:
+        """The groups that are kept, oldest first."""
+        return self._groups("WHERE plan_id = ? AND pruned_at IS NULL ORDER BY group_id", (plan_id,))
+
+    def count(self, plan_id: str) -> int:
+        row = self._db.execute(
+            "SELECT count(*) FROM checkpoint_groups WHERE plan_id = ? AND pruned_at IS NULL",
+            (plan_id,),
+        )
+        return row.fetchone()[0]
+
+    def _groups(self, where: str, parameters: tuple[Any, ...]) -> list[CheckpointGroup]:
+        rows = self._db.execute(
+            f"SELECT {GROUPS.selected} FROM checkpoint_groups {where}", parameters
+        ).fetchall()
+        return [GROUPS.value(row, members=self._members(row[0])) for row in rows]
+
+    def _members(self, group_id: str) -> dict[str, str]:
+        rows = self._db.execute(
+            "SELECT resource_id, checkpoint_id FROM group_members WHERE group_id = ?", (group_id,)
+        )
+        return dict(rows.fetchall())
+
+    def checkpoint(self, checkpoint_id: str) -> Checkpoint:
+        found = CHECKPOINTS.select(self._db, "WHERE checkpoint_id = ?", (checkpoint_id,))
+        if not found:
+            raise NotFound(f"no checkpoint {checkpoint_id}")
+        return found[0]
+
+    def of_group(self, group_id: str) -> list[Checkpoint]:
+        """The rows the group itself made."""
+        return CHECKPOINTS.select(
+            self._db, "WHERE group_id = ? ORDER BY checkpoint_id", (group_id,)
+        )
+
+    def of_members(self, group: CheckpointGroup) -> dict[str, Checkpoint]:
+        """Resource id -> the checkpoint that holds its state in this group."""
+        return {resource: self.checkpoint(item) for resource, item in group.members.items()}
+
+    def of_plan(self, plan_id: str) -> list[Checkpoint]:
+        """The rows of every kept group, oldest first."""
+        return CHECKPOINTS.select(
+            self._db,
+            "WHERE plan_id = ? AND group_id IN (SELECT group_id FROM checkpoint_groups"
+            " WHERE plan_id = ? AND pruned_at IS NULL) ORDER BY checkpoint_id",
+            (plan_id, plan_id),
+        )
+
+    def names(self) -> list[tuple[str, str, str, str | None, str | None]]:
+        """(group id, plan id, checkpoint id, label, pruned at) of all, also of pruned groups."""
+        return self._db.execute(
+            "SELECT g.group_id, g.plan_id, coalesce(c.checkpoint_id, ''), g.label, g.pruned_at"
+            " FROM checkpoint_groups g LEFT JOIN checkpoints c ON c.group_id = g.group_id"
+            " ORDER BY g.group_id"
+        ).fetchall()
+
+    def prune(self, plan_id: str, group_ids: Sequence[str], now: str) -> None:
+        """Take groups out. A checkpoint that a kept group refers to stays; the group's name too."""
+        for group_id in group_ids:
+            self._db.execute(
+                "UPDATE checkpoint_groups SET pruned_at = ? WHERE group_id = ?", (now, group_id)
+            )
+            self._db.execute("DELETE FROM group_members WHERE group_id = ?", (group_id,))
+        self._db.execute(
+            "DELETE FROM checkpoints WHERE plan_id = ?"
+            " AND EXISTS (SELECT 1 FROM checkpoint_groups g"
+            " WHERE g.group_id = checkpoints.group_id AND g.pruned_at IS NOT NULL)"
+            " AND NOT EXISTS (SELECT 1 FROM group_members m"
+            " WHERE m.checkpoint_id = checkpoints.checkpoint_id)",
+            (plan_id,),
+        )
+
+    def roots(self) -> list[tuple[str, str, bytes]]:
+        """(plan id, checkpoint id, content key) of every checkpoint there is, pruned or not."""
+        return self._db.execute(
+            "SELECT plan_id, checkpoint_id, root_key FROM checkpoints"
+        ).fetchall()
+
+    def sizes(self, plan_id: str) -> dict[str, int]:
+        """Group id -> bytes its checkpoints added to the store."""
+        rows = self._db.execute(
+            "SELECT group_id, sum(size_bytes) FROM checkpoints WHERE plan_id = ? GROUP BY group_id",
+            (plan_id,),
+        )
+        return dict(rows.fetchall())

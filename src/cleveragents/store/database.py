@@ -1,0 +1,111 @@
+"""One SQLite connection, set up so that what was acknowledged survives a power cut.
+
+WAL with `synchronous=FULL`, `BEGIN IMMEDIATE` for every write, foreign keys on: each is read back,
+because a setting that silently did not take is a store that silently loses commits.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
+from typing import Any
+
+from cleveragents.content import fsio
+from cleveragents.errors import StoreError
+
+HEAD_REVISION = "0001"
+BUSY_MS = 60_000
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """Open the store's database, made or brought up to date if need be."""
+    fresh = not os.path.exists(path)
+    try:
+        connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_MS / 1000)
+        _set_up(connection)
+        if fresh:
+            fsio.restrict(path)
+        _bring_up_to_date(connection, path)
+    except sqlite3.Error as error:
+        raise StoreError(
+            f"the store cannot be opened: {path}: {error}",
+            "agents check tells what is damaged; CLEVERAGENTS_HOME names another store",
+        ) from error
+    return connection
+
+
+def _set_up(connection: sqlite3.Connection) -> None:
+    wanted = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": BUSY_MS}
+    connection.execute(f"PRAGMA busy_timeout={BUSY_MS}")
+    connection.execute("PRAGMA foreign_keys=ON")
+    if _pragma(connection, "journal_mode") != "wal":
+        connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA trusted_schema=OFF")
+    for name, value in wanted.items():
+        if (got := _pragma(connection, name)) != value:
+            raise StoreError(f"the store's {name} is {got!r}, not {value!r}")
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> Any:
+    return connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+
+def _bring_up_to_date(connection: sqlite3.Connection, path: str) -> None:
+    revision = stored_revision(connection)
+    if revision == HEAD_REVISION:
+        return
+    if revision is None:
+        _create(connection)
+        return
+    from cleveragents.store import upgrade
+
+    upgrade.upgrade(connection, path, revision)
+
+
+def stored_revision(connection: sqlite3.Connection) -> str | None:
+    """The stamp of the store's schema; None if the database is empty."""
+    known = connection.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'alembic_version'"
+    ).fetchone()
+    if known is None:
+        return None
+    row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    return row[0] if row else ""
+
+
+def schema() -> str:
+    return resources.files("cleveragents.store").joinpath("schema.sql").read_text("utf-8")
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    with write_transaction(connection):
+        if stored_revision(connection) is not None:
+            return
+        for statement in statements(schema()):
+            connection.execute(statement)
+        connection.execute("INSERT INTO alembic_version VALUES (?)", (HEAD_REVISION,))
+
+
+def statements(script: str) -> Iterator[str]:
+    """The statements of a script one by one: `executescript` would commit behind our back."""
+    pending = ""
+    for line in script.splitlines(keepends=True):
+        pending += line
+        if sqlite3.complete_statement(pending):
+            yield pending
+            pending = ""
+
+
+@contextmanager
+def write_transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        fsio.point("commit")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

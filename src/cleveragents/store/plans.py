@@ -1,0 +1,178 @@
+"""Plans with their steps and decisions, and the history that can show any earlier view of them."""
+
+import sqlite3
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from cleveragents.decision import Decision
+from cleveragents.errors import LeaseLost, NotFound
+from cleveragents.plan import Failure, Phase, Plan, State, Step
+from cleveragents.store.tables import Table
+
+PLANS = Table("plans", Plan, ("plan_id",))
+STEPS = Table("steps", Step, ("plan_id", "step_id"))
+DECISIONS = Table("decisions", Decision, ("decision_id",))
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a plan that has a history."""
+
+    phase: Phase
+    state: State
+    attempt: int
+    last_completed_step: int
+    view_mark: int
+    actor_state: Any = None
+    error: Failure | None = None
+
+
+class View(msgspec.Struct, frozen=True):
+    """A plan as it stood at one version."""
+
+    standing: Standing
+    steps: dict[str, Step]
+    decisions: dict[str, Decision]
+
+
+class PlanRepository:
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def add(self, plan: Plan, steps: Iterable[Step]) -> Plan:
+        self._db.execute(PLANS.insert, PLANS.row(plan))
+        self._remember(plan, steps, ())
+        return plan
+
+    def commit(
+        self,
+        plan: Plan,
+        *,
+        steps: Iterable[Step] = (),
+        decisions: Iterable[Decision] = (),
+        view_changed: bool = False,
+    ) -> Plan:
+        """Write the plan and what changed with it as its next version."""
+        version = plan.version + 1
+        mark = version if view_changed else plan.view_mark
+        plan = msgspec.structs.replace(plan, version=version, view_mark=mark)
+        row = self._db.execute("SELECT version FROM plans WHERE plan_id = ?", (plan.plan_id,))
+        if row.fetchone() != (version - 1,):
+            raise LeaseLost(
+                f"plan {plan.name!r} was changed by another process meanwhile",
+                f"agents plan status {plan.plan_id}",
+            )
+        self._db.execute(PLANS.upsert, PLANS.row(plan))
+        self._remember(plan, steps, decisions)
+        return plan
+
+    def _remember(self, plan: Plan, steps: Iterable[Step], decisions: Iterable[Decision]) -> None:
+        standing = Standing(
+            phase=plan.phase,
+            state=plan.state,
+            attempt=plan.attempt,
+            last_completed_step=plan.last_completed_step,
+            view_mark=plan.view_mark,
+            actor_state=plan.actor_state,
+            error=plan.error,
+        )
+        events: list[tuple[str, str, msgspec.Struct]] = [("plan", "", standing)]
+        for step in steps:
+            self._db.execute(STEPS.upsert, STEPS.row(step))
+            events.append(("step", step.step_id, step))
+        for decision in decisions:
+            self._db.execute(DECISIONS.upsert, DECISIONS.row(decision))
+            events.append(("decision", decision.decision_id, decision))
+        self._db.executemany(
+            "INSERT INTO history (plan_id, kind, entity_id, version, body) VALUES (?, ?, ?, ?, ?)",
+            [
+                (plan.plan_id, kind, entity, plan.version, msgspec.json.encode(body).decode())
+                for kind, entity, body in events
+            ],
+        )
+
+    def view_at(self, plan_id: str, version: int) -> View:
+        """The plan as it stood after its commit number `version`."""
+        rows = self._db.execute(
+            "SELECT kind, entity_id, body, max(version) FROM history"
+            " WHERE plan_id = ? AND version <= ? GROUP BY kind, entity_id",
+            (plan_id, version),
+        ).fetchall()
+        bodies = {(kind, entity): body for kind, entity, body, _ in rows}
+        return View(
+            msgspec.json.decode(bodies["plan", ""], type=Standing),
+            {
+                entity: msgspec.json.decode(body, type=Step)
+                for (kind, entity), body in bodies.items()
+                if kind == "step"
+            },
+            {
+                entity: msgspec.json.decode(body, type=Decision)
+                for (kind, entity), body in bodies.items()
+                if kind == "decision"
+            },
+        )
+
+    def get(self, plan_id: str) -> Plan:
+        found = PLANS.select(self._db, "WHERE plan_id = ?", (plan_id,))
+        if not found:
+            raise NotFound(f"no plan {plan_id}", "agents plan list")
+        return found[0]
+
+    def all(self) -> list[Plan]:
+        """Every plan, newest first."""
+        return PLANS.select(self._db, "ORDER BY plan_id DESC")
+
+    def ids(self) -> list[str]:
+        return [row[0] for row in self._db.execute("SELECT plan_id FROM plans ORDER BY plan_id")]
+
+    def named(self, name: str) -> list[str]:
+        """Ids of the plans of that name, newest first."""
+        rows = self._db.execute(
+            "SELECT plan_id FROM plans WHERE name = ? ORDER BY plan_id DESC", (name,)
+        )
+        return [row[0] for row in rows]
+
+    def processing(self) -> list[str]:
+        """Ids of the plans that some process was working on when it last wrote."""
+        rows = self._db.execute("SELECT plan_id FROM plans WHERE state = 'processing'")
+        return [row[0] for row in rows]
+
+    def children(self, plan_id: str) -> list[Plan]:
+        return PLANS.select(self._db, "WHERE parent_plan_id = ? ORDER BY plan_id", (plan_id,))
+
+    def delete(self, plan_id: str) -> None:
+        self._db.execute(
+            "DELETE FROM group_members WHERE group_id IN"
+            " (SELECT group_id FROM checkpoint_groups WHERE plan_id = ?)",
+            (plan_id,),
+        )
+        self._db.execute("DELETE FROM checkpoints WHERE plan_id = ?", (plan_id,))
+        self._db.execute("DELETE FROM plans WHERE plan_id = ?", (plan_id,))
+
+    def steps(self, plan_id: str) -> list[Step]:
+        return STEPS.select(self._db, 'WHERE plan_id = ? ORDER BY "index"', (plan_id,))
+
+    def remove_steps(self, plan_id: str, step_ids: Iterable[str]) -> None:
+        self._db.executemany(
+            "DELETE FROM steps WHERE plan_id = ? AND step_id = ?",
+            [(plan_id, step_id) for step_id in step_ids],
+        )
+
+    def decisions(self, plan_id: str) -> list[Decision]:
+        return DECISIONS.select(self._db, "WHERE plan_id = ? ORDER BY decision_id", (plan_id,))
+
+    def superseded(self, decision_ids: set[str]) -> set[str]:
+        """Those of the decisions that are no longer in force."""
+        marks = ", ".join("?" * len(decision_ids))
+        rows = self._db.execute(
+            f"SELECT decision_id FROM decisions WHERE state = 'superseded'"
+            f" AND decision_id IN ({marks})",
+            tuple(decision_ids),
+        )
+        return {row[0] for row in rows}
+
+    def all_decision_ids(self) -> list[tuple[str, str]]:
+        """(decision id, plan id) of every decision in the store."""
+        return self._db.execute("SELECT decision_id, plan_id FROM decisions").fetchall()

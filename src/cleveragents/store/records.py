@@ -1,0 +1,164 @@
+"""The smaller repositories: resources and sandboxes, tool calls, journal, intents, leases."""
+
+import sqlite3
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from cleveragents.errors import LeaseLost
+from cleveragents.journal import EntryState, JournalEntry
+from cleveragents.resource import Resource, SandboxRecord
+from cleveragents.store.tables import Table
+from cleveragents.tool import ToolCall, Write
+
+RESOURCES = Table("resources", Resource, ("resource_id",))
+SANDBOXES = Table("sandboxes", SandboxRecord, ("sandbox_id",))
+CALLS = Table("tool_calls", ToolCall, ("call_id",))
+WRITES = Table("writes", Write, ())
+JOURNAL = Table("journal", JournalEntry, ("entry_id",))
+
+
+class ResourceRepository:
+    """Resources and the sandboxes made of them."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def add(self, resources: Iterable[Resource]) -> None:
+        self._db.executemany(RESOURCES.insert, [RESOURCES.row(item) for item in resources])
+
+    def of_plan(self, plan_id: str) -> list[Resource]:
+        return RESOURCES.select(self._db, "WHERE plan_id = ? ORDER BY resource_id", (plan_id,))
+
+    def put_sandbox(self, record: SandboxRecord) -> None:
+        self._db.execute(SANDBOXES.upsert, SANDBOXES.row(record))
+
+    def sandboxes(self, plan_id: str) -> list[SandboxRecord]:
+        return SANDBOXES.select(self._db, "WHERE plan_id = ? ORDER BY sandbox_id", (plan_id,))
+
+    def all_sandboxes(self) -> list[SandboxRecord]:
+        return SANDBOXES.select(self._db, "ORDER BY sandbox_id")
+
+
+class CallRepository:
+    """Tool calls and what each of them wrote."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def put(self, call: ToolCall) -> None:
+        self._db.execute(CALLS.upsert, CALLS.row(call))
+
+    def of_plan(self, plan_id: str) -> list[ToolCall]:
+        return CALLS.select(self._db, "WHERE plan_id = ? ORDER BY call_id", (plan_id,))
+
+    def count(self, plan_id: str, after: str = "") -> int:
+        row = self._db.execute(
+            "SELECT count(*) FROM tool_calls WHERE plan_id = ? AND started_at > ?", (plan_id, after)
+        )
+        return row.fetchone()[0]
+
+    def add_writes(self, writes: Iterable[Write]) -> None:
+        self._db.executemany(WRITES.insert, [WRITES.row(item) for item in writes])
+
+    def writes(self, plan_id: str) -> list[Write]:
+        return WRITES.select(self._db, "WHERE plan_id = ? ORDER BY call_id, path", (plan_id,))
+
+    def count_written(self, plan_id: str) -> int:
+        row = self._db.execute(
+            "SELECT count(*) FROM (SELECT DISTINCT resource_id, path FROM writes WHERE plan_id = ?)",
+            (plan_id,),
+        )
+        return row.fetchone()[0]
+
+
+class JournalRepository:
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def put(self, entry: JournalEntry) -> None:
+        self._db.execute(JOURNAL.upsert, JOURNAL.row(entry))
+
+    def of_plan(self, plan_id: str) -> list[JournalEntry]:
+        """Oldest first."""
+        return JOURNAL.select(self._db, "WHERE plan_id = ? ORDER BY entry_id", (plan_id,))
+
+    def last(self, plan_id: str, count: int) -> list[JournalEntry]:
+        """The newest `count`, oldest first."""
+        found = JOURNAL.select(
+            self._db, "WHERE plan_id = ? ORDER BY entry_id DESC LIMIT ?", (plan_id, count)
+        )
+        return found[::-1]
+
+    def open_entries(self, plan_id: str) -> list[JournalEntry]:
+        return JOURNAL.select(
+            self._db, "WHERE plan_id = ? AND state = ?", (plan_id, EntryState.OPEN.value)
+        )
+
+
+class Intent(msgspec.Struct, frozen=True, kw_only=True):
+    """What is about to happen to things outside the database, written before it does."""
+
+    intent_id: str
+    plan_id: str
+    kind: str
+    state: str
+    body: dict[str, Any]
+    created_at: str
+
+
+INTENTS = Table("intents", Intent, ("intent_id",))
+
+
+class IntentRepository:
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def put(self, intent: Intent) -> None:
+        self._db.execute(INTENTS.upsert, INTENTS.row(intent))
+
+    def all(self) -> list[Intent]:
+        return INTENTS.select(self._db, "ORDER BY intent_id")
+
+    def remove(self, intent_id: str) -> None:
+        self._db.execute("DELETE FROM intents WHERE intent_id = ?", (intent_id,))
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """Who may write a plan's state; the epoch is checked in every such transaction."""
+
+    plan_id: str
+    epoch: int
+    host: str
+    boot_id: str
+    pid: int
+    started: str
+    verb: str
+    held: bool
+    renewed_at: str
+
+
+LEASES = Table("leases", Lease, ("plan_id",))
+
+
+class LeaseRepository:
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def get(self, plan_id: str) -> Lease | None:
+        found = LEASES.select(self._db, "WHERE plan_id = ?", (plan_id,))
+        return found[0] if found else None
+
+    def put(self, lease: Lease) -> None:
+        self._db.execute(LEASES.upsert, LEASES.row(lease))
+
+    def check(self, lease: Lease) -> None:
+        row = self._db.execute(
+            "SELECT epoch FROM leases WHERE plan_id = ? AND held", (lease.plan_id,)
+        ).fetchone()
+        if row != (lease.epoch,):
+            raise LeaseLost(
+                f"plan {lease.plan_id} was taken over by another process",
+                f"agents plan status {lease.plan_id}",
+            )

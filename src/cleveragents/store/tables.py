@@ -1,0 +1,65 @@
+"""Frozen values to rows and back: a column per field, JSON where a field is not a scalar."""
+
+import sqlite3
+from collections.abc import Iterable
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+
+_SCALARS = (str, int, float, bool, bytes, NoneType)
+
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Table(Generic[T]):
+    """Reads and writes one Struct type as the rows of one table."""
+
+    def __init__(self, name: str, model: type[T], keys: tuple[str, ...], skip: str = "") -> None:
+        self.name = name
+        self.model = model
+        hints = get_type_hints(model)
+        self.columns = tuple(f for f in model.__struct_fields__ if f != skip)
+        self._json = tuple(not _is_scalar(hints[field]) for field in self.columns)
+        quoted = [f'"{column}"' for column in self.columns]
+        self.selected = ", ".join(quoted)
+        marks = ", ".join("?" * len(quoted))
+        updates = ", ".join(f"{q} = excluded.{q}" for q in quoted if q.strip('"') not in keys)
+        self.insert = f'INSERT INTO "{name}" ({self.selected}) VALUES ({marks})'
+        self.upsert = f"{self.insert} ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {updates}"
+
+    def row(self, value: T) -> tuple[Any, ...]:
+        return tuple(
+            msgspec.json.encode(item).decode() if as_json else _plain(item)
+            for as_json, item in zip(self._json, self._values(value), strict=True)
+        )
+
+    def _values(self, value: T) -> Iterable[Any]:
+        return (getattr(value, column) for column in self.columns)
+
+    def value(self, row: tuple[Any, ...], **extra: Any) -> T:
+        data: dict[str, Any] = {
+            column: msgspec.json.decode(item) if as_json else item
+            for column, as_json, item in zip(self.columns, self._json, row, strict=True)
+        }
+        return msgspec.convert(data | extra, self.model, strict=False)
+
+    def select(
+        self, db: sqlite3.Connection, where: str, parameters: tuple[Any, ...] = ()
+    ) -> list[T]:
+        found = db.execute(f'SELECT {self.selected} FROM "{self.name}" {where}', parameters)
+        return [self.value(row) for row in found]
+
+
+def _plain(item: Any) -> Any:
+    return item.value if isinstance(item, Enum) else item
+
+
+def _is_scalar(hint: Any) -> bool:
+    if isinstance(hint, type):
+        return issubclass(hint, (*_SCALARS, Enum))
+    if get_origin(hint) is UnionType:
+        return all(_is_scalar(part) for part in get_args(hint))
+    return False

@@ -1,0 +1,80 @@
+"""Changing one key of a TOML file: comments and order stay, and a crash leaves the old file."""
+
+import os
+from collections.abc import Callable, MutableMapping
+from typing import Any, cast
+
+from cleveragents.errors import ConfigError
+from cleveragents.ids import new_id
+
+Table = MutableMapping[str, Any]
+
+
+def insert(table: Table, path: list[str], value: Any) -> None:
+    import tomlkit
+    from tomlkit.items import InlineTable
+
+    for part in path[:-1]:
+        if part not in table:
+            inline = isinstance(table, InlineTable)
+            table[part] = tomlkit.inline_table() if inline else tomlkit.table()
+        table = table[part]
+    table[path[-1]] = value
+
+
+def remove(table: Table, path: list[str]) -> bool:
+    """Whether there was such a key."""
+    for part in path[:-1]:
+        inner = table.get(part)
+        if not isinstance(inner, MutableMapping):
+            return False
+        table = cast("Table", inner)
+    return table.pop(path[-1], None) is not None
+
+
+def edited(text: str, change: Callable[[Table], None]) -> str:
+    """The text after `change` was made to the document."""
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        document = tomlkit.parse(text)
+        change(document)
+        return tomlkit.dumps(cast("dict[str, Any]", document))
+    except (TOMLKitError, TypeError, ValueError) as error:
+        raise ConfigError(f"cannot change this file: {error}", "edit it by hand") from None
+
+
+def write_atomically(path: str, text: str) -> None:
+    """The file as a whole or not at all; a link stays a link, a mode stays."""
+    target = os.path.realpath(path)
+    folder = os.path.dirname(target)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        _replace(target, os.path.join(folder, f".{new_id()}.tmp"), text.encode())
+        _sync_folder(folder)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _replace(target: str, temporary: str, data: bytes) -> None:
+    try:
+        with open(temporary, "xb") as file:
+            if os.path.exists(target):
+                os.fchmod(file.fileno(), os.stat(target).st_mode & 0o7777)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+
+
+def _sync_folder(folder: str) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,80 @@
+"""What a tool says of itself, and what one call of it gave."""
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+DEFAULT_TIMEOUT = 600.0
+
+
+class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A declared tool; exactly one of `run`, `python`, `sql` says how it is called."""
+
+    name: str
+    description: str = ""
+    run: tuple[str, ...] | str | None = None
+    python: str | None = None
+    sql: str | None = None
+    builtin: str | None = None
+    writes: bool = True
+    read_only: bool = False
+    checkpointable: bool | None = None
+    checkpoint_scope: str | None = None
+    write_scope: tuple[str, ...] = ()
+    side_effects: tuple[str, ...] = ()
+    compensate: tuple[str, ...] | str | None = None
+    idempotent: bool = False
+    unsafe: bool = False
+    timeout: float = DEFAULT_TIMEOUT
+    network: bool = True
+    env: dict[str, str] = {}
+
+
+class CallState(StrEnum):
+    RUNNING = "running"
+    OK = "ok"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    INTERRUPTED = "interrupted"
+
+
+class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What came back; `output` is the bounded text that is kept."""
+
+    ok: bool
+    state: CallState
+    output: str
+    output_bytes: int
+    exit_code: int | None = None
+    error: str | None = None
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of `tool_calls`."""
+
+    call_id: str
+    plan_id: str
+    step_id: str
+    attempt: int
+    tool: str
+    inputs: dict[str, Any]
+    state: CallState
+    exit_code: int | None = None
+    output: str = ""
+    output_bytes: int = 0
+    error: str | None = None
+    started_at: str
+    ended_at: str | None = None
+
+
+class Write(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step did to one path, kept as long as the plan."""
+
+    plan_id: str
+    step_id: str
+    call_id: str
+    resource_id: str
+    path: bytes
+    before: str
+    after: str

@@ -1,0 +1,220 @@
+"""One call of one tool: what it gets, where it runs, and what came back.
+
+A tool's own failure is a result, never an exception; an exception is a bug of ours or Ctrl-C, and
+even then what the tool started is ended first.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import msgspec
+
+from cleveragents.errors import ToolFailed
+from cleveragents.resource import show_path
+from cleveragents.tool import CallState, ToolResult, ToolSpec
+from cleveragents.tools import pycall
+from cleveragents.tools.builtin import check_inputs, filled
+from cleveragents.tools.confined import Root
+from cleveragents.tools.files import OPERATIONS, Job, run_file_tool
+from cleveragents.tools.leftovers import end_leftovers
+from cleveragents.tools.limits import Capture, Deadline, OutOfTime
+from cleveragents.tools.process import run_process
+from cleveragents.tools.sql import run_sql
+
+__all__ = ["CallContext", "Command", "command_of", "end_leftovers", "environment", "run_tool"]
+
+PASSED_ON = re.compile(
+    r"PATH|HOME|LANG|LANGUAGE|LC_[A-Z]+|TERM|TZ|USER|LOGNAME|SHELL|NO_COLOR|CI|SOURCE_DATE_EPOCH"
+)
+LONGEST_ERROR = 300
+
+
+class CallContext(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a call happens and what it may know."""
+
+    plan_id: str
+    step_id: str
+    plan_dir: str
+    cwd: str
+    """The sandbox of the step's resource; for a database, the directory that holds its file."""
+    database: str | None = None
+    """The SQLite file, when the resource is one."""
+    sandboxes: dict[str, str] = {}
+    links: dict[str, str] = {}
+    """Places in the sandbox (relative) where a nested resource's sandbox (absolute) is linked."""
+    guidance: str = ""
+    temp_parent: str
+    """Where the call's own TMPDIR is made, and removed again."""
+    output_limit: int
+    environ: dict[str, str]
+    """The caller's environment; only what is on the list reaches the tool."""
+
+
+class Command(NamedTuple):
+    argv: list[str]
+    stdin: bytes
+
+
+def run_tool(
+    tool: ToolSpec, inputs: dict[str, Any], call: CallContext, timeout: float | None = None
+) -> ToolResult:
+    """Run it to its end; `timeout` stands before the tool's own."""
+    out = Capture(call.output_limit)
+    if problems := check_inputs(tool, inputs):
+        return _failed(out, "; ".join(problems))
+    deadline = Deadline(tool.timeout if timeout is None else timeout)
+    try:
+        return _run(tool, filled(tool, inputs), call, out, deadline)
+    except ToolFailed as error:
+        return _failed(out, error.message)
+    except OutOfTime:
+        return _timed_out(out, deadline)
+
+
+def _run(
+    tool: ToolSpec, given: dict[str, Any], call: CallContext, out: Capture, deadline: Deadline
+) -> ToolResult:
+    if tool.builtin in OPERATIONS:
+        run_file_tool(tool.builtin, Job(Root(call.cwd, call.links), given, out, deadline))
+    elif tool.sql is not None or tool.builtin == "sql":
+        if call.database is None:
+            raise ToolFailed(f"{tool.name} needs a SQLite resource", "name one with on:")
+        script = given["script"] if tool.sql is None else tool.sql
+        run_sql(call.database, script, given["params"], out, deadline, tool.read_only)
+    else:
+        return _run_command(command_of(tool, given), tool, call, out, deadline)
+    return _result(out, CallState.OK)
+
+
+def command_of(tool: ToolSpec, given: dict[str, Any]) -> Command:
+    """What is started for a tool that is a program; `given` has its defaults filled in."""
+    if tool.python is not None:
+        # Without -B and -P it would write `__pycache__` and import what lies beside pycall.
+        argv = [sys.executable, "-B", "-P", pycall.__file__, tool.python]
+        return Command(argv, json.dumps(given, default=str).encode())
+    stdin = (given["stdin"] or "").encode("utf-8", "surrogateescape")
+    if tool.builtin == "run":
+        return Command([str(each) for each in given["argv"]], stdin)
+    args = [str(each) for each in given["args"]]
+    if tool.builtin == "shell":
+        return Command(["/bin/sh", "-c", given["command"], "shell", *args], stdin)
+    if isinstance(tool.run, str):
+        return Command(["/bin/sh", "-c", tool.run, tool.name, *args], stdin)
+    return Command([*(tool.run or ()), *args], stdin)
+
+
+def environment(tool: ToolSpec, call: CallContext, temp: str) -> dict[str, str]:
+    """The whole environment of the tool's process."""
+    passed = {name: value for name, value in call.environ.items() if PASSED_ON.fullmatch(name)}
+    sandboxes = {
+        f"AGENTS_SANDBOX_{re.sub(r'[^A-Z0-9]', '_', name.upper())}": path
+        for name, path in call.sandboxes.items()
+    }
+    return {
+        **passed,
+        **tool.env,
+        **sandboxes,
+        "AGENTS_PLAN_ID": call.plan_id,
+        "AGENTS_STEP_ID": call.step_id,
+        "AGENTS_PLAN_DIR": call.plan_dir,
+        "AGENTS_GUIDANCE": call.guidance,
+        "TMPDIR": temp,
+    }
+
+
+def _run_command(
+    command: Command, tool: ToolSpec, call: CallContext, out: Capture, deadline: Deadline
+) -> ToolResult:
+    with _temporary(call.temp_parent) as temp:
+        env = environment(tool, call, temp)
+        try:
+            ended = run_process(
+                command.argv,
+                cwd=call.cwd,
+                env=env,
+                stdin=command.stdin,
+                out=out,
+                deadline=deadline,
+            )
+        except (OSError, ValueError) as error:
+            raise _not_started(command.argv[0], call.cwd, error) from error
+    if ended.timed_out:
+        return _timed_out(out, deadline)
+    if ended.exit_code == 0:
+        return _result(out, CallState.OK, 0)
+    return _failed(out, _how_it_ended(ended.exit_code, out.text()), ended.exit_code)
+
+
+def _not_started(program: str, cwd: str, error: OSError | ValueError) -> ToolFailed:
+    name = show_path(os.fsencode(program))
+    if not os.path.isdir(cwd):
+        return ToolFailed(f"the sandbox {show_path(os.fsencode(cwd))} is missing")
+    if isinstance(error, FileNotFoundError):
+        if "/" in program and os.path.exists(os.path.join(cwd, program)):
+            return ToolFailed(f"the interpreter that {name} names is missing")
+        return ToolFailed(f"no such command: {name}")
+    if isinstance(error, PermissionError):
+        return ToolFailed(f"not executable: {name}")
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return ToolFailed(f"cannot run {name}: {reason.lower()}")
+
+
+def _how_it_ended(code: int, output: str) -> str:
+    what = f"exit code {code}" if code > 0 else f"killed by {_signal_name(-code)}"
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return f"{what}: {lines[-1]}"[:LONGEST_ERROR] if lines else what
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _result(out: Capture, state: CallState, code: int | None = None) -> ToolResult:
+    return ToolResult(
+        ok=state is CallState.OK,
+        state=state,
+        output=out.text(),
+        output_bytes=out.total,
+        exit_code=code,
+    )
+
+
+def _failed(out: Capture, error: str, code: int | None = None) -> ToolResult:
+    one_line = " ".join(error.splitlines())
+    return msgspec.structs.replace(_result(out, CallState.FAILED, code), error=one_line)
+
+
+def _timed_out(out: Capture, deadline: Deadline) -> ToolResult:
+    error = f"timed out after {deadline.seconds:g} s"
+    return msgspec.structs.replace(_result(out, CallState.TIMEOUT), error=error)
+
+
+@contextmanager
+def _temporary(parent: str) -> Generator[str]:
+    path = tempfile.mkdtemp(prefix="agents-", dir=parent)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        if os.path.isdir(path):
+            _make_removable(path)
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _make_removable(path: str) -> None:
+    """Tools leave directories that even their owner may not write in."""
+    os.chmod(path, 0o700)
+    for entry in os.scandir(path):
+        if entry.is_dir(follow_symlinks=False):
+            _make_removable(entry.path)

@@ -1,0 +1,72 @@
+"""Which events make a checkpoint group, and the names people may call them by."""
+
+import difflib
+from collections.abc import Iterable
+
+from cleveragents.checkpoint import CheckpointType
+from cleveragents.errors import ConfigError
+
+ALIASES = {
+    "on_tool_write": CheckpointType.BEFORE_TOOL_EXECUTE,
+    "on_tool_write_complete": CheckpointType.AFTER_TOOL_EXECUTE,
+}
+CONFIGURABLE = (
+    CheckpointType.BEFORE_STEP,
+    CheckpointType.AFTER_STEP,
+    CheckpointType.BEFORE_TOOL_EXECUTE,
+    CheckpointType.AFTER_TOOL_EXECUTE,
+    CheckpointType.ON_DECISION,
+    CheckpointType.ON_SUBPLAN_SPAWN,
+    CheckpointType.AFTER_SUBPLAN,
+    CheckpointType.ON_ERROR,
+)
+ALWAYS = frozenset(
+    {
+        CheckpointType.PRE_EXECUTE,
+        CheckpointType.POST_EXECUTE,
+        CheckpointType.PRE_APPLY,
+        CheckpointType.PRE_ROLLBACK,
+    }
+)
+DEFAULT = (
+    CheckpointType.BEFORE_TOOL_EXECUTE,
+    CheckpointType.AFTER_TOOL_EXECUTE,
+    CheckpointType.ON_DECISION,
+    CheckpointType.ON_SUBPLAN_SPAWN,
+    CheckpointType.AFTER_SUBPLAN,
+    CheckpointType.ON_ERROR,
+)
+
+
+def valid_names() -> tuple[str, ...]:
+    return (*(str(name) for name in CONFIGURABLE), *ALIASES)
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """`, did you mean X?` for the closest valid name, or nothing."""
+    close = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
+    return f", did you mean {close[0]!r}?" if close else ""
+
+
+def parse_trigger(name: str) -> CheckpointType:
+    name = name.strip()
+    if name in ALIASES:
+        return ALIASES[name]
+    for known in CONFIGURABLE:
+        if known == name:
+            return known
+    raise ConfigError(
+        f"unknown trigger {name!r}{nearest(name, valid_names())}",
+        f"valid triggers: {', '.join(valid_names())}",
+    )
+
+
+def parse_triggers(value: str | Iterable[str]) -> tuple[CheckpointType, ...]:
+    """A list, or a comma string; aliases resolved, doubles dropped, order kept."""
+    names = value.split(",") if isinstance(value, str) else value
+    return tuple(dict.fromkeys(parse_trigger(name) for name in names if name.strip()))
+
+
+def fires(trigger: CheckpointType, configured: Iterable[str]) -> bool:
+    """Whether the trigger makes a group while rollback is enabled."""
+    return trigger in ALWAYS or trigger in set(configured)

@@ -1,0 +1,95 @@
+"""Take back the last operation as a whole, or do it again."""
+
+import msgspec
+
+from cleveragents.checkpoint import RollbackResult
+from cleveragents.context import Context, Session
+from cleveragents.errors import NothingToUndo
+from cleveragents.journal import JournalEntry, Moment, Operation, undo_stack
+from cleveragents.leases import hold
+from cleveragents.names import find_group
+from cleveragents.plan import Plan, State
+from cleveragents.resume import adopt_edits
+from cleveragents.rollback import changes_since, require_rollback, restoration
+
+
+class Undone(msgspec.Struct, frozen=True, kw_only=True):
+    """Which operation was taken back or done again, and what that changed."""
+
+    operation: str
+    entry_id: str
+    result: RollbackResult
+
+
+def undo(ctx: Context, plan: Plan) -> Undone:
+    return _travel(ctx, plan, Operation.UNDO)
+
+
+def redo(ctx: Context, plan: Plan) -> Undone:
+    return _travel(ctx, plan, Operation.REDO)
+
+
+def _travel(ctx: Context, plan: Plan, way: Operation) -> Undone:
+    with hold(ctx.store, plan.plan_id, f"plan {way}", ctx.now) as lease:
+        session = Session(ctx.store, ctx.store.plans.get(plan.plan_id), lease, ctx.now)
+        require_rollback(session.plan)
+        _keep_edits(ctx, session, way)
+        entry = _next_entry(ctx, session.plan, way)
+        moment = entry.before if way is Operation.UNDO else entry.after
+        assert moment is not None
+        result = _go(ctx, session, moment, session.opened(way), entry)
+        return Undone(operation=str(entry.operation), entry_id=entry.entry_id, result=result)
+
+
+def _keep_edits(ctx: Context, session: Session, way: Operation) -> None:
+    """Edits by hand that no group has yet are the last operation: undo takes back those."""
+    if way is Operation.UNDO and session.plan.head_group_id is not None:
+        if changes_since(ctx, ctx.store.checkpoints.group(session.plan.head_group_id)):
+            adopt_edits(ctx, session)
+
+
+def _next_entry(ctx: Context, plan: Plan, way: Operation) -> JournalEntry:
+    done, undone = undo_stack(ctx.store.journal.of_plan(plan.plan_id))
+    stack = done if way is Operation.UNDO else undone
+    if not stack:
+        raise NothingToUndo(
+            f"plan {plan.name!r} has nothing to {way}", f"agents plan log {plan.plan_id}"
+        )
+    return stack[-1]
+
+
+def _go(
+    ctx: Context, session: Session, moment: Moment, opened: JournalEntry, entry: JournalEntry
+) -> RollbackResult:
+    plan = session.plan
+    group = find_group(ctx.store, plan, moment.group_id or "first")
+    view = ctx.store.plans.view_at(plan.plan_id, moment.version)
+    standing = view.standing
+    state = State.QUEUED if standing.state is State.PROCESSING else standing.state
+    fields = {
+        "phase": standing.phase,
+        "state": state,
+        "error": standing.error,
+        "attempt": standing.attempt,
+        "actor_state": standing.actor_state,
+    }
+    todo = restoration(ctx.store, plan, group, view, fields)
+    todo = msgspec.structs.replace(
+        todo, entry=msgspec.structs.replace(opened, target=entry.entry_id)
+    )
+    changes = ctx.checkpoints.rollback_to_checkpoint(session, todo)
+    rows = ctx.store.checkpoints.of_group(group.group_id)
+    return RollbackResult(
+        plan_id=plan.plan_id,
+        group_id=group.group_id,
+        checkpoint_id=rows[0].checkpoint_id,
+        label=group.label,
+        changes=changes,
+        child_plans_invalidated=len(todo.cancelled_children),
+        decisions_after=len(todo.decisions),
+        tool_calls_after=ctx.store.calls.count(plan.plan_id, after=group.created_at),
+        sandboxes=ctx.manager.sandboxes(plan.plan_id).paths,
+        phase=str(session.plan.phase),
+        state=str(session.plan.state),
+        checkpoints_remaining=ctx.store.checkpoints.count(plan.plan_id),
+    )

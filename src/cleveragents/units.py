@@ -1,0 +1,75 @@
+"""Sizes and times as people write them: `500MB`, `1.5GiB`, `30s`, `1h 30m`, and back."""
+
+import math
+import re
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
+_BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40, "pi": 2**50}
+_LARGEST = 2**63 - 1
+
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_PART = re.compile(rf"({_NUMBER})\s*(ms|s|m|h|d|w)", re.ASCII)
+_SIZE = re.compile(rf"({_NUMBER})\s*([kmgtp]i?)?b?", re.ASCII | re.IGNORECASE)
+
+
+def parse_duration(value: str | float) -> float:
+    """Seconds from a number of seconds or a text such as `30s`, `5m`, `1h30m`, `7d`."""
+    seconds = _duration_of(value) if isinstance(value, str) else float(value)
+    if not math.isfinite(seconds) or seconds < 0:
+        raise ValueError(f"{value!r} is not a duration: it has to be a time of 0 or more")
+    return seconds
+
+
+def _duration_of(text: str) -> float:
+    stripped = text.strip()
+    if re.fullmatch(_NUMBER, stripped, re.ASCII):
+        return float(stripped)
+    parts = _PART.findall(stripped)
+    if not parts or _PART.sub("", stripped).strip():
+        raise ValueError(f"{text!r} is not a duration: write it like '30s', '5m', '2h' or '7d'")
+    return math.fsum(float(number) * _SECONDS[unit] for number, unit in parts)
+
+
+def parse_bytes(value: str | int) -> int:
+    """Bytes from a count or a text such as `500MB` (powers of 1000) or `1GiB` (of 1024)."""
+    count = _bytes_of(value) if isinstance(value, str) else value
+    if not 0 <= count <= _LARGEST:
+        raise ValueError(f"{value!r} is not a size: it has to be between 0 and 2^63 bytes")
+    return count
+
+
+def _bytes_of(text: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise ValueError(f"{text!r} is not a size: write it like '500MB', '2GB' or '1GiB'")
+    number, unit = match[1], (match[2] or "").lower()
+    scale = (_DECIMAL | _BINARY)[unit]
+    if "." not in number:
+        return int(number[:400]) * scale
+    size = float(number) * scale
+    return round(size) if math.isfinite(size) else _LARGEST + 1
+
+
+def show_bytes(count: int) -> str:
+    """A size with at most one decimal: `0 B`, `26 KB`, `1.2 GB`."""
+    size, unit = float(count), "B"
+    for larger in ("KB", "MB", "GB", "TB", "PB"):
+        if abs(size) < 999.95:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.1f}".removesuffix(".0") + f" {unit}"
+
+
+def show_duration(seconds: float) -> str:
+    """A time in its two largest units: `250ms`, `2.5s`, `1m 30s`, `2d 4h`."""
+    if seconds < 0.9995:
+        return f"{round(seconds * 1000)}ms" if seconds else "0s"
+    if seconds < 59.95:
+        return f"{seconds:.1f}".removesuffix(".0") + "s"
+    left, parts = round(seconds), list[str]()
+    for unit in ("w", "d", "h", "m", "s"):
+        count, left = divmod(left, int(_SECONDS[unit]))
+        if count:
+            parts.append(f"{count}{unit}")
+    return " ".join(parts[:2])

@@ -1,0 +1,95 @@
+"""Take a plan file into the store: a new plan with its resources and steps; nothing runs yet."""
+
+import os
+from typing import Any
+
+import msgspec
+
+from cleveragents.context import Context
+from cleveragents.errors import PlanFileError
+from cleveragents.ids import new_id
+from cleveragents.journal import EntryState, JournalEntry, Moment, Operation
+from cleveragents.plan import Plan, Step
+from cleveragents.planspec import PlanSpec, ResourceSpec, StepSpec
+from cleveragents.resource import Resource
+from cleveragents.sandbox.registry import ALIASES, kinds
+
+
+def use_plan(
+    ctx: Context, spec: PlanSpec, *, source_path: str, source_text: str, plan_dir: str
+) -> Plan:
+    plan_id, now = new_id(), ctx.now()
+    plan = Plan(
+        plan_id=plan_id,
+        name=spec.name,
+        rollback_enabled=spec.policy.rollback_enabled,
+        plan_dir=plan_dir,
+        source_path=source_path,
+        source_text=source_text,
+        spec=msgspec.to_builtins(spec),
+        created_at=now,
+        updated_at=now,
+    )
+    resources = nest([_resource(plan_id, item) for item in spec.resources])
+    entry = JournalEntry(
+        entry_id=new_id(),
+        plan_id=plan_id,
+        operation=Operation.USE,
+        state=EntryState.DONE,
+        before=Moment(None, 0),
+        after=Moment(None, 0),
+        detail={"file": source_path},
+        started_at=now,
+        ended_at=now,
+    )
+    with ctx.store.transaction():
+        ctx.store.plans.add(plan, [step_of(plan_id, n, s) for n, s in enumerate(spec.steps)])
+        ctx.store.resources.add(resources)
+        ctx.store.journal.put(entry)
+    return plan
+
+
+def step_of(plan_id: str, index: int, spec: StepSpec) -> Step:
+    body: dict[str, Any] = msgspec.to_builtins(spec)
+    return Step(
+        plan_id=plan_id, step_id=spec.id, index=index, tool=spec.tool, resource=spec.on, spec=body
+    )
+
+
+def _resource(plan_id: str, spec: ResourceSpec) -> Resource:
+    strategies = kinds().get(spec.kind, ())
+    wanted = spec.strategy or (strategies[0] if strategies else "")
+    strategy = ALIASES.get(wanted, wanted)
+    if strategy not in strategies:
+        raise PlanFileError(
+            (f"resource {spec.name!r}: {spec.kind} has no strategy {wanted!r}",),
+            f"available: {', '.join(strategies) or 'none'}",
+        )
+    return Resource(
+        resource_id=new_id(),
+        plan_id=plan_id,
+        name=spec.name,
+        kind=spec.kind,
+        path=spec.path or spec.url,
+        strategy=strategy,
+        carry=spec.carry,
+        exclude=spec.exclude,
+        require_sandbox=spec.require_sandbox,
+    )
+
+
+def nest(resources: list[Resource]) -> list[Resource]:
+    """Note for each resource which other one it lies directly inside of, and where."""
+    found: list[Resource] = []
+    for item in resources:
+        around = [
+            other
+            for other in resources
+            if other is not item and item.path.startswith(other.path.rstrip("/") + "/")
+        ]
+        nearest = max(around, key=lambda other: len(other.path), default=None)
+        if nearest is not None:
+            place = os.path.relpath(item.path, nearest.path)
+            item = msgspec.structs.replace(item, outer=nearest.name, place=place)
+        found.append(item)
+    return found
