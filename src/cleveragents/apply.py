@@ -12,7 +12,13 @@ from cleveragents.checkpoint import CheckpointType
 from cleveragents.content import fsio
 from cleveragents.context import Context, Session
 from cleveragents.decision import DecisionKind, DecisionState
-from cleveragents.errors import AgentsError, ApplyConflict, ApplyRefused, NotAllowed, ValidationFailed
+from cleveragents.errors import (
+    AgentsError,
+    ApplyConflict,
+    ApplyRefused,
+    NotAllowed,
+    ValidationFailed,
+)
 from cleveragents.executor import call_context
 from cleveragents.ids import new_id
 from cleveragents.journal import JournalEntry, Operation
@@ -106,9 +112,7 @@ def _stop(
         ctx.store.journal.put(session.closed(entry, outcome=str(state)))
 
 
-def _apply(
-    ctx: Context, session: Session, request: Request, entry: JournalEntry
-) -> dict[str, Any]:
+def _apply(ctx: Context, session: Session, request: Request, entry: JournalEntry) -> dict[str, Any]:
     plan = session.plan
     options = options_for(ctx, plan, session.spec, request)
     try:

@@ -64,9 +64,7 @@ class CheckpointService:
             with self._store.transaction(session.lease):
                 if also is not None:
                     also({}, {})
-                session.write(
-                    steps=steps, decisions=decisions, view_changed=view_changed, **fields
-                )
+                session.write(steps=steps, decisions=decisions, view_changed=view_changed, **fields)
             return None
         return self.create_checkpoint(
             trigger,
@@ -124,9 +122,7 @@ class CheckpointService:
                 self._keep_content(batch)
                 if also is not None:
                     also(before, after)
-                session.write(
-                    steps=steps, decisions=decisions, view_changed=view_changed, **fields
-                )
+                session.write(steps=steps, decisions=decisions, view_changed=view_changed, **fields)
                 same_view = head is not None and head.view_mark == session.plan.view_mark
                 if head is not None and not changed and same_view and not (force or label):
                     self._store.checkpoints.add_trigger(head, trigger)

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from cleveragents.checkpoint import CheckpointGroup
 from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.plan import Plan
@@ -119,3 +120,37 @@ def _numbers(shown: bytes) -> dict[bytes, tuple[int, int]]:
         lines = (-1, -1) if added == b"-" else (int(added), int(removed))
         found[path] = lines
     return found
+
+
+def diff_between(
+    ctx: Context,
+    plan: Plan,
+    start: CheckpointGroup | None,
+    end: CheckpointGroup | None,
+    ignored: bool = False,
+) -> Diff:
+    """From one group to another; by default from what the plan began with to now."""
+    groups = ctx.store.checkpoints.groups(plan.plan_id)
+    first = start or (groups[0] if groups else None)
+    if first is None:
+        return Diff(files_changed=0, insertions=0, deletions=0, files=(), patch="", ignored=0)
+    before = ctx.checkpoints.states(first)
+    head = plan.head_group_id
+    gone = any(r.state == "removed" for r in ctx.store.resources.sandboxes(plan.plan_id))
+    if end is None and gone and head is not None:
+        end = ctx.store.checkpoints.group(head)
+    if end is not None:
+        return diff_states(ctx, plan, before, ctx.checkpoints.states(end), ignored)
+    with ctx.manager.packs.batch() as batch:
+        now = ctx.manager.create_checkpoint(plan.plan_id, batch, before, strict=False)
+        return diff_states(ctx, plan, before, now, ignored)
+
+
+def diff_of_failure(ctx: Context, plan: Plan) -> dict[str, Any] | None:
+    """What the failed step had done, if its state was kept."""
+    kept = plan.error.group_id if plan.error else None
+    if kept is None or plan.head_group_id is None:
+        return None
+    before = ctx.checkpoints.states(ctx.store.checkpoints.group(plan.head_group_id))
+    after = ctx.checkpoints.states(ctx.store.checkpoints.group(kept))
+    return msgspec.to_builtins(diff_states(ctx, plan, before, after))

@@ -48,10 +48,9 @@ def open_context(
         store.close()
 
 
-def settings_here(
-    home: str | None = None, environ: Mapping[str, str] | None = None, **overrides: str
-) -> Settings:
-    environ = dict(os.environ if environ is None else environ)
+def settings_here(home: str | None = None, overrides: Mapping[str, str] | None = None) -> Settings:
+    """The settings in force for this directory and environment."""
+    environ = dict(os.environ)
     if home is not None:
         environ["CLEVERAGENTS_HOME"] = home
     return load_settings(os.getcwd(), environ, overrides)

@@ -1,0 +1,228 @@
+"""What every command shares: its options, the context it opens, how it replies and fails."""
+
+import functools
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+import msgspec
+
+from cleveragents import render
+from cleveragents.context import Context, Talk, utc_now
+from cleveragents.errors import AgentsError, CarryLimit, Declined, PlanFileError
+from cleveragents.render import Block, Reply, Text
+from cleveragents.workspace import open_context, settings_here
+
+FORMATS = ("rich", "plain", "json", "yaml")
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """How the user wants to be spoken to."""
+
+    form: str
+    quiet: bool
+    debug: bool
+    settings: dict[str, str]
+
+    @property
+    def interactive(self) -> bool:
+        return self.form in ("rich", "plain") and sys.stdin.isatty()
+
+    def confirm(self, question: str, hint: str) -> None:
+        """Ask; without a terminal, refuse and say which flag answers."""
+        if not self.interactive:
+            raise Declined(f"not done: {question}", hint)
+        if not click.confirm(question, err=True):
+            raise Declined("not done: you said no")
+
+
+def _options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(
+        (
+            click.option("--format", "form", type=click.Choice(FORMATS), help="How to print."),
+            click.option("--json", "as_json", is_flag=True, help="Short for --format json."),
+            click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors."),
+            click.option("--debug", is_flag=True, help="Show tracebacks."),
+            click.option(
+                "--set",
+                "overrides",
+                multiple=True,
+                metavar="KEY=VALUE",
+                help="A setting for this command only.",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def command(
+    name: str, context: bool = True, **attributes: Any
+) -> Callable[[Callable[..., Reply]], click.Command]:
+    """A click command around `function(ctx, asked, ...) -> Reply`."""
+
+    def wrap(function: Callable[..., Reply]) -> click.Command:
+        @functools.wraps(function)
+        def run(
+            form: str | None,
+            as_json: bool,
+            quiet: bool,
+            debug: bool,
+            overrides: tuple[str, ...],
+            **arguments: Any,
+        ) -> int:
+            form = "json" if as_json else form or ("rich" if sys.stdout.isatty() else "plain")
+            settings = dict(item.partition("=")[::2] for item in overrides)
+            asked = Asked(form=form, quiet=quiet, debug=debug, settings=settings)
+            return _run(name, function, asked, context, arguments)
+
+        return click.command(name.rpartition(" ")[2], **attributes)(_options(run))
+
+    return wrap
+
+
+def _run(
+    name: str,
+    function: Callable[..., Reply],
+    asked: Asked,
+    context: bool,
+    arguments: dict[str, Any],
+) -> int:
+    started, clock = utc_now(), time.perf_counter()
+    notes: tuple[str, ...] = ()
+    try:
+        if context:
+            with open_context(settings_here(overrides=asked.settings), talk=talk(asked)) as (
+                ctx,
+                notes,
+            ):
+                reply = function(ctx, asked, **arguments)
+        else:
+            reply = function(asked, **arguments)
+    except AgentsError as error:
+        if asked.debug:
+            raise
+        reply = failure(error)
+    except KeyboardInterrupt:
+        reply = Reply(
+            data={"error": {"type": "Interrupted", "message": "interrupted", "hint": ""}},
+            blocks=(Text("interrupted; nothing is lost: agents plan resume last", "yellow"),),
+            exit_code=130,
+        )
+    except Exception as error:
+        if asked.debug:
+            raise
+        reply = failure(bug(error))
+    duration = (time.perf_counter() - clock) * 1000
+    if reply.exit_code and asked.form in ("rich", "plain") and "error" in reply.data:
+        _print_error(reply)
+    render.write(
+        reply,
+        form=asked.form,
+        command=f"agents {name}",
+        started=started,
+        duration_ms=duration,
+        notes=notes,
+        quiet=asked.quiet,
+    )
+    return reply.exit_code
+
+
+def bug(error: Exception) -> AgentsError:
+    return AgentsError(
+        f"a bug of ours: {type(error).__name__}: {error}", "run it again with --debug and report it"
+    )
+
+
+def failure(error: AgentsError, data: dict[str, Any] | None = None) -> Reply:
+    about: dict[str, Any] = {
+        "type": type(error).__name__,
+        "message": error.message,
+        "hint": error.hint,
+    }
+    if isinstance(error, PlanFileError):
+        about["problems"] = list(error.problems)
+    extra = {"conflicts": msgspec.to_builtins(getattr(error, "conflicts", ()))}
+    return Reply(
+        data={**(data or {}), **(extra if extra["conflicts"] else {}), "error": about},
+        messages=(error.message,) if not isinstance(error, PlanFileError) else error.problems,
+        exit_code=error.exit_code,
+    )
+
+
+def _print_error(reply: Reply) -> None:
+    error = reply.data["error"]
+    for line in error.get("problems") or [error["message"]]:
+        sys.stderr.write(f"error: {render.safe(line)}\n")
+    for conflict in reply.data.get("conflicts") or []:
+        sys.stderr.write(
+            f"  {conflict['resource']}: {render.safe(conflict['path'])}: {conflict['reason']}\n"
+        )
+    if error.get("hint"):
+        sys.stderr.write(f"hint: {render.safe(error['hint'])}\n")
+
+
+def fail_usage(error: click.UsageError, argv: list[str]) -> int:
+    """click's own complaints, in our words and our envelope."""
+    message = error.format_message()
+    path = error.ctx.command_path if error.ctx else "agents"
+    hint = f"{path} --help"
+    if "--json" in argv or "json" in argv:
+        reply = Reply(
+            data={"error": {"type": "UsageError", "message": message, "hint": hint}},
+            messages=(message,),
+            exit_code=2,
+        )
+        render.write(reply, form="json", command=path, started=utc_now(), duration_ms=0)
+    else:
+        sys.stderr.write(f"error: {message}\nhint: {hint}\n")
+    return 2
+
+
+def talk(asked: Asked) -> Talk:
+    """Progress on stderr while steps run; questions where there is somebody to answer."""
+
+    def confirm_large(problem: str, hint: str) -> None:
+        if not asked.interactive:
+            raise CarryLimit(problem, hint)
+        sys.stderr.write(f"{problem}\n{hint}\n")
+        asked.confirm("copy it all the same?", hint)
+
+    silent = asked.quiet or asked.form not in ("rich", "plain")
+    return Talk(tell=(lambda _e, _d: None) if silent else Progress().tell, confirm=confirm_large)
+
+
+class Progress:
+    """A line per step, as it happens."""
+
+    def __init__(self) -> None:
+        self._copied = 0
+        self._shown = time.monotonic()
+
+    def tell(self, event: str, data: dict[str, Any]) -> None:
+        if event == "copied":
+            self._copied += data["bytes"]
+            if time.monotonic() - self._shown > 1:
+                self._shown = time.monotonic()
+                self._say(f"  copying {data['resource']}: {self._copied / 1e6:.0f} MB so far")
+        elif event == "step":
+            self._say(f"> {data['id']} ({data['tool']})")
+        elif event == "failed":
+            self._say(f"x {data['id']}: {data['error']}")
+        elif event == "rolled_back":
+            self._say(f"  rolled back: {len(data['changes'])} changes taken back")
+        elif event == "validate":
+            self._say(f"> validate: {data['run']}")
+
+    def _say(self, line: str) -> None:
+        sys.stderr.write(render.safe(line) + "\n")
+        sys.stderr.flush()
+
+
+def lines(*texts: str) -> tuple[Block, ...]:
+    return tuple(Text(text) for text in texts)
+
+
+__all__ = ["Asked", "Context", "command", "failure", "lines"]

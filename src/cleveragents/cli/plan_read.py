@@ -1,0 +1,256 @@
+"""Commands that only look."""
+
+from typing import Any
+
+import click
+
+from cleveragents import reports
+from cleveragents.cli.common import Asked, command
+from cleveragents.context import Context
+from cleveragents.names import find_decision, find_group, find_plan, short_ids
+from cleveragents.plan import Plan
+from cleveragents.render import Block, Panel, Reply, Table, Text
+
+plan_argument = click.argument("plan", default="last")
+
+
+def found(ctx: Context, text: str) -> tuple[Plan, tuple[str, ...]]:
+    plan, remark = find_plan(ctx.store, text)
+    return plan, (remark,) if remark else ()
+
+
+@command("plan status")
+@plan_argument
+def status(ctx: Context, asked: Asked, plan: str) -> Reply:
+    """How a plan stands: steps, checkpoints, sandboxes, and why it stopped."""
+    one, notes = found(ctx, plan)
+    data = reports.status_data(ctx, one)
+    return Reply(data=data, blocks=status_blocks(data), messages=notes)
+
+
+def status_blocks(data: dict[str, Any]) -> tuple[Block, ...]:
+    execution = data["execution"]
+    rows = [
+        ("plan", f"{data['name']}  {data['plan_id']}"),
+        ("state", f"{data['phase']}/{data['state']}, attempt {data['attempt']}"),
+        ("last checkpoint", data["last_checkpoint_id"] or "none"),
+        (
+            "so far",
+            f"{execution['tool_calls']} tool calls, {execution['files_modified']} paths changed, "
+            f"{execution['checkpoints']} checkpoint groups",
+        ),
+        *((f"sandbox {name}", path) for name, path in data["sandboxes"].items()),
+        *((f"never captured in {n}", ", ".join(r)) for n, r in data["exclude"].items()),
+    ]
+    if not data["rollback_enabled"]:
+        rows.append(("undo", "nothing can be undone: rollback_enabled is false"))
+    rows += [(f"resource {n}", "has no sandbox: not rolled back") for n in data["not_rolled_back"]]
+    if data["held_by"]:
+        rows.append(("held by", data["held_by"]))
+    blocks: list[Block] = [Panel("Plan", tuple(rows))]
+    if data["progress"]:
+        steps = tuple((item["step"], item["status"]) for item in data["progress"])
+        blocks.append(Table(("step", "status"), steps))
+    if "error" in data:
+        error = data["error"]
+        text = f"stopped: {error['message']}"
+        blocks.append(Text(f"{text}\nnext: {error['hint']}" if error["hint"] else text, "red"))
+    return tuple(blocks)
+
+
+@command("plan list")
+def list_plans(ctx: Context, asked: Asked) -> Reply:
+    """All plans, newest first."""
+    plans = reports.list_data(ctx)
+    short = short_ids([plan["plan_id"] for plan in plans])
+    rows = tuple(
+        (short[p["plan_id"]], p["name"], f"{p['phase']}/{p['state']}", p["updated_at"][:19])
+        for p in plans
+    )
+    blocks: tuple[Block, ...] = (Table(("id", "name", "state", "changed"), rows),)
+    if not plans:
+        blocks = (Text("no plan yet: agents plan run FILE, or agents demo"),)
+    return Reply(data={"plans": plans}, blocks=blocks)
+
+
+@command("plan checkpoints")
+@plan_argument
+def checkpoints(ctx: Context, asked: Asked, plan: str) -> Reply:
+    """The checkpoints of a plan, oldest first; rows of one group were taken together."""
+    one, notes = found(ctx, plan)
+    rows = reports.checkpoints_data(ctx, one)
+    short = short_ids([row["group_id"] for row in rows])
+    table = Table(
+        ("group", "type", "step", "resource", "label", "added", "state"),
+        tuple(
+            (
+                short[row["group_id"]],
+                row["type"] + (" *" if row["pinned"] else ""),
+                str(row["step_index"]),
+                row["resource"],
+                row["label"] or "",
+                str(row["size_bytes"]),
+                row["state_hash"][:10],
+            )
+            for row in rows
+        ),
+    )
+    return Reply(data={"checkpoints": rows}, blocks=(table,), messages=notes)
+
+
+@command("plan checkpoint show")
+@click.argument("plan")
+@click.argument("checkpoint")
+def checkpoint_show(ctx: Context, asked: Asked, plan: str, checkpoint: str) -> Reply:
+    """One checkpoint and the group it belongs to."""
+    one, notes = found(ctx, plan)
+    data = reports.group_data(ctx, one, find_group(ctx.store, one, checkpoint))
+    rows = (
+        ("group", data["group_id"]),
+        ("type", f"{data['type']} (found by {', '.join(data['triggers'])})"),
+        ("label", data["label"] or "none"),
+        ("made", data["created_at"]),
+        ("steps done", ", ".join(data["steps_done"]) or "none"),
+        *(
+            (
+                f"resource {row['resource']}",
+                f"{row['state_hash'][:16]}, {row['checkpoint_id']}"
+                f"{'' if row['own'] else ' (of an earlier group)'}",
+            )
+            for row in data["checkpoints"]
+        ),
+    )
+    return Reply(data=data, blocks=(Panel("Checkpoint", rows),), messages=notes)
+
+
+@command("plan diff")
+@plan_argument
+@click.option("--from", "start", metavar="CHECKPOINT", help="Default: what the plan began with.")
+@click.option("--to", "end", metavar="CHECKPOINT", help="Default: the sandboxes as they are now.")
+@click.option("--stat", is_flag=True, help="Only the list of files.")
+@click.option("--ignored", is_flag=True, help="Ignored files too.")
+def diff(
+    ctx: Context,
+    asked: Asked,
+    plan: str,
+    start: str | None,
+    end: str | None,
+    stat: bool,
+    ignored: bool,
+) -> Reply:
+    """What changed between two moments of a plan."""
+    import msgspec
+
+    from cleveragents.difference import diff_between
+
+    one, notes = found(ctx, plan)
+    result = diff_between(
+        ctx,
+        one,
+        find_group(ctx.store, one, start) if start else None,
+        find_group(ctx.store, one, end) if end else None,
+        ignored,
+    )
+    blocks: list[Block] = [
+        Table(
+            ("file", "status", "+", "-"),
+            tuple(
+                (f"{f.resource}: {f.path}", f.status, str(f.insertions), str(f.deletions))
+                for f in result.files
+            ),
+        ),
+        Text(
+            f"{result.files_changed} changed, {result.insertions} insertions, "
+            f"{result.deletions} deletions"
+        ),
+    ]
+    if result.ignored:
+        blocks.append(Text(f"{result.ignored} ignored paths left out (--ignored shows them)"))
+    if not stat and result.patch:
+        blocks.append(Text(result.patch))
+    return Reply(data=msgspec.to_builtins(result), blocks=tuple(blocks), messages=notes)
+
+
+@command("plan log")
+@plan_argument
+def log(ctx: Context, asked: Asked, plan: str) -> Reply:
+    """Every operation on a plan, oldest first."""
+    one, notes = found(ctx, plan)
+    entries = ctx.store.journal.of_plan(one.plan_id)
+    rows = tuple(
+        (
+            e.entry_id[-6:],
+            str(e.operation),
+            str(e.state),
+            (e.before.group_id or "-")[-6:],
+            ((e.after.group_id if e.after else None) or "-")[-6:],
+            e.started_at[:19],
+        )
+        for e in entries
+    )
+    table = Table(("entry", "operation", "state", "before", "after", "started"), rows)
+    return Reply(data={"entries": reports.log_data(entries)}, blocks=(table,), messages=notes)
+
+
+@command("plan tree")
+@plan_argument
+@click.option("--show-superseded", is_flag=True, help="Decisions no longer in force too.")
+def tree(ctx: Context, asked: Asked, plan: str, show_superseded: bool) -> Reply:
+    """The decisions of a plan, as a tree."""
+    one, notes = found(ctx, plan)
+    nodes = reports.tree_data(ctx, one, show_superseded)
+    return Reply(data={"tree": nodes}, blocks=(Text("\n".join(_branches(nodes))),), messages=notes)
+
+
+def _branches(nodes: list[dict[str, Any]], depth: int = 0) -> list[str]:
+    found: list[str] = []
+    for node in nodes:
+        gone = " (superseded)" if node["state"] == "superseded" else ""
+        steps = f"  [{', '.join(node['steps'])}]" if node["steps"] else ""
+        text = f"{node['question']}: {node['chosen']}{gone}{steps}  {node['decision_id'][-6:]}"
+        found.append("  " * depth + text)
+        found += _branches(node["children"], depth + 1)
+    return found
+
+
+@command("plan explain")
+@click.argument("decision")
+def explain(ctx: Context, asked: Asked, decision: str) -> Reply:
+    """Everything about one decision: why, what else, what it wrote."""
+    data = reports.explain_data(ctx, find_decision(ctx.store, decision))
+    rows = (
+        ("question", data["question"]),
+        ("chosen", data["chosen"]),
+        ("state", data["state"]),
+        ("alternatives", ", ".join(data["alternatives"]) or "none"),
+        ("rationale", data["rationale"] or "none given"),
+        ("confidence", "not given" if data["confidence"] is None else str(data["confidence"])),
+        ("steps", ", ".join(f"{s['id']} ({s['state']})" for s in data["steps"]) or "none"),
+        ("wrote", ", ".join(w["path"] for w in data["wrote"]) or "nothing"),
+    )
+    return Reply(data=data, blocks=(Panel("Decision", rows),))
+
+
+@command("plan errors")
+@plan_argument
+def errors(ctx: Context, asked: Asked, plan: str) -> Reply:
+    """Why a plan stopped: the step, its output, and how to get the failed state back."""
+    from cleveragents.difference import diff_of_failure
+
+    one, notes = found(ctx, plan)
+    data = reports.failed_step(ctx, one)
+    failed = diff_of_failure(ctx, one)
+    data["diff"] = failed
+    back = f"agents plan rollback {one.plan_id} {data['failed_state']}"
+    rows = (
+        ("step", data["step"] or "none"),
+        ("error", data["error"]["message"]),
+        ("exit code", "none" if data["exit_code"] is None else str(data["exit_code"])),
+        ("failed state", back if data["failed_state"] else "not kept"),
+    )
+    blocks: list[Block] = [Panel("Error", rows)]
+    if data["output"]:
+        blocks.append(Text(data["output"].rstrip()))
+    if failed and failed["patch"]:
+        blocks.append(Text(failed["patch"]))
+    return Reply(data=data, blocks=tuple(blocks), messages=notes)

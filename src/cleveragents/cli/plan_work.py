@@ -1,0 +1,420 @@
+"""Commands that change a plan: each parses, calls one verb, and renders what it returned."""
+
+import os
+from typing import Any
+
+import click
+import msgspec
+
+from cleveragents import reports
+from cleveragents.checkpoint import RollbackResult
+from cleveragents.cli.common import Asked, command
+from cleveragents.cli.plan_read import found, status_blocks
+from cleveragents.context import Context
+from cleveragents.names import find_group
+from cleveragents.plan import Plan, State
+from cleveragents.render import Block, Panel, Reply, Table, Text
+
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+dry_option = click.option("--dry-run", is_flag=True, help="Show what would happen; do nothing.")
+
+
+def plan_reply(
+    ctx: Context, plan_id: str, *, resumed_from: str | None = None, notes: tuple[str, ...] = ()
+) -> Reply:
+    """How the plan stands after a verb; exit code 5 if it failed."""
+    plan = ctx.store.plans.get(plan_id)
+    data = reports.plan_data(ctx, plan, resumed_from)
+    failed = plan.state is State.ERRORED and plan.error is not None
+    if failed:
+        data["error"] = reports.error_data(plan)
+    blocks = list(status_blocks(reports.status_data(ctx, plan))[:2])
+    if plan.state is State.COMPLETE:
+        blocks.append(Text(f"next: agents plan diff {plan.name}, agents plan apply {plan.name}"))
+    elif plan.state is State.QUEUED:
+        blocks.append(Text(f"next: agents plan execute {plan.plan_id}"))
+    messages = (plan.error.message,) if failed and plan.error else ()
+    return Reply(
+        data=data,
+        blocks=tuple(blocks),
+        messages=(*notes, *messages) if not failed else notes,
+        exit_code=5 if failed else 0,
+    )
+
+
+def take_in(ctx: Context, file: str) -> Plan:
+    from cleveragents.planfile import read_plan_file
+    from cleveragents.preflight import preflight
+    from cleveragents.sandbox.registry import kinds
+    from cleveragents.use import use_plan
+
+    spec, text = read_plan_file(file, kinds())
+    preflight(ctx, spec, file)
+    path = os.path.abspath(file)
+    return use_plan(ctx, spec, source_path=path, source_text=text, plan_dir=os.path.dirname(path))
+
+
+@command("plan use")
+@click.argument("file")
+def use(ctx: Context, asked: Asked, file: str) -> Reply:
+    """Take a plan file into the store; nothing runs yet."""
+    return plan_reply(ctx, take_in(ctx, file).plan_id)
+
+
+@command("plan run")
+@click.argument("file")
+def run(ctx: Context, asked: Asked, file: str) -> Reply:
+    """Use a plan file and execute it: the main job."""
+    from cleveragents.resume import execute_plan
+
+    plan = take_in(ctx, file)
+    execute_plan(ctx, plan.plan_id, verb="plan run")
+    return plan_reply(ctx, plan.plan_id)
+
+
+@command("run", context_settings={"ignore_unknown_options": True})
+@click.option("--on", "path", default=".", help="What to sandbox: a repository or a directory.")
+@click.option("--name", help="The plan's name; default: the command's.")
+@click.argument("argv", nargs=-1, required=True, metavar="-- CMD...", type=click.UNPROCESSED)
+def run_command(
+    ctx: Context, asked: Asked, path: str, name: str | None, argv: tuple[str, ...]
+) -> Reply:
+    """Run one command in a sandbox of where you stand, as a plan of one step."""
+    from cleveragents.oneshot import one_step_plan
+    from cleveragents.preflight import preflight
+    from cleveragents.resume import execute_plan
+    from cleveragents.use import use_plan
+
+    spec = one_step_plan(path, argv, name)
+    preflight(ctx, spec, "agents run")
+    plan = use_plan(ctx, spec, source_path="", source_text="", plan_dir=spec.resources[0].path)
+    execute_plan(ctx, plan.plan_id, verb="run")
+    reply = plan_reply(ctx, plan.plan_id)
+    calls = ctx.store.calls.of_plan(plan.plan_id)
+    output = calls[-1].output if calls else ""
+    data = {**reply.data, "output": output, "exit_code": calls[-1].exit_code if calls else None}
+    shown: tuple[Block, ...] = (Text(output.rstrip()),) if output.strip() else ()
+    return msgspec.structs.replace(reply, data=data, blocks=(*shown, *reply.blocks))
+
+
+@command("plan execute")
+@click.argument("plan")
+def execute(ctx: Context, asked: Asked, plan: str) -> Reply:
+    """Execute a plan, or go on with it."""
+    return _go_on(ctx, plan, "plan execute", discard_edits=False)
+
+
+@command("plan resume")
+@click.argument("plan")
+@click.option("--discard-edits", is_flag=True, help="Take back edits by hand, not adopt them.")
+@dry_option
+def resume(ctx: Context, asked: Asked, plan: str, discard_edits: bool, dry_run: bool) -> Reply:
+    """Go on with the first step that is not done; edits by hand are adopted."""
+    if not dry_run:
+        return _go_on(ctx, plan, "plan resume", discard_edits)
+    from cleveragents.resume import preview_resume
+
+    one, notes = found(ctx, plan)
+    todo = preview_resume(ctx, one, discard_edits)
+    rows = (
+        ("from", todo.resumed_from or "the beginning"),
+        ("differences", f"{len(todo.changes)} ({todo.settled})"),
+        ("next step", todo.next_step or "none: all steps are done"),
+    )
+    data = {
+        "plan_id": one.plan_id,
+        "dry_run": True,
+        "resumed_from": todo.resumed_from,
+        "settled": str(todo.settled),
+        "changes": [reports.change_data(change) for change in todo.changes],
+        "next_step": todo.next_step,
+    }
+    return Reply(data=data, blocks=(Panel("Would resume", rows),), messages=notes)
+
+
+def _go_on(ctx: Context, text: str, verb: str, discard_edits: bool) -> Reply:
+    from cleveragents.resume import Settled, execute_plan
+
+    plan, notes = found(ctx, text)
+    done = execute_plan(ctx, plan.plan_id, verb=verb, discard_edits=discard_edits)
+    if done.resumed_from:
+        notes = (*notes, f"resumed from checkpoint {done.resumed_from}")
+    if done.settled is not Settled.NOTHING:
+        what = {
+            Settled.ADOPTED: "edits by hand were adopted",
+            Settled.DISCARDED: "edits by hand were taken back, kept in a pre_rollback group",
+            Settled.RESIDUE: "changes of a step that died were taken back, kept in a group",
+        }[done.settled]
+        notes = (*notes, f"{len(done.changes)} {what}")
+    return plan_reply(ctx, plan.plan_id, resumed_from=done.resumed_from, notes=notes)
+
+
+@command("plan rollback")
+@click.argument("plan")
+@click.argument("checkpoint")
+@yes_option
+@dry_option
+def rollback(
+    ctx: Context, asked: Asked, plan: str, checkpoint: str, yes: bool, dry_run: bool
+) -> Reply:
+    """Bring every sandbox and the plan's own view back to a checkpoint."""
+    from cleveragents import rollback as verb
+
+    one, notes = found(ctx, plan)
+    group = find_group(ctx.store, one, checkpoint)
+    if dry_run or not yes:
+        todo = verb.preview(ctx, one, group)
+        if dry_run:
+            return rollback_reply(one, todo, notes)
+        asked.confirm(
+            f"take back {len(todo.changes)} changes, {todo.decisions_after} decisions and "
+            f"{todo.tool_calls_after} tool calls?",
+            f"agents plan rollback {plan} {checkpoint} --yes",
+        )
+    return rollback_reply(one, verb.rollback(ctx, one, group), notes)
+
+
+def rollback_reply(plan: Plan, result: RollbackResult, notes: tuple[str, ...]) -> Reply:
+    data = reports.rollback_data(plan, result)
+    summary, impact, after = (
+        data["rollback_summary"],
+        data["impact"],
+        data["post_rollback_state"],
+    )
+    verb = "would be" if result.dry_run else "were"
+    blocks: tuple[Block, ...] = (
+        Panel(
+            "Rollback Summary",
+            (
+                ("plan", f"{plan.name}  {summary['plan']}"),
+                ("checkpoint", summary["checkpoint"]),
+                ("label", summary["label"] or "none"),
+                ("files", f"{summary['files_reverted']} {verb} reverted"),
+            ),
+        ),
+        Table(
+            ("action", "resource", "file"),
+            tuple(
+                (item["action"], item["resource"], item["file"])
+                for item in data["changes_reverted"]
+            ),
+            "Changes Reverted",
+        ),
+        Panel(
+            "Impact",
+            (
+                ("child plans invalidated", str(impact["child_plans_invalidated"])),
+                ("sandboxes", str(impact["sandbox"])),
+                ("decisions after it", str(impact["decisions_after_cp"])),
+                ("tool calls after it", str(impact["tool_calls_after_cp"])),
+            ),
+        ),
+        Panel(
+            "Post-Rollback State",
+            (
+                ("state", f"{after['phase']}/{after['state']}"),
+                ("checkpoints remaining", str(after["checkpoints_remaining"])),
+                ("next", f"agents plan resume {plan.name}"),
+            ),
+        ),
+    )
+    return Reply(data=data, blocks=blocks, messages=notes)
+
+
+@command("plan undo")
+@click.argument("plan")
+def undo(ctx: Context, asked: Asked, plan: str) -> Reply:
+    """Take back the last execute, resume, rollback or edit by hand as a whole."""
+    from cleveragents import undo as verb
+
+    return _travelled(ctx, plan, verb.undo, "undone")
+
+
+@command("plan redo")
+@click.argument("plan")
+def redo(ctx: Context, asked: Asked, plan: str) -> Reply:
+    """Do again what undo took back."""
+    from cleveragents import undo as verb
+
+    return _travelled(ctx, plan, verb.redo, "redone")
+
+
+def _travelled(ctx: Context, text: str, verb: Any, word: str) -> Reply:
+    plan, notes = found(ctx, text)
+    done = verb(ctx, plan)
+    data = {
+        word: done.operation,
+        "entry": done.entry_id,
+        **reports.rollback_data(plan, done.result),
+    }
+    after = data["post_rollback_state"]
+    blocks = (
+        Text(
+            f"{word}: {done.operation}; {len(done.result.changes)} changes; "
+            f"the plan is {after['phase']}/{after['state']}"
+        ),
+    )
+    return Reply(data=data, blocks=blocks, messages=notes)
+
+
+@command("plan apply")
+@click.argument("plan")
+@click.option("--as", "mode", type=click.Choice(("commit", "changes", "branch")))
+@click.option("--ignored", is_flag=True, help="Apply ignored files too.")
+@yes_option
+@dry_option
+def apply(
+    ctx: Context, asked: Asked, plan: str, mode: str | None, ignored: bool, yes: bool, dry_run: bool
+) -> Reply:
+    """Make the plan's work real: every resource or none, exactly once."""
+    from cleveragents import apply as verb
+
+    one, notes = found(ctx, plan)
+    request = verb.Request(mode=mode, ignored=ignored)
+    if one.result is None and (dry_run or not yes):
+        proposals = verb.preview_apply(ctx, one, request)
+        if dry_run:
+            return _proposal_reply(one, proposals, notes)
+        controls = [name for item in proposals for name in item.control_files]
+        warning = f" It changes control files: {', '.join(controls)}." if controls else ""
+        count = sum(len(item.files) for item in proposals)
+        asked.confirm(f"apply {count} changes?{warning}", f"agents plan apply {plan} --yes")
+    result = verb.apply(ctx, one, request)
+    rows = tuple(
+        (item["resource"], item["mode"], str(item["files"]), item["commit"] or "")
+        for item in result["applied"]
+    )
+    blocks: tuple[Block, ...] = (
+        Table(("resource", "as", "files", "commit"), rows),
+        Text(f"applied at {result['applied_at']}"),
+    )
+    return Reply(data=result, blocks=blocks, messages=notes)
+
+
+def _proposal_reply(plan: Plan, proposals: tuple[Any, ...], notes: tuple[str, ...]) -> Reply:
+    data = {
+        "plan_id": plan.plan_id,
+        "dry_run": True,
+        "would_apply": [
+            {
+                "resource": item.resource,
+                "as": item.mode,
+                "files": list(item.files),
+                "merged": list(item.merged),
+                "ignored": item.ignored_count,
+                "control_files": list(item.control_files),
+            }
+            for item in proposals
+        ],
+        "conflicts": [msgspec.to_builtins(c) for item in proposals for c in item.conflicts],
+    }
+    rows = tuple((item.resource, item.mode, file) for item in proposals for file in item.files)
+    blocks: list[Block] = [Table(("resource", "as", "file"), rows)]
+    for item in proposals:
+        if item.ignored_count:
+            blocks.append(Text(f"{item.resource}: {item.ignored_count} ignored paths left out"))
+        if item.control_files:
+            shown = ", ".join(item.control_files)
+            blocks.append(Text(f"{item.resource}: control files: {shown}", "yellow"))
+        for conflict in item.conflicts:
+            blocks.append(Text(f"conflict: {conflict.path}: {conflict.reason}", "red"))
+    return Reply(data=data, blocks=tuple(blocks), messages=notes)
+
+
+@command("plan cancel")
+@click.argument("plan")
+def cancel(ctx: Context, asked: Asked, plan: str) -> Reply:
+    """End a plan without applying it; its sandbox and checkpoints stay."""
+    from cleveragents import ending
+
+    one, notes = found(ctx, plan)
+    ending.cancel(ctx, one)
+    return plan_reply(ctx, one.plan_id, notes=notes)
+
+
+@command("plan delete")
+@click.argument("plan")
+@yes_option
+def delete(ctx: Context, asked: Asked, plan: str, yes: bool) -> Reply:
+    """Remove a plan with its sandboxes and checkpoints; asks if work was never applied."""
+    from cleveragents import ending
+
+    one, notes = found(ctx, plan)
+    if not yes and asked.interactive and (count := ending.unapplied(ctx, one)):
+        asked.confirm(f"{count} changes were never applied; delete them?", "--yes")
+        yes = True
+    lost = ending.delete(ctx, one, force=yes)
+    data = {"plan_id": one.plan_id, "name": one.name, "deleted": True, "unapplied_changes": lost}
+    text = f"deleted {one.name} {one.plan_id}; agents gc frees the disk"
+    return Reply(data=data, blocks=(Text(text),), messages=notes)
+
+
+@command("plan prune")
+@click.argument("plan")
+@dry_option
+def prune(ctx: Context, asked: Asked, plan: str, dry_run: bool) -> Reply:
+    """Drop checkpoint groups that the retention rule gives up; says why for each."""
+    from cleveragents.prune import preview_prune, prune_plan
+
+    one, notes = found(ctx, plan)
+    verdicts = (preview_prune if dry_run else prune_plan)(ctx, one)
+    rows = tuple((v.group_id, "keep" if v.keep else "drop", v.reason) for v in verdicts)
+    data = {
+        "plan_id": one.plan_id,
+        "dry_run": dry_run,
+        "keep": [msgspec.to_builtins(v) for v in verdicts if v.keep],
+        "drop": [msgspec.to_builtins(v) for v in verdicts if not v.keep],
+    }
+    return Reply(data=data, blocks=(Table(("group", "", "why"), rows),), messages=notes)
+
+
+@command("plan checkpoint create")
+@click.argument("plan")
+@click.option("--label", help="A name to find it by; labelled groups are never pruned.")
+def checkpoint_create(ctx: Context, asked: Asked, plan: str, label: str | None) -> Reply:
+    """Make a checkpoint group of the sandboxes as they are now."""
+    from cleveragents.prune import create_manual
+
+    one, notes = found(ctx, plan)
+    group = create_manual(ctx, one, label)
+    data = reports.group_data(ctx, one, group)
+    own = next(row["checkpoint_id"] for row in data["checkpoints"] if row["own"])
+    data["checkpoint_id"] = own
+    return Reply(
+        data=data, blocks=(Text(f"checkpoint {own} in group {group.group_id}"),), messages=notes
+    )
+
+
+@command("plan checkpoint pin")
+@click.argument("plan")
+@click.argument("checkpoint")
+@click.option("--off", is_flag=True, help="Take the pin out again.")
+def checkpoint_pin(ctx: Context, asked: Asked, plan: str, checkpoint: str, off: bool) -> Reply:
+    """Keep a checkpoint group from being pruned."""
+    one, notes = found(ctx, plan)
+    group = find_group(ctx.store, one, checkpoint)
+    with ctx.store.transaction():
+        ctx.store.checkpoints.pin(group.group_id, not off)
+    data = {"group_id": group.group_id, "pinned": not off}
+    text = f"{'unpinned' if off else 'pinned'} {group.group_id}"
+    return Reply(data=data, blocks=(Text(text),), messages=notes)
+
+
+@command("plan checkpoint delete")
+@click.argument("plan")
+@click.argument("checkpoint")
+@yes_option
+def checkpoint_delete(ctx: Context, asked: Asked, plan: str, checkpoint: str, yes: bool) -> Reply:
+    """Drop one checkpoint group; the first, the current and reachable ones stay."""
+    from cleveragents.prune import delete_group
+
+    one, notes = found(ctx, plan)
+    group = find_group(ctx.store, one, checkpoint)
+    if not yes:
+        asked.confirm(
+            f"drop group {group.group_id}?",
+            f"agents plan checkpoint delete {plan} {checkpoint} --yes",
+        )
+    delete_group(ctx, one, group)
+    data = {"group_id": group.group_id, "deleted": True}
+    return Reply(data=data, blocks=(Text(f"dropped {group.group_id}"),), messages=notes)

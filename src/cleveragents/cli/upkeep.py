@@ -1,0 +1,110 @@
+"""Commands for the store and the settings."""
+
+import os
+
+import click
+import msgspec
+
+from cleveragents.cli.common import Asked, command
+from cleveragents.context import Context
+from cleveragents.render import Block, Reply, Table, Text
+from cleveragents.units import parse_duration, show_bytes
+
+
+@command("check")
+@click.option("--read-data", is_flag=True, help="Read every byte and compare it with its hash.")
+def check(ctx: Context, asked: Asked, read_data: bool) -> Reply:
+    """Check that the store is whole: its structure, and on request every byte."""
+    from cleveragents.check import check as verb
+
+    result = verb(ctx, read_data)
+    data = msgspec.to_builtins(result)
+    blocks: list[Block] = [
+        Text(
+            f"{result.plans} plans, {result.checkpoints} checkpoints, {result.objects} objects"
+            + (f", {show_bytes(result.bytes_read)} read" if read_data else "")
+        )
+    ]
+    if result.problems:
+        message = f"{len(result.problems)} problems found"
+        data["error"] = {"type": "StoreError", "message": message, "hint": "restore from a backup"}
+        blocks += [Text(problem, "red") for problem in result.problems]
+        return Reply(data=data, blocks=tuple(blocks), messages=result.problems, exit_code=6)
+    return Reply(data=data, blocks=(*blocks, Text("no problem found")))
+
+
+@command("gc")
+@click.option("--dry-run", is_flag=True, help="Show what would happen; do nothing.")
+@click.option("--grace", metavar="DURATION", help="How long unused content stays, e.g. 0s or 2h.")
+def gc(ctx: Context, asked: Asked, dry_run: bool, grace: str | None) -> Reply:
+    """Free what no plan refers to: first condemned, then, after the grace period, deleted."""
+    from cleveragents.errors import UsageError
+    from cleveragents.gc import collect
+
+    try:
+        seconds = parse_duration(grace) if grace is not None else ctx.settings.gc_grace
+    except ValueError as error:
+        raise UsageError(f"--grace: {error}", "agents gc --grace 1h") from error
+    result = collect(ctx, seconds, dry_run)
+    word = "would be" if dry_run else "were"
+    text = (
+        f"{result.live} objects in use; {result.removed} {word} removed, "
+        f"{show_bytes(result.freed_bytes)} {word} freed; {result.waiting} wait for their grace period"
+    )
+    return Reply(data=msgspec.to_builtins(result), blocks=(Text(text),))
+
+
+@command("config list", context=False)
+def config_list(asked: Asked) -> Reply:
+    """All settings, their values, and where each comes from."""
+    from cleveragents.config import explain
+
+    values = explain(os.getcwd(), os.environ, asked.settings)
+    rows = tuple((v.key, _shown(v.value), v.source) for v in values)
+    data = {"settings": [msgspec.to_builtins(v) for v in values]}
+    return Reply(data=data, blocks=(Table(("key", "value", "from"), rows),))
+
+
+@command("config get", context=False)
+@click.argument("key")
+def config_get(asked: Asked, key: str) -> Reply:
+    """One setting."""
+    from cleveragents.config import explain
+    from cleveragents.errors import ConfigError
+    from cleveragents.settings import BY_NAME
+    from cleveragents.triggers import nearest
+
+    if key not in BY_NAME:
+        raise ConfigError(f"unknown setting {key!r}{nearest(key, BY_NAME)}", "agents config list")
+    name = BY_NAME[key].name
+    values = explain(os.getcwd(), os.environ, asked.settings)
+    value = next(v for v in values if v.key == name)
+    return Reply(data=msgspec.to_builtins(value), blocks=(Text(_shown(value.value)),))
+
+
+def _shown(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+@command("config set", context=False)
+@click.argument("key")
+@click.argument("value")
+@click.option("--project", is_flag=True, help="In the project's .cleveragents.toml.")
+def config_set(asked: Asked, key: str, value: str, project: bool) -> Reply:
+    """Set one, in your own file or the project's."""
+    from cleveragents.config import set_value
+
+    path = set_value(key, value, project=project, cwd=os.getcwd(), environ=os.environ)
+    data = {"key": key, "value": value, "file": path}
+    return Reply(data=data, blocks=(Text(f"{key} = {value} in {path}"),))
+
+
+@command("config unset", context=False)
+@click.argument("key")
+@click.option("--project", is_flag=True, help="In the project's .cleveragents.toml.")
+def config_unset(asked: Asked, key: str, project: bool) -> Reply:
+    """Take one out again."""
+    from cleveragents.config import unset_value
+
+    path = unset_value(key, project=project, cwd=os.getcwd(), environ=os.environ)
+    return Reply(data={"key": key, "file": path}, blocks=(Text(f"{key} unset in {path}"),))

@@ -1,0 +1,29 @@
+"""`agents run -- CMD`: a plan of one step over where one stands, for whoever has an agent already."""
+
+import os
+
+from cleveragents.errors import SandboxError, UsageError
+from cleveragents.planspec import PlanSpec, ResourceSpec, StepSpec
+from cleveragents.sandbox import git
+
+
+def one_step_plan(path: str, argv: tuple[str, ...], name: str | None) -> PlanSpec:
+    where = os.path.realpath(path)
+    if not os.path.isdir(where):
+        raise UsageError(f"no such directory: {path}", "agents run --on PATH -- CMD")
+    top, kind = _around(where)
+    resource = ResourceSpec(name="work", kind=kind, path=top)
+    step = StepSpec(id="run", tool="run", on="work", inputs={"argv": list(argv)})
+    return PlanSpec(
+        name=name or os.path.basename(argv[0]) or "run", resources=(resource,), steps=(step,)
+    )
+
+
+def _around(where: str) -> tuple[str, str]:
+    """The repository one stands in, or the directory itself."""
+    try:
+        shown = git.run("-c", "safe.directory=*", "rev-parse", "--show-toplevel", cwd=where)
+    except SandboxError:
+        return where, "fs-directory"
+    top = os.path.realpath(os.fsdecode(shown).rstrip("\n"))
+    return top, "git-checkout"
