@@ -10,7 +10,7 @@ import msgspec
 
 from cleveragents.checkpoint import CheckpointType
 from cleveragents.content import fsio
-from cleveragents.context import Context, Session
+from cleveragents.context import Context
 from cleveragents.decision import DecisionKind, DecisionState
 from cleveragents.errors import (
     AgentsError,
@@ -24,11 +24,12 @@ from cleveragents.ids import new_id
 from cleveragents.journal import JournalEntry, Operation
 from cleveragents.leases import hold
 from cleveragents.lifecycle import require_appliable, require_not_final
+from cleveragents.making import remove_sandboxes
 from cleveragents.plan import Failure, Phase, Plan, State
 from cleveragents.planspec import ValidateSpec
 from cleveragents.restoring import Restoration
 from cleveragents.sandbox.protocol import ApplyOptions, Proposal
-from cleveragents.sandboxes import remove_sandboxes
+from cleveragents.session import Session, spec_of
 from cleveragents.snapshots import States
 from cleveragents.store import Intent
 from cleveragents.tool import ToolSpec
@@ -63,8 +64,6 @@ def preview_apply(ctx: Context, plan: Plan, request: Request) -> tuple[Proposal,
     """What apply would do to each target; changes nothing."""
     require_not_final(plan, "applied")
     require_appliable(plan)
-    from cleveragents.context import spec_of
-
     options = options_for(ctx, plan, spec_of(plan), request)
     origin = _origin(ctx, plan)
     try:

@@ -5,32 +5,30 @@ and rows together with the plan's own view.
 """
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import msgspec
 
 from cleveragents.checkpoint import Checkpoint, CheckpointGroup, CheckpointType, SandboxCheckpoint
+from cleveragents.content import fsio
 from cleveragents.content.packs import Batch
-from cleveragents.context import Session
 from cleveragents.decision import Decision
 from cleveragents.errors import CheckpointFailed, ContentDamaged
 from cleveragents.ids import new_id
+from cleveragents.keeping import policy_of, verdicts_on
 from cleveragents.plan import Step
 from cleveragents.resource import Change
-from cleveragents.retention import Candidate, CheckpointRetentionPolicy, Verdict, judge
-from cleveragents.restoring import Restoration, restore
+from cleveragents.restoring import Restoration, commit_restoration
+from cleveragents.retention import Verdict
+from cleveragents.session import Session
 from cleveragents.settings import Settings
-from cleveragents.snapshots import CheckpointManager, States
-from cleveragents.store import Store
+from cleveragents.snapshots import CheckpointManager, Staged, States
+from cleveragents.store import Intent, Store
 from cleveragents.triggers import fires
-from cleveragents.units import parse_duration
 
 T = TypeVar("T")
 _LENIENT = frozenset({CheckpointType.PRE_ROLLBACK, CheckpointType.ON_ERROR})
 """These keep a state to go back from, also one that a tool broke."""
-REACH = 10
-"""Operations that undo and redo can go through; their groups are never pruned."""
 
 
 class CheckpointService:
@@ -260,8 +258,65 @@ class CheckpointService:
     def rollback_to_checkpoint(
         self, session: Session, restoration: Restoration
     ) -> tuple[Change, ...]:
-        """Bring every sandbox and the plan's view back to a group, all or nothing, verified."""
-        return restore(self._store, self._manager, self, session, restoration)
+        """Bring every sandbox and the plan's view back to a group, all or nothing, verified.
+
+        Everything that could fail happens before the intent is committed: capturing, reading the
+        target's content, staging it. After that the way is forward only: `finish_rollback` goes
+        the rest of it if this process dies.
+        """
+        plan_id, intent_id = session.plan.plan_id, new_id()
+        group = self._store.checkpoints.group(restoration.group_id)
+        targets = self.states(group)
+        staging = self._manager.staging(plan_id, intent_id)
+        intent = Intent(
+            intent_id=intent_id,
+            plan_id=plan_id,
+            kind="restore",
+            state="staged",
+            body=msgspec.to_builtins(restoration),
+            created_at=self._now(),
+        )
+        staged: list[Staged] = []
+        try:
+            self.create_checkpoint(
+                CheckpointType.PRE_ROLLBACK,
+                session,
+                reason="before going back",
+                prepare=lambda now: staged.append(
+                    self._manager.stage(plan_id, now, targets, staging)
+                ),
+                also=lambda _before, _now: self._store.intents.put(intent),
+            )
+        except BaseException:
+            fsio.remove_tree(staging)
+            raise
+        self._switch(session, staged[0], restoration, group, targets, intent_id)
+        return staged[0].changes
+
+    def finish_rollback(self, session: Session, intent: Intent) -> None:
+        """Go the rest of the way after a crash: look at what is there, stage and switch again."""
+        plan_id = session.plan.plan_id
+        restoration = msgspec.convert(intent.body, Restoration)
+        group = self._store.checkpoints.group(restoration.group_id)
+        targets = self.states(group)
+        staging = self._manager.staging(plan_id, intent.intent_id)
+        fsio.remove_tree(staging)
+        staged = self.look(plan_id, lambda now: self._manager.stage(plan_id, now, targets, staging))
+        self._switch(session, staged, restoration, group, targets, intent.intent_id)
+
+    def _switch(
+        self,
+        session: Session,
+        staged: Staged,
+        restoration: Restoration,
+        group: CheckpointGroup,
+        targets: States,
+        intent_id: str,
+    ) -> None:
+        plan_id = session.plan.plan_id
+        self._manager.rollback_to(plan_id, staged, targets)
+        commit_restoration(self._store, session, restoration, group, intent_id)
+        fsio.remove_tree(staged.directory)
 
     def list_checkpoints(self, plan_id: str) -> list[Checkpoint]:
         return self._store.checkpoints.of_plan(plan_id)
@@ -280,19 +335,8 @@ class CheckpointService:
                     f"checkpoint {row.checkpoint_id} has lost its content", "agents check"
                 )
 
-    def policy(self, session: Session) -> CheckpointRetentionPolicy:
-        own = session.spec.policy
-        keep = own.keep
-        limit = own.max_checkpoints_per_plan or self._settings.max_checkpoints_per_plan
-        return CheckpointRetentionPolicy(
-            max_checkpoints=limit,
-            keep_last=keep.last,
-            keep_within=timedelta(seconds=parse_duration(keep.within)) if keep.within else None,
-            max_bytes=keep.bytes,
-        )
-
     def _prune(self, session: Session) -> None:
-        policy = self.policy(session)
+        policy = policy_of(session.spec.policy, self._settings)
         if (
             policy.max_bytes is None
             and self._store.checkpoints.count(session.plan.plan_id) <= policy.max_checkpoints
@@ -301,27 +345,9 @@ class CheckpointService:
         self.drop(session, self.verdicts(session))
 
     def verdicts(self, session: Session) -> tuple[Verdict, ...]:
-        """What retention says of each group (pure, given the store)."""
-        plan_id = session.plan.plan_id
-        groups = self._store.checkpoints.groups(plan_id)
-        superseded = self._store.plans.superseded({g.decision_id for g in groups if g.decision_id})
-        reachable = {session.plan.head_group_id}
-        for entry in self._store.journal.last(plan_id, REACH):
-            reachable |= {entry.before.group_id, entry.after.group_id if entry.after else None}
-        if session.plan.error is not None:
-            reachable.add(session.plan.error.group_id)
-        sizes = self._store.checkpoints.sizes(plan_id)
-        candidates = [
-            Candidate(
-                group=group,
-                size_bytes=sizes.get(group.group_id, 0),
-                superseded=group.decision_id in superseded,
-                reachable=group.group_id in reachable,
-            )
-            for group in groups
-        ]
-        now = datetime.fromisoformat(self._now())
-        return judge(self.policy(session), candidates, now) if candidates else ()
+        """What retention says of each group."""
+        policy = policy_of(session.spec.policy, self._settings)
+        return verdicts_on(self._store, session.plan, policy, self._now())
 
     def drop(self, session: Session, verdicts: tuple[Verdict, ...]) -> list[str]:
         gone = [item.group_id for item in verdicts if not item.keep]

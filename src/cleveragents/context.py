@@ -1,23 +1,16 @@
 """What the verbs work with: built once, in `open_workspace`, and passed to each of them."""
 
-import os
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from cleveragents.decision import Decision
+from cleveragents.checkpoints import CheckpointService
 from cleveragents.errors import CarryLimit
-from cleveragents.ids import new_id
-from cleveragents.journal import EntryState, JournalEntry, Moment, Operation
-from cleveragents.plan import Plan, Step
-from cleveragents.planspec import PlanSpec
 from cleveragents.settings import Settings
-from cleveragents.store import Lease, Store
-
-if TYPE_CHECKING:
-    from cleveragents.checkpoints import CheckpointManager, CheckpointService
+from cleveragents.snapshots import CheckpointManager
+from cleveragents.store import Store
 
 
 def utc_now() -> str:
@@ -38,84 +31,11 @@ class Talk(msgspec.Struct, frozen=True, kw_only=True):
 class Context(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings
     store: Store
-    manager: "CheckpointManager"
-    checkpoints: "CheckpointService"
+    manager: CheckpointManager
+    checkpoints: CheckpointService
     talk: Talk
     now: Callable[[], str] = utc_now
 
     @property
     def staging(self) -> str:
         return f"{self.settings.home}/staging"
-
-
-def spec_of(plan: Plan) -> PlanSpec:
-    return msgspec.convert(plan.spec, PlanSpec)
-
-
-class Session:
-    """A plan held by this process: every commit carries the lease and moves `plan` on."""
-
-    def __init__(self, store: Store, plan: Plan, lease: Lease, now: Callable[[], str]) -> None:
-        self.store = store
-        self.plan = plan
-        self.lease = lease
-        self.spec = spec_of(plan)
-        self.now = now
-
-    def moment(self) -> Moment:
-        """Where the plan stands now, to come back to."""
-        return Moment(self.plan.head_group_id, self.plan.version)
-
-    def opened(self, operation: Operation, **detail: Any) -> JournalEntry:
-        """A new journal entry that starts here."""
-        return JournalEntry(
-            entry_id=new_id(),
-            plan_id=self.plan.plan_id,
-            operation=operation,
-            state=EntryState.OPEN,
-            before=self.moment(),
-            detail=detail,
-            started_at=self.now(),
-        )
-
-    def closed(
-        self, entry: JournalEntry, state: EntryState = EntryState.DONE, **detail: Any
-    ) -> JournalEntry:
-        """The same entry, ended here; put it down in the commit that ends it."""
-        return msgspec.structs.replace(
-            entry,
-            state=state,
-            after=self.moment(),
-            detail={**entry.detail, **detail},
-            ended_at=self.now(),
-        )
-
-    def write(
-        self,
-        *,
-        steps: tuple[Step, ...] = (),
-        decisions: tuple[Decision, ...] = (),
-        view_changed: bool = False,
-        **fields: Any,
-    ) -> None:
-        """Put the plan's next version down; call it inside `store.transaction(lease)`."""
-        plan = msgspec.structs.replace(self.plan, updated_at=self.now(), **fields)
-        self.plan = self.store.plans.commit(
-            plan, steps=steps, decisions=decisions, view_changed=view_changed
-        )
-
-    def commit(
-        self,
-        *,
-        steps: tuple[Step, ...] = (),
-        decisions: tuple[Decision, ...] = (),
-        view_changed: bool = False,
-        **fields: Any,
-    ) -> None:
-        """The same as a transaction of its own."""
-        with self.store.transaction(self.lease):
-            self.write(steps=steps, decisions=decisions, view_changed=view_changed, **fields)
-
-
-def tool_environ() -> dict[str, str]:
-    return dict(os.environ)

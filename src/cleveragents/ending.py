@@ -1,13 +1,14 @@
 """Cancel a plan, or delete it with everything it holds."""
 
-from cleveragents.context import Context, Session
-from cleveragents.errors import UnappliedWork
+from cleveragents.context import Context
+from cleveragents.errors import SandboxError, UnappliedWork
 from cleveragents.journal import Operation
 from cleveragents.leases import hold
 from cleveragents.lifecycle import require_not_final
+from cleveragents.making import remove_sandboxes
 from cleveragents.plan import Plan, State
 from cleveragents.rollback import changes_since
-from cleveragents.sandboxes import remove_sandboxes
+from cleveragents.session import Session
 
 
 def cancel(ctx: Context, plan: Plan) -> Plan:
@@ -32,7 +33,7 @@ def unapplied(ctx: Context, plan: Plan) -> int:
     sandboxes = ctx.manager.sandboxes(plan.plan_id)
     try:
         sandboxes.require_ours()
-    except Exception:
+    except SandboxError:
         return 0
     return len(changes_since(ctx, groups[0]))
 

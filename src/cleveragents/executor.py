@@ -7,16 +7,17 @@ from collections.abc import Callable
 import msgspec
 
 from cleveragents.checkpoint import CheckpointGroup, CheckpointType
-from cleveragents.context import Context, Session, tool_environ
+from cleveragents.context import Context
 from cleveragents.decision import Decision, DecisionKind
 from cleveragents.errors import AgentsError, CheckpointFailed
 from cleveragents.ids import new_id
 from cleveragents.journal import EntryState, JournalEntry, Operation
+from cleveragents.making import make_sandboxes
 from cleveragents.plan import Failure, OnFailure, Phase, State, Step, StepState
 from cleveragents.planspec import DecisionSpec, StepSpec
 from cleveragents.restoring import Restoration
 from cleveragents.rollback import changes_since, restoration_to
-from cleveragents.sandboxes import make_sandboxes
+from cleveragents.session import Session
 from cleveragents.snapshots import States
 from cleveragents.tool import CallState, ToolCall, ToolResult, ToolSpec, Write
 from cleveragents.tools import resolve_tool
@@ -130,19 +131,25 @@ class PlanExecutor:
             self._require_checkpoint(tool)
         safe = self._session.plan.head_group_id
         self._ctx.talk.tell("step", {"id": spec.id, "tool": spec.tool})
-        retries = self._retries(spec, tool)
-        for attempt in range(retries + 1):
-            call, result = self._call(number, spec, tool)
-            if result.ok and not tool.writes:
-                result = self._require_unchanged(tool, result)
-            if result.ok:
-                self._succeed(number, spec, tool, ended(call, result, self._ctx.now()))
-                return True
-            if attempt < retries:
-                self._note(ended(call, result, self._ctx.now()))
-                self._sleep(BACK_OFF[min(attempt, len(BACK_OFF) - 1)])
-        self._fail(number, spec, ended(call, result, self._ctx.now()), safe)
+        call = self._try(number, spec, tool)
+        for attempt in range(self._retries(spec, tool)):
+            if call.state is CallState.OK:
+                break
+            self._note(call)
+            self._sleep(BACK_OFF[min(attempt, len(BACK_OFF) - 1)])
+            call = self._try(number, spec, tool)
+        if call.state is CallState.OK:
+            self._succeed(number, spec, tool, call)
+            return True
+        self._fail(number, spec, call, safe)
         return False
+
+    def _try(self, number: int, spec: StepSpec, tool: ToolSpec) -> ToolCall:
+        """One attempt; the call as it ended."""
+        call, result = self._call(number, spec, tool)
+        if result.ok and not tool.writes:
+            result = self._require_unchanged(tool, result)
+        return ended(call, result, self._ctx.now())
 
     def _retries(self, spec: StepSpec, tool: ToolSpec) -> int:
         if spec.retries is not None:
@@ -360,5 +367,5 @@ def call_context(ctx: Context, session: Session, step_id: str, on: str | None) -
         links=place.links,
         temp_parent=f"{ctx.settings.sandboxes}/{session.plan.plan_id}",
         output_limit=ctx.settings.output_limit,
-        environ=tool_environ(),
+        environ=dict(os.environ),
     )

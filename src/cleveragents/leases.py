@@ -7,7 +7,7 @@ paused while another took over cannot write any more.
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
@@ -46,7 +46,7 @@ def is_alive(lease: Lease, now: str) -> bool:
 
 
 @contextmanager
-def hold(store: Store, plan_id: str, verb: str, now: Callable[[], str]) -> Iterator[Lease]:
+def hold(store: Store, plan_id: str, verb: str, now: Callable[[], str]) -> Generator[Lease]:
     """Hold a plan for the time of the block, or raise `PlanBusy` naming who does."""
     lease = _acquire(store, plan_id, verb, now())
     try:

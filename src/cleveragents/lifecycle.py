@@ -36,7 +36,7 @@ def require_not_final(plan: Plan, verb: str) -> None:
     if plan.state is State.CANCELLED:
         raise PlanCancelled(
             f"plan {plan.name!r} is cancelled and cannot be {verb}",
-            f"agents plan diff {plan.plan_id} still shows its work; start anew with agents plan use",
+            f"agents plan diff {plan.plan_id} still shows its work",
         )
 
 

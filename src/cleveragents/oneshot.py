@@ -1,4 +1,4 @@
-"""`agents run -- CMD`: a plan of one step over where one stands, for whoever has an agent already."""
+"""`agents run -- CMD`: a plan of one step over where one stands."""
 
 import os
 

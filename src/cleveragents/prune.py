@@ -1,7 +1,7 @@
 """Groups made, kept and dropped by hand."""
 
 from cleveragents.checkpoint import CheckpointGroup, CheckpointType
-from cleveragents.context import Context, Session
+from cleveragents.context import Context
 from cleveragents.errors import NotAllowed
 from cleveragents.journal import Operation
 from cleveragents.leases import hold
@@ -9,6 +9,7 @@ from cleveragents.lifecycle import require_not_final
 from cleveragents.plan import Plan
 from cleveragents.retention import Verdict
 from cleveragents.rollback import require_rollback
+from cleveragents.session import Session
 from cleveragents.store import Lease
 
 

@@ -1,12 +1,12 @@
 """What every open does first: finish what a dead process had begun."""
 
 from cleveragents.apply import finish_apply
-from cleveragents.context import Context, Session
+from cleveragents.context import Context
 from cleveragents.errors import AgentsError, PlanBusy
 from cleveragents.journal import EntryState
 from cleveragents.leases import hold, holder
 from cleveragents.plan import Failure, Phase, State
-from cleveragents.restoring import finish_restore
+from cleveragents.session import Session
 from cleveragents.store import Intent
 
 
@@ -29,7 +29,7 @@ def _recover_intent(ctx: Context, intent: Intent) -> list[str]:
             if intent.intent_id not in {item.intent_id for item in ctx.store.intents.all()}:
                 return []
             if intent.kind == "restore":
-                finish_restore(ctx.store, ctx.manager, ctx.checkpoints, session, intent)
+                ctx.checkpoints.finish_rollback(session, intent)
             else:
                 finish_apply(ctx, session, intent)
             return [f"plan {plan.name!r}: an interrupted {intent.kind} was finished"]

@@ -85,10 +85,11 @@ def plain_lines(block: Block) -> list[str]:
     widths = [
         max(len(row[n]) for row in (block.columns, *block.rows)) for n in range(len(block.columns))
     ]
-    lines = [block.title] if block.title else []
-    for row in (block.columns, *block.rows):
-        lines.append("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths)).rstrip())
-    return lines
+    rows = [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (block.columns, *block.rows)
+    ]
+    return [block.title, *rows] if block.title else rows
 
 
 def write_rich(reply: Reply, out: TextIO) -> None:

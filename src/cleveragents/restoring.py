@@ -1,31 +1,19 @@
-"""Bring sandboxes and view to an earlier moment as one transaction.
+"""What going back to an earlier moment means, as plain data, and the commit that ends it."""
 
-Everything that could fail happens before the intent is written: capture, reading the target's
-content, staging it verified. After that the way is forward only: a crash is finished by the next
-command, which finds the intent and goes the rest of the way.
-"""
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from cleveragents.checkpoint import CheckpointGroup, CheckpointType
-from cleveragents.content import fsio
-from cleveragents.context import Session
+from cleveragents.checkpoint import CheckpointGroup
 from cleveragents.decision import Decision
-from cleveragents.ids import new_id
 from cleveragents.journal import JournalEntry, Moment
-from cleveragents.plan import Plan, Step
-from cleveragents.resource import Change
-from cleveragents.snapshots import CheckpointManager, States
-from cleveragents.store import Intent, Store
-
-if TYPE_CHECKING:
-    from cleveragents.checkpoints import CheckpointService
+from cleveragents.plan import Plan, State, Step
+from cleveragents.session import Session
+from cleveragents.store import Store
 
 
 class Restoration(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to go and what the plan shall be afterwards; plain data, kept in the intent."""
+    """Where to go and what the plan shall be afterwards; kept in the intent."""
 
     group_id: str
     plan: dict[str, Any]
@@ -38,60 +26,10 @@ class Restoration(msgspec.Struct, frozen=True, kw_only=True):
     cancelled_children: tuple[str, ...] = ()
 
 
-def restore(
-    store: Store,
-    manager: CheckpointManager,
-    checkpoints: "CheckpointService",
-    session: Session,
-    todo: Restoration,
-) -> tuple[Change, ...]:
-    plan_id = session.plan.plan_id
-    group = store.checkpoints.group(todo.group_id)
-    targets = checkpoints.states(group)
-    intent_id = new_id()
-    staging = staging_of(manager, plan_id, intent_id)
-    outcome: dict[str, Any] = {}
-
-    def stage(current: States) -> None:
-        outcome["staged"], outcome["changes"] = manager.stage(plan_id, current, targets, staging)
-
-    def intend(_before: States, _current: States) -> None:
-        store.intents.put(
-            Intent(
-                intent_id=intent_id,
-                plan_id=plan_id,
-                kind="restore",
-                state="staged",
-                body=msgspec.to_builtins(todo),
-                created_at=session.now(),
-            )
-        )
-
-    try:
-        checkpoints.create_checkpoint(
-            CheckpointType.PRE_ROLLBACK,
-            session,
-            prepare=stage,
-            also=intend,
-            reason="before going back",
-        )
-    except BaseException:
-        fsio.remove_tree(staging)
-        raise
-    manager.rollback_to(plan_id, outcome["staged"], staging, targets)
-    _finish(store, session, todo, group, intent_id)
-    fsio.remove_tree(staging)
-    return outcome["changes"]
-
-
-def staging_of(manager: CheckpointManager, plan_id: str, intent_id: str) -> str:
-    """Beside the plan's sandboxes: renames must not cross a file system."""
-    return f"{manager.sandbox_home}/{plan_id}/.staging-{intent_id}"
-
-
-def _finish(
+def commit_restoration(
     store: Store, session: Session, todo: Restoration, group: CheckpointGroup, intent_id: str
 ) -> None:
+    """The one commit after every sandbox was switched and verified."""
     rows = store.checkpoints.of_group(group.group_id) or list(
         store.checkpoints.of_members(group).values()
     )
@@ -112,32 +50,10 @@ def _finish(
             entry = msgspec.structs.replace(todo.entry, before=before)
             store.journal.put(session.closed(entry))
         for child in todo.cancelled_children:
-            cancel_child(store, store.plans.get(child))
+            _cancel(store, store.plans.get(child))
         store.intents.remove(intent_id)
 
 
-def cancel_child(store: Store, child: Plan) -> None:
+def _cancel(store: Store, child: Plan) -> None:
     if not child.is_final:
-        store.plans.commit(msgspec.structs.replace(child, state="cancelled"))
-
-
-def finish_restore(
-    store: Store,
-    manager: CheckpointManager,
-    checkpoints: "CheckpointService",
-    session: Session,
-    intent: Intent,
-) -> None:
-    """Go the rest of the way after a crash: look at what is there, stage and switch again."""
-    todo = msgspec.convert(intent.body, Restoration)
-    plan_id = session.plan.plan_id
-    group = store.checkpoints.group(todo.group_id)
-    targets = checkpoints.states(group)
-    staging = staging_of(manager, plan_id, intent.intent_id)
-    fsio.remove_tree(staging)
-    with manager.packs.looking() as batch:
-        current = manager.create_checkpoint(plan_id, batch, {}, strict=False)
-        staged, _ = manager.stage(plan_id, current, targets, staging)
-    manager.rollback_to(plan_id, staged, staging, targets)
-    _finish(store, session, todo, group, intent.intent_id)
-    fsio.remove_tree(staging)
+        store.plans.commit(msgspec.structs.replace(child, state=State.CANCELLED))

@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from cleveragents.checkpoint import CheckpointType
-from cleveragents.context import Context, Session
+from cleveragents.context import Context
 from cleveragents.executor import PlanExecutor
 from cleveragents.journal import Operation
 from cleveragents.leases import hold
@@ -14,6 +14,7 @@ from cleveragents.plan import Phase, Plan, State, StepState
 from cleveragents.resource import Change
 from cleveragents.restoring import Restoration
 from cleveragents.rollback import changes_since
+from cleveragents.session import Session
 from cleveragents.tools.runner import end_leftovers
 
 
@@ -50,9 +51,9 @@ def execute_plan(
                 resumed_from=None, settled=Settled.NOTHING, changes=(), next_step=None
             )
         resumption = _settle(ctx, session, discard_edits)
-        if resumption.next_step is None and session.plan.phase is Phase.EXECUTE:
-            if session.plan.state is State.COMPLETE:
-                return resumption
+        finished = (session.plan.phase, session.plan.state) == (Phase.EXECUTE, State.COMPLETE)
+        if resumption.next_step is None and finished:
+            return resumption
         executor = PlanExecutor(ctx, session)
         executor.prepare()
         executor.execute(Operation.RESUME)

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from cleveragents.checkpoint import CheckpointGroup, RollbackResult
-from cleveragents.context import Context, Session
+from cleveragents.context import Context
 from cleveragents.decision import Decision, DecisionState
 from cleveragents.errors import RollbackDisabled
 from cleveragents.journal import Operation
@@ -14,6 +14,7 @@ from cleveragents.lifecycle import require_not_final
 from cleveragents.plan import Phase, Plan, State, Step, StepState
 from cleveragents.resource import Change
 from cleveragents.restoring import Restoration
+from cleveragents.session import Session
 from cleveragents.snapshots import States
 from cleveragents.store import Store, View
 

@@ -2,17 +2,12 @@
 
 import os
 
-import msgspec
-
 from cleveragents.content import fsio
 from cleveragents.content.packs import Packs
-from cleveragents.context import Context, Session
 from cleveragents.errors import SandboxMissing, SandboxNotOurs
-from cleveragents.ids import new_id
 from cleveragents.resource import Resource, SandboxRecord, SandboxState
-from cleveragents.sandbox.protocol import Making, Place, Sandbox
+from cleveragents.sandbox.protocol import Place, Sandbox
 from cleveragents.sandbox.registry import open_sandbox
-from cleveragents.sandbox.tree import require_not_too_wide
 
 
 class PlanSandboxes:
@@ -111,68 +106,3 @@ def open_sandboxes(
             )
         )
     return PlanSandboxes(resources, by_resource, opened)
-
-
-def make_sandboxes(ctx: Context, session: Session) -> PlanSandboxes:
-    """Make what is not there yet. One that a crash left half made is made anew."""
-    plan_id = session.plan.plan_id
-    current = ctx.manager.sandboxes(plan_id)
-    for resource_id, sandbox in current.opened.items():
-        record = current.records.get(resource_id)
-        if record is None or record.state is SandboxState.CREATING:
-            _make(ctx, session, sandbox, record)
-    ctx.manager.forget(plan_id)
-    return ctx.manager.sandboxes(plan_id)
-
-
-def _make(ctx: Context, session: Session, sandbox: Sandbox, record: SandboxRecord | None) -> None:
-    place = sandbox.place
-    if place.resource.strategy != "none":
-        if place.resource.kind != "sqlite":
-            require_not_too_wide(place.resource.path, ctx.settings.home)
-        fsio.make_private_dir(os.path.dirname(place.root))
-    record = record or SandboxRecord(
-        sandbox_id=new_id(),
-        plan_id=place.plan_id,
-        resource_id=place.resource.resource_id,
-        strategy=place.resource.strategy,
-        path=place.path,
-        root=place.root,
-        state=SandboxState.CREATING,
-        identity="",
-        origin={},
-        created_at=ctx.now(),
-    )
-    with ctx.store.transaction(session.lease):
-        ctx.store.resources.put_sandbox(record)
-    sandbox.remove()
-    making = Making(
-        limit_bytes=ctx.settings.carry_limit_bytes,
-        limit_files=ctx.settings.carry_limit_files,
-        confirm=ctx.talk.confirm,
-        progress=lambda name, size: ctx.talk.tell("copied", {"resource": name, "bytes": size}),
-    )
-    origin = sandbox.create(making)
-    ready = msgspec.structs.replace(
-        record,
-        state=SandboxState.READY,
-        identity=fsio.identity(place.root),
-        origin=origin,
-    )
-    with ctx.store.transaction(session.lease):
-        ctx.store.resources.put_sandbox(ready)
-
-
-def remove_sandboxes(ctx: Context, plan_id: str) -> None:
-    """Remove them from disk and note it; may be repeated."""
-    current = ctx.manager.sandboxes(plan_id)
-    for resource_id, sandbox in current.opened.items():
-        record = current.records.get(resource_id)
-        if record is None or record.state is SandboxState.REMOVED:
-            continue
-        sandbox.remove()
-        with ctx.store.transaction():
-            gone = msgspec.structs.replace(record, state=SandboxState.REMOVED)
-            ctx.store.resources.put_sandbox(gone)
-    fsio.remove_tree(f"{ctx.settings.sandboxes}/{plan_id}")
-    ctx.manager.forget(plan_id)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content.packs import Batch, Packs
 from cleveragents.errors import CheckpointFailed
@@ -12,6 +14,14 @@ from cleveragents.store import Store
 
 States = dict[str, SandboxCheckpoint]
 """Resource id -> state."""
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """A way that is prepared and not yet gone."""
+
+    directory: str
+    resources: dict[str, dict[str, Any]]
+    changes: tuple[Change, ...]
 
 
 class CheckpointManager:
@@ -35,6 +45,10 @@ class CheckpointManager:
             )
         return self._open[plan_id]
 
+    def staging(self, plan_id: str, name: str) -> str:
+        """Beside the plan's sandboxes: renames must not cross a file system."""
+        return f"{self.sandbox_home}/{plan_id}/.staging-{name}"
+
     def forget(self, plan_id: str) -> None:
         if (known := self._open.pop(plan_id, None)) is not None:
             known.close()
@@ -50,13 +64,11 @@ class CheckpointManager:
             for rid, sandbox in current.capturable.items()
         }
 
-    def rollback_to(
-        self, plan_id: str, staged: dict[str, dict[str, Any]], staging: str, targets: States
-    ) -> None:
+    def rollback_to(self, plan_id: str, staged: "Staged", targets: States) -> None:
         """Switch every sandbox to what was staged, then compare each with its target by hash."""
         current = self.sandboxes(plan_id)
-        for rid, one in staged.items():
-            current[rid].switch(one, f"{staging}/{rid}")
+        for rid, one in staged.resources.items():
+            current[rid].switch(one, f"{staged.directory}/{rid}")
         with self.packs.looking() as batch:
             for rid, target in targets.items():
                 found = current[rid].capture(batch, None)
@@ -67,9 +79,7 @@ class CheckpointManager:
                         "something wrote to it meanwhile; run the command again",
                     )
 
-    def stage(
-        self, plan_id: str, current: States, targets: States, staging: str
-    ) -> tuple[dict[str, dict[str, Any]], tuple[Change, ...]]:
+    def stage(self, plan_id: str, current: States, targets: States, staging: str) -> "Staged":
         """Prepare the way to the targets, verified; says what will change."""
         sandboxes = self.sandboxes(plan_id)
         staged: dict[str, dict[str, Any]] = {}
@@ -77,7 +87,7 @@ class CheckpointManager:
         for rid, target in targets.items():
             staged[rid] = sandboxes[rid].stage(current[rid], target, f"{staging}/{rid}")
             changes += sandboxes[rid].changes(current[rid], target)
-        return staged, tuple(changes)
+        return Staged(staging, staged, tuple(changes))
 
     def changes(self, plan_id: str, before: States, after: States) -> tuple[Change, ...]:
         sandboxes = self.sandboxes(plan_id)

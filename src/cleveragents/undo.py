@@ -3,7 +3,7 @@
 import msgspec
 
 from cleveragents.checkpoint import RollbackResult
-from cleveragents.context import Context, Session
+from cleveragents.context import Context
 from cleveragents.errors import NothingToUndo
 from cleveragents.journal import JournalEntry, Moment, Operation, undo_stack
 from cleveragents.leases import hold
@@ -11,6 +11,7 @@ from cleveragents.names import find_group
 from cleveragents.plan import Plan, State
 from cleveragents.resume import adopt_edits
 from cleveragents.rollback import changes_since, require_rollback, restoration
+from cleveragents.session import Session
 
 
 class Undone(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +44,10 @@ def _travel(ctx: Context, plan: Plan, way: Operation) -> Undone:
 
 def _keep_edits(ctx: Context, session: Session, way: Operation) -> None:
     """Edits by hand that no group has yet are the last operation: undo takes back those."""
-    if way is Operation.UNDO and session.plan.head_group_id is not None:
-        if changes_since(ctx, ctx.store.checkpoints.group(session.plan.head_group_id)):
+    head = session.plan.head_group_id
+    if way is Operation.UNDO and head is not None:
+        changes = changes_since(ctx, ctx.store.checkpoints.group(head))
+        if changes:
             adopt_edits(ctx, session)
 
 

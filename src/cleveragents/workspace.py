@@ -1,29 +1,28 @@
 """The Python API, and the only place where anything is wired to anything."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 
+from cleveragents.checkpoints import CheckpointService
 from cleveragents.config import load_settings
 from cleveragents.content import fsio
 from cleveragents.content.packs import Packs
 from cleveragents.context import Context, Talk, utc_now
+from cleveragents.recovery import recover
 from cleveragents.settings import Settings
+from cleveragents.snapshots import CheckpointManager
 from cleveragents.store import open_store
 
 
 @contextmanager
 def open_context(
     settings: Settings, *, talk: Talk | None = None, now: Callable[[], str] = utc_now
-) -> Iterator[tuple[Context, tuple[str, ...]]]:
+) -> Generator[tuple[Context, tuple[str, ...]]]:
     """Store, content, manager, service: built here, passed on, closed at the end.
 
     Gives the context and what recovery did on the way.
     """
-    from cleveragents.checkpoints import CheckpointService
-    from cleveragents.recovery import recover
-    from cleveragents.snapshots import CheckpointManager
-
     store = open_store(settings.home)
     try:
         directory = f"{settings.home}/content"

@@ -74,7 +74,7 @@ def command(
             **arguments: Any,
         ) -> int:
             form = "json" if as_json else form or ("rich" if sys.stdout.isatty() else "plain")
-            settings = dict(item.partition("=")[::2] for item in overrides)
+            settings = {key: value for key, _, value in (item.partition("=") for item in overrides)}
             asked = Asked(form=form, quiet=quiet, debug=debug, settings=settings)
             return _run(name, function, asked, context, arguments)
 
@@ -156,7 +156,8 @@ def _print_error(reply: Reply) -> None:
     error = reply.data["error"]
     for line in error.get("problems") or [error["message"]]:
         sys.stderr.write(f"error: {render.safe(line)}\n")
-    for conflict in reply.data.get("conflicts") or []:
+    conflicts: list[dict[str, str]] = reply.data.get("conflicts") or []
+    for conflict in conflicts:
         sys.stderr.write(
             f"  {conflict['resource']}: {render.safe(conflict['path'])}: {conflict['reason']}\n"
         )

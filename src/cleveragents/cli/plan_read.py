@@ -11,6 +11,7 @@ from cleveragents.names import find_decision, find_group, find_plan, short_ids
 from cleveragents.plan import Plan
 from cleveragents.render import Block, Panel, Reply, Table, Text
 
+SO_FAR = "{tool_calls} tool calls, {files_modified} paths changed, {checkpoints} groups"
 plan_argument = click.argument("plan", default="last")
 
 
@@ -36,8 +37,7 @@ def status_blocks(data: dict[str, Any]) -> tuple[Block, ...]:
         ("last checkpoint", data["last_checkpoint_id"] or "none"),
         (
             "so far",
-            f"{execution['tool_calls']} tool calls, {execution['files_modified']} paths changed, "
-            f"{execution['checkpoints']} checkpoint groups",
+            SO_FAR.format_map(execution),
         ),
         *((f"sandbox {name}", path) for name, path in data["sandboxes"].items()),
         *((f"never captured in {n}", ", ".join(r)) for n, r in data["exclude"].items()),
@@ -111,16 +111,14 @@ def checkpoint_show(ctx: Context, asked: Asked, plan: str, checkpoint: str) -> R
         ("label", data["label"] or "none"),
         ("made", data["created_at"]),
         ("steps done", ", ".join(data["steps_done"]) or "none"),
-        *(
-            (
-                f"resource {row['resource']}",
-                f"{row['state_hash'][:16]}, {row['checkpoint_id']}"
-                f"{'' if row['own'] else ' (of an earlier group)'}",
-            )
-            for row in data["checkpoints"]
-        ),
+        *((f"resource {row['resource']}", _member(row)) for row in data["checkpoints"]),
     )
     return Reply(data=data, blocks=(Panel("Checkpoint", rows),), messages=notes)
+
+
+def _member(row: dict[str, Any]) -> str:
+    where = "" if row["own"] else " (of an earlier group)"
+    return f"{row['state_hash'][:16]}, {row['checkpoint_id']}{where}"
 
 
 @command("plan diff")

@@ -316,8 +316,7 @@ def _proposal_reply(plan: Plan, proposals: tuple[Any, ...], notes: tuple[str, ..
         if item.control_files:
             shown = ", ".join(item.control_files)
             blocks.append(Text(f"{item.resource}: control files: {shown}", "yellow"))
-        for conflict in item.conflicts:
-            blocks.append(Text(f"conflict: {conflict.path}: {conflict.reason}", "red"))
+        blocks += [Text(f"conflict: {c.path}: {c.reason}", "red") for c in item.conflicts]
     return Reply(data=data, blocks=tuple(blocks), messages=notes)
 
 

@@ -1,6 +1,7 @@
 """Commands for the store and the settings."""
 
 import os
+from typing import Any, cast
 
 import click
 import msgspec
@@ -49,7 +50,8 @@ def gc(ctx: Context, asked: Asked, dry_run: bool, grace: str | None) -> Reply:
     word = "would be" if dry_run else "were"
     text = (
         f"{result.live} objects in use; {result.removed} {word} removed, "
-        f"{show_bytes(result.freed_bytes)} {word} freed; {result.waiting} wait for their grace period"
+        f"{show_bytes(result.freed_bytes)} {word} freed; "
+        f"{result.waiting} wait for their grace period"
     )
     return Reply(data=msgspec.to_builtins(result), blocks=(Text(text),))
 
@@ -82,8 +84,10 @@ def config_get(asked: Asked, key: str) -> Reply:
     return Reply(data=msgspec.to_builtins(value), blocks=(Text(_shown(value.value)),))
 
 
-def _shown(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+def _shown(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(str(item) for item in cast(list[object], value))
+    return str(value)
 
 
 @command("config set", context=False)

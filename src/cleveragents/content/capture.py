@@ -1,4 +1,4 @@
-"""Turn a directory into a tree of manifests: by walking it, reading what a stat cannot vouch for."""
+"""Turn a directory into a tree of manifests: walk it, read what a stat cannot vouch for."""
 
 import os
 import stat

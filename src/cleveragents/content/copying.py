@@ -22,7 +22,7 @@ class Census(msgspec.Struct):
     """How much there is to copy, and where most of it lies."""
 
     files: int = 0
-    bytes: int = 0
+    size: int = 0
     folders: dict[bytes, int] = {}
 
     def largest(self, count: int = 3) -> list[tuple[str, int]]:
@@ -50,7 +50,7 @@ def _count(fd: int, prefix: bytes, scope: Scope, found: Census) -> None:
             else:
                 size = entry.stat(follow_symlinks=False).st_size
                 found.files += 1
-                found.bytes += size
+                found.size += size
                 top = path.split(b"/")[0]
                 found.folders[top] = found.folders.get(top, 0) + size
 

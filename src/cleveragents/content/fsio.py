@@ -9,7 +9,7 @@ import errno
 import os
 import signal
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from cleveragents.errors import StoreError
@@ -43,7 +43,7 @@ def restrict(path: str) -> None:
 
 
 @contextmanager
-def directory(path: str | bytes, dir_fd: int | None = None) -> Iterator[int]:
+def directory(path: str | bytes, dir_fd: int | None = None) -> Generator[int]:
     fd = os.open(path, DIRECTORY, dir_fd=dir_fd)
     try:
         yield fd
@@ -52,7 +52,7 @@ def directory(path: str | bytes, dir_fd: int | None = None) -> Iterator[int]:
 
 
 @contextmanager
-def parent_of(root: int, path: bytes) -> Iterator[tuple[int, bytes]]:
+def parent_of(root: int, path: bytes) -> Generator[tuple[int, bytes]]:
     """Descriptor of the directory that holds `path`, reached step by step, and the last name."""
     *parents, name = path.split(b"/")
     fd = os.dup(root)

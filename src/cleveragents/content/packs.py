@@ -9,7 +9,7 @@ import fcntl
 import hashlib
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
@@ -107,12 +107,12 @@ class Packs:
         return any(batch.holds(key) for batch in self._batches) or self.index.has(key)
 
     @contextmanager
-    def batch(self) -> Iterator["Batch"]:
+    def batch(self) -> Generator["Batch"]:
         """Collect content; it can be read through `get` until the block ends."""
         yield from self._opened(Batch(self))
 
     @contextmanager
-    def looking(self) -> Iterator["Batch"]:
+    def looking(self) -> Generator["Batch"]:
         """Like `batch`, for looking at a state without keeping it."""
         yield from self._opened(_Looking(self))
 

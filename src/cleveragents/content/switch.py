@@ -7,7 +7,7 @@ repeated after a crash.
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 
 import msgspec
@@ -37,6 +37,13 @@ class Op(msgspec.Struct, frozen=True, array_like=True):
     """Of the staged new file; 0 for directories and removals."""
     expected: tuple[int, int, int] | None = None
     """Inode, size and mtime of what is to be replaced; None: whatever is there."""
+
+    @property
+    def goes_first(self) -> bool:
+        """Removals, and directories that make way for something else."""
+        if self.before is None or (_is_dir(self.before) and _is_dir(self.after)):
+            return False
+        return self.after is None or _is_dir(self.before)
 
     @property
     def new(self) -> bytes:
@@ -109,9 +116,8 @@ class Switch:
     def forward(self) -> None:
         with self._descriptors():
             for op in reversed(self._ops):
-                if op.before is not None and (op.after is None or _is_dir(op.before)):
-                    if not (_is_dir(op.before) and _is_dir(op.after)):
-                        self._take_away(op)
+                if op.goes_first:
+                    self._take_away(op)
             for op in self._ops:
                 if op.after is not None:
                     self._put(op)
@@ -131,13 +137,13 @@ class Switch:
             self._sync()
 
     @contextmanager
-    def _descriptors(self) -> Iterator[None]:
+    def _descriptors(self) -> Generator[None]:
         with fsio.directory(self._root_path) as root, fsio.directory(self._staging_path) as staging:
             self._root, self._staging = root, staging
             yield
 
     @contextmanager
-    def _parent(self, path: bytes) -> Iterator[tuple[int, bytes]]:
+    def _parent(self, path: bytes) -> Generator[tuple[int, bytes]]:
         with fsio.parent_of(self._root, path) as (fd, name):
             self._touched[path.rpartition(b"/")[0]] = None
             if self._force:

@@ -6,7 +6,7 @@ a built environment. Commands that could run filters are never used on the user'
 
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
 import msgspec
@@ -194,7 +194,8 @@ class Blobs:
 
     def get(self, key: bytes) -> bytes:
         process = self._started()
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         process.stdin.write(key[1:].hex().encode() + b"\n")
         process.stdin.flush()
         head = process.stdout.readline().split()
@@ -220,15 +221,12 @@ class Blobs:
 
     def close(self) -> None:
         if self._process is not None:
-            assert self._process.stdin is not None and self._process.stdout is not None
-            self._process.stdin.close()
-            self._process.stdout.close()
-            self._process.wait()
+            self._process.communicate()
             self._process = None
 
 
 @contextmanager
-def scratch_index(staging: str) -> Iterator[dict[str, str]]:
+def scratch_index(staging: str) -> Generator[dict[str, str]]:
     """The environment that makes git use an index of ours instead of the user's."""
     path = f"{staging}/index"
     yield {"GIT_INDEX_FILE": path}

@@ -136,9 +136,7 @@ class _Target:
         if item.after is None and (found is None or is_there):
             if is_there:
                 self._take(item, found)
-        elif is_there and _is_dir(item.after):
-            return
-        elif found is None and item.before is not None and _is_dir(item.after):
+        elif _is_dir(item.after) and (is_there or (found is None and item.before is not None)):
             return
         else:
             self._conflict(item, _describe(found), "a directory on one side only")
@@ -253,7 +251,7 @@ def _is(fd: int, name: bytes, found: os.stat_result | None, entry: Entry | None)
 
 
 def _merge_mode(base: int, ours: int, theirs: int) -> int | None:
-    if ours == base or ours == theirs:
+    if ours in (base, theirs):
         return theirs
     return ours if theirs == base else None
 

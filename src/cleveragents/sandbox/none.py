@@ -1,4 +1,4 @@
-"""`none`: the tool works on the resource itself. Nothing is captured, nothing can be rolled back."""
+"""`none`: the tool works on the resource itself; nothing is captured or rolled back."""
 
 from typing import Any
 

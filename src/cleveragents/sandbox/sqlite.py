@@ -7,7 +7,7 @@ and written through SQLite itself, so that open connections see what happens.
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -238,7 +238,7 @@ def live_logical(live: str, scratch: str) -> str:
 
 
 @contextmanager
-def _raw(path: str) -> Iterator[int]:
+def _raw(path: str) -> Generator[int]:
     """The file as it is, whatever a tool made of it; a WAL that can be folded in is."""
     try:
         with _locked(path) as fd:
@@ -253,7 +253,7 @@ def _raw(path: str) -> Iterator[int]:
 
 
 @contextmanager
-def _locked(path: str) -> Iterator[int]:
+def _locked(path: str) -> Generator[int]:
     """A descriptor on the database file while every writer is shut out and the WAL is folded in."""
     try:
         with closing(sqlite3.connect(path, isolation_level=None, timeout=5)) as db:

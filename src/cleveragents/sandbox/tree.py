@@ -58,12 +58,12 @@ class TreeSandbox:
 
     def _require_within_limit(self, making: Making) -> None:
         found = copying.census(self.place.resource.path, source_scope(self.place, *self.own))
-        if found.bytes <= making.limit_bytes and found.files <= making.limit_files:
+        if found.size <= making.limit_bytes and found.files <= making.limit_files:
             return
         folders = found.largest()
         largest = ", ".join(f"{name} ({show_bytes(size)})" for name, size in folders)
         making.confirm(
-            f"resource {self.name!r} has {found.files} files, {show_bytes(found.bytes)}:"
+            f"resource {self.name!r} has {found.files} files, {show_bytes(found.size)}:"
             f" more than is carried unasked; the largest: {largest}",
             f"add to the resource: exclude: [{', '.join(name for name, _ in folders)}]",
         )

@@ -1,7 +1,7 @@
 """What is remembered: one SQLite database behind one repository per noun."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from cleveragents.content import fsio
@@ -37,7 +37,7 @@ class Store:
         self.objects = ObjectRepository(db)
 
     @contextmanager
-    def transaction(self, lease: Lease | None = None) -> Iterator[None]:
+    def transaction(self, lease: Lease | None = None) -> Generator[None]:
         """One commit. With a lease the commit happens only if it is still ours."""
         with write_transaction(self._db):
             if lease is not None:

@@ -6,7 +6,7 @@ because a setting that silently did not take is a store that silently loses comm
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from importlib import resources
 from typing import Any
@@ -99,7 +99,7 @@ def statements(script: str) -> Iterator[str]:
 
 
 @contextmanager
-def write_transaction(connection: sqlite3.Connection) -> Iterator[None]:
+def write_transaction(connection: sqlite3.Connection) -> Generator[None]:
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield

@@ -67,7 +67,7 @@ class CallRepository:
 
     def count_written(self, plan_id: str) -> int:
         row = self._db.execute(
-            "SELECT count(*) FROM (SELECT DISTINCT resource_id, path FROM writes WHERE plan_id = ?)",
+            "SELECT count(DISTINCT path) FROM writes WHERE plan_id = ?",
             (plan_id,),
         )
         return row.fetchone()[0]

@@ -8,7 +8,7 @@ is the place of a nested resource.
 
 import os
 import stat
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -208,7 +208,7 @@ class _Walk:
 
 def walk(
     root: Root, top: Spot, deadline: Deadline, deep: bool
-) -> Iterator[tuple[Spot, os.stat_result]]:
+) -> Generator[tuple[Spot, os.stat_result]]:
     """Everything in a directory by name; `deep`: also below, but not in links and `.git`."""
     fd = top.list_fd()
     try:
