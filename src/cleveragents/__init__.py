@@ -1,3 +1,61 @@
 """Run an agent's plan in sandboxes; checkpoint, roll back, resume and apply it as a whole."""
 
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from cleveragents.checkpoint import (
+        Checkpoint,
+        CheckpointGroup,
+        RollbackResult,
+        SandboxCheckpoint,
+    )
+    from cleveragents.checkpoints import CheckpointService
+    from cleveragents.errors import AgentsError
+    from cleveragents.executor import PlanExecutor
+    from cleveragents.retention import CheckpointRetentionPolicy
+    from cleveragents.snapshots import CheckpointManager
+    from cleveragents.store import CheckpointRepository
+    from cleveragents.workspace import PlanHandle, Workspace, open_workspace
+
+__all__ = [
+    "AgentsError",
+    "Checkpoint",
+    "CheckpointGroup",
+    "CheckpointManager",
+    "CheckpointRepository",
+    "CheckpointRetentionPolicy",
+    "CheckpointService",
+    "PlanExecutor",
+    "PlanHandle",
+    "RollbackResult",
+    "SandboxCheckpoint",
+    "Workspace",
+    "open_workspace",
+]
+
+_HOME = {
+    "AgentsError": "errors",
+    "Checkpoint": "checkpoint",
+    "CheckpointGroup": "checkpoint",
+    "CheckpointManager": "snapshots",
+    "CheckpointRepository": "store",
+    "CheckpointRetentionPolicy": "retention",
+    "CheckpointService": "checkpoints",
+    "PlanExecutor": "executor",
+    "PlanHandle": "workspace",
+    "RollbackResult": "checkpoint",
+    "SandboxCheckpoint": "checkpoint",
+    "Workspace": "workspace",
+    "open_workspace": "workspace",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when they are first used, so that commands start quickly."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

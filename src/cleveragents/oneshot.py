@@ -9,6 +9,8 @@ from cleveragents.sandbox import git
 
 def one_step_plan(path: str, argv: tuple[str, ...], name: str | None) -> PlanSpec:
     where = os.path.realpath(path)
+    for text in (where, *argv):
+        _require_utf8(text)
     if not os.path.isdir(where):
         raise UsageError(f"no such directory: {path}", "agents run --on PATH -- CMD")
     top, kind = _around(where)
@@ -17,6 +19,13 @@ def one_step_plan(path: str, argv: tuple[str, ...], name: str | None) -> PlanSpe
     return PlanSpec(
         name=name or os.path.basename(argv[0]) or "run", resources=(resource,), steps=(step,)
     )
+
+
+def _require_utf8(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise UsageError(f"not UTF-8: {text!r}", "put the command into a script file") from None
 
 
 def _around(where: str) -> tuple[str, str]:

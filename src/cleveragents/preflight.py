@@ -36,6 +36,10 @@ def preflight(ctx: Context, spec: PlanSpec, source: str) -> None:
 
 def _resource(ctx: Context, item: ResourceSpec) -> list[str]:
     try:
+        item.path.encode("utf-8")
+    except UnicodeEncodeError:
+        return ["its path is not UTF-8"]
+    try:
         if item.kind not in kinds():
             return [f"kind {item.kind!r} is not available yet"]
         if item.kind == "git-checkout":

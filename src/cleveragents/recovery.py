@@ -35,8 +35,8 @@ def _recover_intent(ctx: Context, intent: Intent) -> list[str]:
             return [f"plan {plan.name!r}: an interrupted {intent.kind} was finished"]
     except PlanBusy:
         return []
-    except AgentsError as error:
-        return [f"plan {intent.plan_id}: an interrupted {intent.kind} waits: {error.message}"]
+    except (AgentsError, OSError) as error:
+        return [f"plan {intent.plan_id}: an interrupted {intent.kind} waits: {error}"]
 
 
 def _free(ctx: Context, plan_id: str) -> list[str]:

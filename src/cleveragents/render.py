@@ -133,6 +133,7 @@ def write(
         (write_json if form == "json" else write_yaml)(value, sys.stdout)
         return
     if not quiet:
-        for note in (*notes, *reply.messages):
+        said = () if "error" in reply.data and reply.exit_code else reply.messages
+        for note in (*notes, *said):
             sys.stderr.write(f"note: {safe(note)}\n")
         (write_rich if form == "rich" else write_plain)(reply, sys.stdout)

@@ -1,45 +1,164 @@
-"""The Python API, and the only place where anything is wired to anything."""
+"""The Python API, and the only place where anything is wired to anything.
+
+with open_workspace() as ws:
+    plan = ws.run("plan.yaml")
+    plan.rollback("first")
+    plan.resume()
+    plan.apply()
+"""
 
 import os
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
+from cleveragents import apply as applying
+from cleveragents import ending, undo
+from cleveragents import rollback as rolling
+from cleveragents.checkpoint import Checkpoint, CheckpointGroup, RollbackResult
 from cleveragents.checkpoints import CheckpointService
 from cleveragents.config import load_settings
 from cleveragents.content import fsio
 from cleveragents.content.packs import Packs
 from cleveragents.context import Context, Talk, utc_now
+from cleveragents.difference import Diff, diff_between
+from cleveragents.names import find_group, find_plan
+from cleveragents.plan import Plan
+from cleveragents.planfile import read_plan_file
+from cleveragents.planspec import PlanSpec
+from cleveragents.preflight import preflight
+from cleveragents.prune import create_manual
 from cleveragents.recovery import recover
+from cleveragents.resume import Resumption, execute_plan
+from cleveragents.sandbox.registry import kinds
 from cleveragents.settings import Settings
 from cleveragents.snapshots import CheckpointManager
 from cleveragents.store import open_store
+from cleveragents.undo import Undone
+from cleveragents.use import use_plan
+
+
+class PlanHandle:
+    """One plan, with the verbs of the command line."""
+
+    def __init__(self, ctx: Context, plan_id: str) -> None:
+        self._ctx = ctx
+        self.plan_id = plan_id
+
+    @property
+    def plan(self) -> Plan:
+        """As the store has it now."""
+        return self._ctx.store.plans.get(self.plan_id)
+
+    @property
+    def sandboxes(self) -> dict[str, str]:
+        """Name of each resource -> where the plan works on it."""
+        return self._ctx.manager.sandboxes(self.plan_id).paths
+
+    def execute(self) -> Resumption:
+        return execute_plan(self._ctx, self.plan_id)
+
+    def resume(self, *, discard_edits: bool = False) -> Resumption:
+        return execute_plan(
+            self._ctx, self.plan_id, verb="plan resume", discard_edits=discard_edits
+        )
+
+    def checkpoints(self) -> list[Checkpoint]:
+        return self._ctx.checkpoints.list_checkpoints(self.plan_id)
+
+    def checkpoint(self, label: str | None = None) -> CheckpointGroup:
+        return create_manual(self._ctx, self.plan, label)
+
+    def rollback(self, checkpoint: str) -> RollbackResult:
+        plan = self.plan
+        return rolling.rollback(self._ctx, plan, find_group(self._ctx.store, plan, checkpoint))
+
+    def undo(self) -> Undone:
+        return undo.undo(self._ctx, self.plan)
+
+    def redo(self) -> Undone:
+        return undo.redo(self._ctx, self.plan)
+
+    def diff(self, start: str | None = None, end: str | None = None) -> Diff:
+        plan = self.plan
+        groups = [
+            find_group(self._ctx.store, plan, text) if text else None for text in (start, end)
+        ]
+        return diff_between(self._ctx, plan, groups[0], groups[1])
+
+    def apply(self, mode: str | None = None, *, ignored: bool = False) -> dict[str, Any]:
+        return applying.apply(self._ctx, self.plan, applying.Request(mode=mode, ignored=ignored))
+
+    def cancel(self) -> Plan:
+        return ending.cancel(self._ctx, self.plan)
+
+    def delete(self, *, force: bool = False) -> int:
+        return ending.delete(self._ctx, self.plan, force=force)
+
+
+class Workspace:
+    """A store with everything that works on it."""
+
+    def __init__(self, ctx: Context, recovered: tuple[str, ...]) -> None:
+        self.ctx = ctx
+        self.recovered = recovered
+        """What was left unfinished by an earlier process, and what became of it."""
+
+    def use(self, file: str) -> PlanHandle:
+        """Take a plan file into the store; nothing runs yet."""
+        spec, text = read_plan_file(file, kinds())
+        path = os.path.abspath(file)
+        return self.use_spec(spec, source=file, path=path, text=text, folder=os.path.dirname(path))
+
+    def use_spec(
+        self, spec: PlanSpec, *, source: str, folder: str, path: str = "", text: str = ""
+    ) -> PlanHandle:
+        """The same for a plan that was built and not read."""
+        preflight(self.ctx, spec, source)
+        plan = use_plan(self.ctx, spec, source_path=path, source_text=text, plan_dir=folder)
+        return PlanHandle(self.ctx, plan.plan_id)
+
+    def run(self, file: str) -> PlanHandle:
+        """Use a plan file and execute it."""
+        plan = self.use(file)
+        plan.execute()
+        return plan
+
+    def find(self, text: str) -> PlanHandle:
+        """By name, by `last`, or by the beginning or end of its id."""
+        return PlanHandle(self.ctx, find_plan(self.ctx.store, text)[0].plan_id)
+
+    def plans(self) -> list[Plan]:
+        """All of them, newest first."""
+        return self.ctx.store.plans.all()
 
 
 @contextmanager
-def open_context(
-    settings: Settings, *, talk: Talk | None = None, now: Callable[[], str] = utc_now
-) -> Generator[tuple[Context, tuple[str, ...]]]:
-    """Store, content, manager, service: built here, passed on, closed at the end.
-
-    Gives the context and what recovery did on the way.
-    """
+def open_workspace(
+    home: str | None = None,
+    *,
+    settings: Settings | None = None,
+    talk: Talk | None = None,
+    now: Callable[[], str] = utc_now,
+) -> Generator[Workspace]:
+    """Store, content, manager, service: built here, passed on, closed at the end."""
+    settings = settings or settings_here(home)
     store = open_store(settings.home)
     try:
         directory = f"{settings.home}/content"
         fsio.make_private_dir(directory)
         packs = Packs(directory, store.objects, settings.content_budget)
         manager = CheckpointManager(store, packs, settings)
-        service = CheckpointService(store, manager, settings, now)
         ctx = Context(
             settings=settings,
             store=store,
             manager=manager,
-            checkpoints=service,
+            checkpoints=CheckpointService(store, manager, settings, now),
             talk=talk or Talk(),
             now=now,
         )
         try:
-            yield ctx, recover(ctx)
+            yield Workspace(ctx, recover(ctx))
         finally:
             manager.close()
             packs.close()

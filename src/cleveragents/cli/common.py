@@ -13,7 +13,7 @@ from cleveragents import render
 from cleveragents.context import Context, Talk, utc_now
 from cleveragents.errors import AgentsError, CarryLimit, Declined, PlanFileError
 from cleveragents.render import Block, Reply, Text
-from cleveragents.workspace import open_context, settings_here
+from cleveragents.workspace import open_workspace, settings_here
 
 FORMATS = ("rich", "plain", "json", "yaml")
 
@@ -94,11 +94,10 @@ def _run(
     notes: tuple[str, ...] = ()
     try:
         if context:
-            with open_context(settings_here(overrides=asked.settings), talk=talk(asked)) as (
-                ctx,
-                notes,
-            ):
-                reply = function(ctx, asked, **arguments)
+            settings = settings_here(overrides=asked.settings)
+            with open_workspace(settings=settings, talk=talk(asked)) as workspace:
+                notes = workspace.recovered
+                reply = function(workspace.ctx, asked, **arguments)
         else:
             reply = function(asked, **arguments)
     except AgentsError as error:

@@ -11,12 +11,23 @@ import msgspec
 from cleveragents.content import fsio
 from cleveragents.content.files import Stamp, capture_file, stamp
 from cleveragents.content.packs import Batch
-from cleveragents.content.trees import SPECIAL, Entry, EntryKind, Tree, kind_of, store_directory
+from cleveragents.content.trees import (
+    SPECIAL,
+    Entry,
+    EntryKind,
+    Tree,
+    directory_state,
+    kind_of,
+    store_directory,
+)
 from cleveragents.errors import CheckpointFailed, SandboxError
 from cleveragents.resource import show_path
 
 RACY_NS = 2_000_000_000
 """A file touched this shortly before it was read may change again within the same time stamp."""
+
+
+_EMPTY = directory_state([])
 
 
 class Known(NamedTuple):
@@ -144,7 +155,7 @@ class _Pass:
             return Entry(name, kind, stat.S_IMODE(found.st_mode), key=number)
         return self._file(fd, name, path, found)
 
-    def _below(self, fd: int, name: bytes, path: bytes, found: os.stat_result) -> Entry:
+    def _below(self, fd: int, name: bytes, path: bytes, found: os.stat_result) -> Entry | None:
         if found.st_dev != self._device:
             raise CheckpointFailed(
                 f"{show_path(path)} is a mount point and is not captured",
@@ -153,6 +164,8 @@ class _Pass:
         try:
             with fsio.directory(name, fd) as below:
                 tree = self.directory(below, path + b"/")
+                if tree.state == _EMPTY and self._holds_excluded(below, path + b"/"):
+                    return None
         except PermissionError:
             raise CheckpointFailed(
                 f"directory {show_path(path)} cannot be read",
@@ -160,6 +173,11 @@ class _Pass:
             ) from None
         mode = stat.S_IMODE(found.st_mode)
         return Entry(name, EntryKind.DIRECTORY, mode, key=tree.key, state=tree.state)
+
+    def _holds_excluded(self, fd: int, prefix: bytes) -> bool:
+        """A directory with nothing but excluded things in it is left out as they are."""
+        rules = self._walker.scope.exclude
+        return any(excluded(prefix + os.fsencode(name), rules) for name in os.listdir(fd))
 
     def _file(self, fd: int, name: bytes, path: bytes, found: os.stat_result) -> Entry:
         key = self._walker.cache.get(path, found)

@@ -5,6 +5,7 @@ Each operation knows from the inode it staged whether it has happened, so both d
 repeated after a crash.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Generator, Iterable
@@ -163,11 +164,19 @@ class Switch:
                 return
             if _is_dir(op.before):
                 if stat.S_ISDIR(found.st_mode):
-                    fsio.point("rmdir")
-                    os.rmdir(name, dir_fd=fd)
+                    self._remove_directory(fd, name)
                 return
             self._require_expected(op, found)
             fsio.rename(name, fd, op.old, self._staging)
+
+    def _remove_directory(self, fd: int, name: bytes) -> None:
+        fsio.point("rmdir")
+        try:
+            os.rmdir(name, dir_fd=fd)
+        except OSError as error:
+            # What an exclude rule names is never touched, so its directory stays.
+            if not self._force or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
 
     def _put(self, op: Op) -> None:
         assert op.after is not None

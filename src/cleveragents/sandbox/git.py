@@ -39,6 +39,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         "GIT_NO_REPLACE_OBJECTS": "1",
         "GIT_NO_LAZY_FETCH": "1",
         "GIT_EDITOR": "false",
+        "GIT_LITERAL_PATHSPECS": "1",
         **(extra or {}),
     }
 
@@ -126,7 +127,10 @@ def locate(path: str) -> Repository:
             f"{path} is not a git repository: {error.message}",
             "use kind: fs-directory for a plain directory",
         ) from error
-    top, git_dir, common, object_format = os.fsdecode(shown).rstrip("\n").split("\n")
+    parts = os.fsdecode(shown).rstrip("\n").split("\n")
+    if len(parts) != 4:
+        raise SandboxError(f"{path!r}: a repository whose path has a newline cannot be sandboxed")
+    top, git_dir, common, object_format = parts
     if os.path.realpath(top) != os.path.realpath(path):
         raise SandboxError(
             f"{path} lies inside the repository {top}",

@@ -41,6 +41,7 @@ class GitTarget(TreeSandbox):
         if options.mode == "branch":
             return self._compare_branch(origin, result, options)
         self._require_same_branch()
+        self._require_unlocked()
         proposal = super().compare(origin, result, options, batch)
         if options.mode == "changes" or proposal.conflicts:
             return proposal
@@ -51,6 +52,14 @@ class GitTarget(TreeSandbox):
         if options.mode == "commit":
             raise ApplyRefused(problem, "agents plan apply PLAN --as changes")
         return proposal
+
+    def _require_unlocked(self) -> None:
+        lock = f"{self.repository.git_dir}/index.lock"
+        if os.path.exists(lock):
+            raise ApplyRefused(
+                f"another git command is at work: {lock} exists",
+                "wait for it; if none is running, remove that file",
+            )
 
     def _require_same_branch(self) -> None:
         _, branch = self.repository.head()
@@ -231,11 +240,12 @@ class GitTarget(TreeSandbox):
     def _old_index(self, ops: tuple[Op, ...]) -> bytes:
         """The same paths as the user's index has them now, to put them back."""
         zero = "0" * (40 if self.repository.object_format == "sha1" else 64)
-        wanted = {op.path for op in ops}
+        wanted = sorted({op.path for op in ops})
         listed = self.repository.git("ls-files", "--stage", "-z").split(b"\0")
-        old = [line for line in listed if line.split(b"\t", 1)[-1] in wanted and line]
+        paths = set(wanted)
+        old = [line for line in listed if line.split(b"\t", 1)[-1] in paths and line]
         known = {line.split(b"\t", 1)[1] for line in old}
-        gone = [f"0 {zero}\t".encode() + path for path in wanted - known]
+        gone = [f"0 {zero}\t".encode() + path for path in wanted if path not in known]
         return b"".join(line + b"\0" for line in old + gone)
 
     def _commit(
@@ -296,12 +306,14 @@ class GitTarget(TreeSandbox):
             ) from error
 
     def undo_apply(self, staged: dict[str, Any]) -> None:
-        if staged["mode"] != "changes" and staged["commit"]:
-            if self._ref(staged["ref"]) == staged["commit"]:
-                self._move_ref(staged["ref"], staged["old"], staged["commit"])
-            if staged["mode"] == "commit" and os.path.isdir(staged["staging"]):
-                self._update_index(staged["old_index"])
+        committed = staged["mode"] != "changes" and staged["commit"]
+        if committed and self._ref(staged["ref"]) == staged["commit"]:
+            self._move_ref(staged["ref"], staged["old"], staged["commit"])
         super().undo_apply(staged)
+        if committed and staged["mode"] == "commit":
+            ops = msgspec.convert(staged["ops"], tuple[Op, ...])
+            if self._old_index(ops).hex() != staged["old_index"]:
+                self._update_index(staged["old_index"])
 
     def applied(self, staged: dict[str, Any]) -> Applied:
         done = super().applied(staged)

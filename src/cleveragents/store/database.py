@@ -8,7 +8,6 @@ import os
 import sqlite3
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from importlib import resources
 from typing import Any
 
 from cleveragents.content import fsio
@@ -76,7 +75,8 @@ def stored_revision(connection: sqlite3.Connection) -> str | None:
 
 
 def schema() -> str:
-    return resources.files("cleveragents.store").joinpath("schema.sql").read_text("utf-8")
+    with open(os.path.join(os.path.dirname(__file__), "schema.sql"), encoding="utf-8") as found:
+        return found.read()
 
 
 def _create(connection: sqlite3.Connection) -> None:
