@@ -22,7 +22,7 @@ from cleveragents.errors import (
 from cleveragents.executor import call_context
 from cleveragents.ids import new_id
 from cleveragents.journal import JournalEntry, Operation
-from cleveragents.leases import hold
+from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_appliable, require_not_final
 from cleveragents.making import remove_sandboxes
 from cleveragents.plan import Failure, Phase, Plan, State
@@ -78,14 +78,13 @@ def apply(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
     """Apply; a plan that is applied already gives its first result again."""
     if plan.result is not None:
         return plan.result
-    with hold(ctx.store, plan.plan_id, "plan apply", ctx.now) as lease:
-        session = Session(ctx.store, ctx.store.plans.get(plan.plan_id), lease, ctx.now)
+    with working_on(ctx.store, plan.plan_id, "plan apply", ctx.now) as session:
         if session.plan.result is not None:
             return session.plan.result
         require_not_final(session.plan, "applied")
         require_appliable(session.plan)
         entry = session.opened(Operation.APPLY)
-        with ctx.store.transaction(lease):
+        with ctx.store.transaction(session.lease):
             ctx.store.journal.put(entry)
             session.write(phase=Phase.APPLY, state=State.PROCESSING, error=None)
         try:

@@ -130,7 +130,7 @@ class CheckpointService:
                     group = self._add(
                         trigger, session, head, rows, decision_id, step, label, reason
                     )
-                    self._prune(session)
+                    self._prune(session, head)
         for learned in batch.after_commit:
             learned()
         return group
@@ -285,7 +285,7 @@ class CheckpointService:
                 prepare=lambda now: staged.append(
                     self._manager.stage(plan_id, now, targets, staging)
                 ),
-                also=lambda _before, _now: self._store.intents.put(intent),
+                also=lambda _before, _now: self._store.intents.replace(intent),
             )
         except BaseException:
             fsio.remove_tree(staging)
@@ -335,14 +335,17 @@ class CheckpointService:
                     f"checkpoint {row.checkpoint_id} has lost its content", "agents check"
                 )
 
-    def _prune(self, session: Session) -> None:
+    def _prune(self, session: Session, before: CheckpointGroup | None) -> None:
+        """Keep to the limit; the group that was newest until now may be needed to go back to."""
         policy = policy_of(session.spec.policy, self._settings)
         if (
             policy.max_bytes is None
             and self._store.checkpoints.count(session.plan.plan_id) <= policy.max_checkpoints
         ):
             return
-        self.drop(session, self.verdicts(session))
+        verdicts = self.verdicts(session)
+        safe = before.group_id if before else None
+        self.drop(session, tuple(v for v in verdicts if v.group_id != safe))
 
     def verdicts(self, session: Session) -> tuple[Verdict, ...]:
         """What retention says of each group."""

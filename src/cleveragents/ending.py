@@ -3,21 +3,21 @@
 from cleveragents.context import Context
 from cleveragents.errors import SandboxError, UnappliedWork
 from cleveragents.journal import Operation
-from cleveragents.leases import hold
+from cleveragents.leases import hold, working_on
 from cleveragents.lifecycle import require_not_final
 from cleveragents.making import remove_sandboxes
 from cleveragents.plan import Plan, State
 from cleveragents.rollback import changes_since
-from cleveragents.session import Session
 
 
 def cancel(ctx: Context, plan: Plan) -> Plan:
     """End a plan without applying it; sandbox and groups stay unless configured otherwise."""
-    with hold(ctx.store, plan.plan_id, "plan cancel", ctx.now) as lease:
-        session = Session(ctx.store, ctx.store.plans.get(plan.plan_id), lease, ctx.now)
+    with working_on(
+        ctx.store, plan.plan_id, "plan cancel", ctx.now, whatever_waits=True
+    ) as session:
         require_not_final(session.plan, "cancelled")
         entry = session.opened(Operation.CANCEL)
-        with ctx.store.transaction(lease):
+        with ctx.store.transaction(session.lease):
             session.write(state=State.CANCELLED)
             ctx.store.journal.put(session.closed(entry))
         if ctx.settings.sandbox_cleanup == "on_terminal":

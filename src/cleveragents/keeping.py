@@ -48,6 +48,9 @@ def verdicts_on(
 def reachable_groups(store: Store, plan: Plan) -> set[str | None]:
     """Where the plan stands, what undo and redo can come back to, and a failed state kept."""
     found = {plan.head_group_id, plan.error.group_id if plan.error else None}
+    for intent in store.intents.all():
+        if intent.plan_id == plan.plan_id and intent.kind == "restore":
+            found.add(intent.body["group_id"])
     for entry in store.journal.last(plan.plan_id, REACH):
         found |= {entry.before.group_id, entry.after.group_id if entry.after else None}
     return found

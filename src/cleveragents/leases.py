@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from cleveragents.errors import PlanBusy
+from cleveragents.errors import NotAllowed, PlanBusy
+from cleveragents.session import Session
 from cleveragents.store import Lease, Store
 
 ELSEWHERE = timedelta(minutes=10)
@@ -53,6 +54,25 @@ def hold(store: Store, plan_id: str, verb: str, now: Callable[[], str]) -> Gener
         yield lease
     finally:
         _release(store, lease)
+
+
+@contextmanager
+def working_on(
+    store: Store, plan_id: str, verb: str, now: Callable[[], str], *, whatever_waits: bool = False
+) -> Generator[Session]:
+    """Hold a plan and work on it; an operation that could not be finished comes first."""
+    with hold(store, plan_id, verb, now) as lease:
+        waiting = [
+            intent
+            for intent in store.intents.all()
+            if intent.plan_id == plan_id and not (whatever_waits and intent.kind == "restore")
+        ]
+        if waiting:
+            raise NotAllowed(
+                f"plan {plan_id} has an interrupted {waiting[0].kind} that could not be finished",
+                "agents plan list tells why; a rollback to another checkpoint replaces a restore",
+            )
+        yield Session(store, store.plans.get(plan_id), lease, now)
 
 
 def _acquire(store: Store, plan_id: str, verb: str, now: str) -> Lease:

@@ -4,7 +4,7 @@ from cleveragents.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed
 from cleveragents.journal import Operation
-from cleveragents.leases import hold
+from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_not_final
 from cleveragents.plan import Plan
 from cleveragents.retention import Verdict
@@ -34,11 +34,10 @@ def preview_prune(ctx: Context, plan: Plan) -> tuple[Verdict, ...]:
 
 
 def prune_plan(ctx: Context, plan: Plan) -> tuple[Verdict, ...]:
-    with hold(ctx.store, plan.plan_id, "plan prune", ctx.now) as lease:
-        session = Session(ctx.store, ctx.store.plans.get(plan.plan_id), lease, ctx.now)
+    with working_on(ctx.store, plan.plan_id, "plan prune", ctx.now) as session:
         entry = session.opened(Operation.PRUNE)
         verdicts = ctx.checkpoints.prune_checkpoints(session)
-        with ctx.store.transaction(lease):
+        with ctx.store.transaction(session.lease):
             dropped = sum(not v.keep for v in verdicts)
             ctx.store.journal.put(session.closed(entry, dropped=dropped))
         return verdicts
@@ -48,8 +47,7 @@ def create_manual(ctx: Context, plan: Plan, label: str | None) -> CheckpointGrou
     """`plan checkpoint create`: always a group, for somebody asked for one."""
     require_not_final(plan, "checkpointed")
     require_rollback(plan)
-    with hold(ctx.store, plan.plan_id, "plan checkpoint create", ctx.now) as lease:
-        session = Session(ctx.store, ctx.store.plans.get(plan.plan_id), lease, ctx.now)
+    with working_on(ctx.store, plan.plan_id, "plan checkpoint create", ctx.now) as session:
         if session.plan.head_group_id is None:
             raise NotAllowed(
                 f"plan {plan.name!r} has no sandbox yet", f"agents plan execute {plan.plan_id}"
@@ -61,8 +59,7 @@ def create_manual(ctx: Context, plan: Plan, label: str | None) -> CheckpointGrou
 
 def delete_group(ctx: Context, plan: Plan, group: CheckpointGroup) -> None:
     """Drop one group, unless something still stands on it."""
-    with hold(ctx.store, plan.plan_id, "plan checkpoint delete", ctx.now) as lease:
-        session = Session(ctx.store, ctx.store.plans.get(plan.plan_id), lease, ctx.now)
+    with working_on(ctx.store, plan.plan_id, "plan checkpoint delete", ctx.now) as session:
         reasons = {v.group_id: v.reason for v in ctx.checkpoints.verdicts(session)}
         fixed = ("first", "newest", "pre_apply", "undo can reach it", "pinned")
         if reasons[group.group_id] in fixed:
@@ -70,5 +67,5 @@ def delete_group(ctx: Context, plan: Plan, group: CheckpointGroup) -> None:
                 f"group {group.group_id} stays: {reasons[group.group_id]}",
                 f"agents plan prune {plan.plan_id} --dry-run",
             )
-        with ctx.store.transaction(lease):
+        with ctx.store.transaction(session.lease):
             ctx.manager.delete_checkpoint(plan.plan_id, [group.group_id], ctx.now())

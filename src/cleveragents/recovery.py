@@ -2,7 +2,7 @@
 
 from cleveragents.apply import finish_apply
 from cleveragents.context import Context
-from cleveragents.errors import AgentsError, PlanBusy
+from cleveragents.errors import PlanBusy
 from cleveragents.journal import EntryState
 from cleveragents.leases import hold, holder
 from cleveragents.plan import Failure, Phase, State
@@ -35,7 +35,7 @@ def _recover_intent(ctx: Context, intent: Intent) -> list[str]:
             return [f"plan {plan.name!r}: an interrupted {intent.kind} was finished"]
     except PlanBusy:
         return []
-    except (AgentsError, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - one plan's trouble must not stop the others
         return [f"plan {intent.plan_id}: an interrupted {intent.kind} waits: {error}"]
 
 

@@ -8,7 +8,7 @@ from cleveragents.checkpoint import CheckpointType
 from cleveragents.context import Context
 from cleveragents.executor import PlanExecutor
 from cleveragents.journal import Operation
-from cleveragents.leases import hold
+from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_not_final
 from cleveragents.plan import Phase, Plan, State, StepState
 from cleveragents.resource import Change
@@ -38,8 +38,7 @@ def execute_plan(
     ctx: Context, plan_id: str, *, verb: str = "plan execute", discard_edits: bool = False
 ) -> Resumption:
     """Run what is not done yet; returns when the plan is complete or has failed."""
-    with hold(ctx.store, plan_id, verb, ctx.now) as lease:
-        session = Session(ctx.store, ctx.store.plans.get(plan_id), lease, ctx.now)
+    with working_on(ctx.store, plan_id, verb, ctx.now) as session:
         require_not_final(session.plan, "executed")
         executor = PlanExecutor(ctx, session)
         started = session.plan.head_group_id is not None

@@ -9,12 +9,11 @@ from cleveragents.context import Context
 from cleveragents.decision import Decision, DecisionState
 from cleveragents.errors import RollbackDisabled
 from cleveragents.journal import Operation
-from cleveragents.leases import hold
+from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_not_final
 from cleveragents.plan import Phase, Plan, State, Step, StepState
 from cleveragents.resource import Change
 from cleveragents.restoring import Restoration
-from cleveragents.session import Session
 from cleveragents.snapshots import States
 from cleveragents.store import Store, View
 
@@ -110,8 +109,9 @@ def preview(ctx: Context, plan: Plan, group: CheckpointGroup) -> RollbackResult:
 
 
 def rollback(ctx: Context, plan: Plan, group: CheckpointGroup) -> RollbackResult:
-    with hold(ctx.store, plan.plan_id, "plan rollback", ctx.now) as lease:
-        session = Session(ctx.store, ctx.store.plans.get(plan.plan_id), lease, ctx.now)
+    with working_on(
+        ctx.store, plan.plan_id, "plan rollback", ctx.now, whatever_waits=True
+    ) as session:
         require_rollback(session.plan)
         ctx.checkpoints.require_readable(group)
         entry = session.opened(Operation.ROLLBACK, to=group.group_id)

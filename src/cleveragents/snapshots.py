@@ -71,7 +71,7 @@ class CheckpointManager:
             current[rid].switch(one, f"{staged.directory}/{rid}")
         with self.packs.looking() as batch:
             for rid, target in targets.items():
-                found = current[rid].capture(batch, None)
+                found = current[rid].capture(batch, None, strict=False)
                 if found.state_hash != target.state_hash:
                     raise CheckpointFailed(
                         f"sandbox {current[rid].place.path} is not what its checkpoint says:"

@@ -6,7 +6,7 @@ from cleveragents.checkpoint import RollbackResult
 from cleveragents.context import Context
 from cleveragents.errors import NothingToUndo
 from cleveragents.journal import JournalEntry, Moment, Operation, undo_stack
-from cleveragents.leases import hold
+from cleveragents.leases import working_on
 from cleveragents.names import find_group
 from cleveragents.plan import Plan, State
 from cleveragents.resume import adopt_edits
@@ -31,8 +31,7 @@ def redo(ctx: Context, plan: Plan) -> Undone:
 
 
 def _travel(ctx: Context, plan: Plan, way: Operation) -> Undone:
-    with hold(ctx.store, plan.plan_id, f"plan {way}", ctx.now) as lease:
-        session = Session(ctx.store, ctx.store.plans.get(plan.plan_id), lease, ctx.now)
+    with working_on(ctx.store, plan.plan_id, f"plan {way}", ctx.now) as session:
         require_rollback(session.plan)
         _keep_edits(ctx, session, way)
         entry = _next_entry(ctx, session.plan, way)

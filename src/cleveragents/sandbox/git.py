@@ -39,7 +39,6 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         "GIT_NO_REPLACE_OBJECTS": "1",
         "GIT_NO_LAZY_FETCH": "1",
         "GIT_EDITOR": "false",
-        "GIT_LITERAL_PATHSPECS": "1",
         **(extra or {}),
     }
 

@@ -152,7 +152,8 @@ class GitWorktree(GitTarget, TreeSandbox):
             return frozenset(private)
         with tempfile.TemporaryDirectory(prefix="cleveragents-") as scratch:
             self._write_ignore_rules(asked, state, scratch)
-            lines = [c.path + (b"/" if _is_directory(c) else b"") for c in asked]
+            # "./" keeps names that look like pathspec magic from being read as such.
+            lines = [b"./" + c.path + (b"/" if _is_directory(c) else b"") for c in asked]
             excludes = git.user_config(self.repository.top, "--path", "--get", "core.excludesFile")
             found = git.run(
                 f"--git-dir={self.repository.git_dir}",
@@ -166,7 +167,7 @@ class GitWorktree(GitTarget, TreeSandbox):
                 stdin=b"\0".join(lines),
                 accept=(0, 1),
             )
-        return frozenset(private | {path.rstrip(b"/") for path in found.split(b"\0") if path})
+        return frozenset(private | {path[2:].rstrip(b"/") for path in found.split(b"\0") if path})
 
     def _write_ignore_rules(
         self, changes: list[Change], state: SandboxCheckpoint, scratch: str

@@ -7,7 +7,9 @@ and written through SQLite itself, so that open connections see what happens.
 
 import os
 import sqlite3
-from collections.abc import Generator, Iterator
+import stat
+import time
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -28,6 +30,7 @@ from cleveragents.sandbox.protocol import (
 )
 
 ABSENT = b"absent"
+BUSY_SECONDS = 5.0
 SIDES = ("-wal", "-shm", "-journal")
 _VOLATILE = ((18, 20), (24, 28), (40, 44), (92, 100))
 """Header fields SQLite changes by itself: journal mode, change counter, schema cookie, version."""
@@ -62,10 +65,10 @@ class SqliteSnapshot:
         self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True
     ) -> SandboxCheckpoint:
         before = batch.added_bytes
-        if not os.path.exists(self._file):
+        if not _is_regular(self._file):
             if strict:
                 raise CheckpointFailed(
-                    f"a tool removed the database {self._file}",
+                    f"a tool removed the database {self._file}, or put something else there",
                     "empty it with SQL instead",
                 )
             return self._state(ABSENT, ABSENT.decode(), 0, 0)
@@ -105,7 +108,7 @@ class SqliteSnapshot:
         return {"image": True}
 
     def _mode(self) -> int:
-        there = self._file if os.path.exists(self._file) else self._live
+        there = self._file if _is_regular(self._file) else self._live
         return os.stat(there).st_mode & 0o777
 
     def _write_image(self, state: SandboxCheckpoint, directory: str, mode: int = 0o600) -> None:
@@ -117,16 +120,25 @@ class SqliteSnapshot:
     def switch(self, staged: dict[str, Any], staging: str) -> None:
         image = f"{staging}/image"
         if staged.get("absent"):
-            for side in ("", *SIDES):
+            for side in SIDES:
                 fsio.unlink_if_there(self._file + side)
+            self._clear()
         if not staged["image"] or not os.path.exists(image):
             return
         # A stale -wal or -journal beside the new file would silently undo the restore.
         for side in SIDES:
             fsio.unlink_if_there(self._file + side)
+        self._clear()
         fsio.point("rename")
         os.rename(image, self._file)
         fsio.sync_dir(self.place.root)
+
+    def _clear(self) -> None:
+        """Whatever a tool put in the file's place; a file itself is replaced by the rename."""
+        if os.path.isdir(self._file) and not os.path.islink(self._file):
+            fsio.remove_tree(self._file)
+        elif not _is_regular(self._file):
+            fsio.unlink_if_there(self._file)
 
     def export(self, state: SandboxCheckpoint, paths: frozenset[bytes], target: str) -> None:
         with fsio.directory(target) as fd:
@@ -245,7 +257,7 @@ def _raw(path: str) -> Generator[int]:
             yield fd
             return
     except CheckpointFailed:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         yield fd
     finally:
@@ -302,7 +314,7 @@ def _backup(source: str, target: str) -> None:
         ):
             live.execute("PRAGMA trusted_schema=OFF")
             copy.execute("PRAGMA synchronous=OFF")
-            live.backup(copy)
+            live.backup(copy, progress=_patience())
     except sqlite3.Error as error:
         fsio.unlink_if_there(target)
         raise SandboxError(f"the SQLite database cannot be copied: {error}") from error
@@ -316,11 +328,29 @@ def copy_into_live(image: str, live: str) -> None:
             closing(sqlite3.connect(live, timeout=5)) as target,
         ):
             target.execute("PRAGMA synchronous=FULL")
-            new.backup(target, pages=-1)
+            new.backup(target, pages=-1, progress=_patience())
     except sqlite3.Error as error:
         raise ApplyRefused(
             f"{live} cannot be written: {error}", "end what is using it, then apply again"
         ) from error
+
+
+def _patience() -> Callable[[int, int, int], None]:
+    """Ends a backup that finds the database locked: left alone it would try for ever."""
+    deadline = time.monotonic() + BUSY_SECONDS
+
+    def look(status: int, _remaining: int, _total: int) -> None:
+        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() > deadline:
+            raise sqlite3.OperationalError("the database is in use by another process")
+
+    return look
+
+
+def _is_regular(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
 
 
 def _sync_file(path: str) -> None:

@@ -118,6 +118,13 @@ class IntentRepository:
     def put(self, intent: Intent) -> None:
         self._db.execute(INTENTS.upsert, INTENTS.row(intent))
 
+    def replace(self, intent: Intent) -> None:
+        """Put it down in place of any restore of the same plan that still waits."""
+        self._db.execute(
+            "DELETE FROM intents WHERE plan_id = ? AND kind = 'restore'", (intent.plan_id,)
+        )
+        self.put(intent)
+
     def all(self) -> list[Intent]:
         return INTENTS.select(self._db, "ORDER BY intent_id")
 
