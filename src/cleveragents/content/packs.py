@@ -73,6 +73,8 @@ class Packs:
         self._readers: dict[str, int] = {}
         self._writer: _Writer | None = None
         self._batches: list[Batch] = []
+        self._full: list[int] = []
+        """Locks on full packs, held until the batch that filled them is committed."""
 
     def get(self, key: bytes) -> bytes:
         """The content, checked against its key; what an open batch holds counts as there."""
@@ -122,6 +124,7 @@ class Packs:
             yield batch
         finally:
             self._batches.remove(batch)
+            self._let_go()
 
     def append(self, records: list[tuple[bytes, bytes]]) -> list[tuple[bytes, Location]]:
         """Write records behind the current pack; durable only after `sync`."""
@@ -129,9 +132,24 @@ class Packs:
         self._require_room(size)
         if self._writer is None or self._writer.full:
             self.sync()
-            self._close_writer()
+            if self._writer is not None:
+                self._full.append(self._writer.fd)
             self._writer = _open_writer(self.directory)
-        return self._writer.append(records)
+        try:
+            return self._writer.append(records)
+        except OSError as error:
+            # Where the pack ends is no longer known; a torn tail is harmless, a wrong offset not.
+            self._close_writer()
+            raise StoreError(
+                f"content could not be written: {error.strerror}",
+                "agents gc --grace 0s frees what no plan refers to",
+            ) from error
+
+    def _let_go(self) -> None:
+        if not self._batches:
+            for fd in self._full:
+                os.close(fd)
+            self._full.clear()
 
     def _require_room(self, size: int) -> None:
         free = fsio.free_bytes(self.directory) - RESERVE
@@ -181,6 +199,7 @@ class Packs:
 
     def close(self) -> None:
         self._close_writer()
+        self._let_go()
         for fd in self._readers.values():
             os.close(fd)
         self._readers.clear()

@@ -14,6 +14,7 @@ from cleveragents.content import fsio, trees
 from cleveragents.content.files import write_content
 from cleveragents.content.packs import GIT, Batch
 from cleveragents.content.trees import EntryKind, Tree
+from cleveragents.errors import SandboxError
 from cleveragents.resource import Carry, Change
 from cleveragents.sandbox import git
 from cleveragents.sandbox.git_apply import GitTarget
@@ -147,27 +148,52 @@ class GitWorktree(GitTarget, TreeSandbox):
     def ignored(self, changes: tuple[Change, ...], state: SandboxCheckpoint) -> frozenset[bytes]:
         """Paths in the private git directory, and new ones that the ignore rules name."""
         private = {c.path for c in changes if c.path.split(b"/")[0] == b".git"}
-        asked = [c for c in changes if c.path not in private and c.path not in self.base()]
+        asked = [c for c in changes if c.path not in private and not self._tracked(c)]
         if not asked:
             return frozenset(private)
         with tempfile.TemporaryDirectory(prefix="cleveragents-") as scratch:
-            self._write_ignore_rules(asked, state, scratch)
+            os.mkdir(f"{scratch}/rules")
+            self._write_ignore_rules(asked, state, f"{scratch}/rules")
+            git.run("init", "-q", "--bare", "--template=", f"{scratch}/git")
             # "./" keeps names that look like pathspec magic from being read as such.
             lines = [b"./" + c.path + (b"/" if _is_directory(c) else b"") for c in asked]
-            excludes = git.user_config(self.repository.top, "--path", "--get", "core.excludesFile")
+            excludes = self._user_rules(f"{scratch}/excludes")
             found = git.run(
-                f"--git-dir={self.repository.git_dir}",
-                f"--work-tree={scratch}",
-                *(("-c", f"core.excludesFile={excludes[0]}") if excludes else ()),
+                f"--git-dir={scratch}/git",
+                f"--work-tree={scratch}/rules",
+                "-c",
+                f"core.excludesFile={excludes}",
                 "check-ignore",
                 "--no-index",
                 "--stdin",
                 "-z",
-                cwd=scratch,
+                cwd=f"{scratch}/rules",
                 stdin=b"\0".join(lines),
                 accept=(0, 1),
             )
         return frozenset(private | {path[2:].rstrip(b"/") for path in found.split(b"\0") if path})
+
+    def _tracked(self, change: Change) -> bool:
+        """In the base commit; if that is gone, what was borrowed from it still tells."""
+        if os.path.exists(f"{self.place.resource.path}/.git"):
+            try:
+                return change.path in self.base()
+            except SandboxError:
+                pass
+        return any(f":{GIT.decode()}" in text for text in (change.before, change.after))
+
+    def _user_rules(self, target: str) -> str:
+        """The user's own rules, global and of the repository, as one file."""
+        top, paths = self.place.resource.path, list[str]()
+        if os.path.exists(f"{top}/.git"):
+            paths = git.user_config(top, "--path", "--get", "core.excludesFile")
+            paths.append(f"{self.repository.common_dir}/info/exclude")
+        with open(target, "wb") as rules:
+            for path in paths:
+                if os.path.isfile(path):
+                    with open(path, "rb") as found:
+                        rules.write(found.read() + b"\n")
+        return target
 
     def _write_ignore_rules(
         self, changes: list[Change], state: SandboxCheckpoint, scratch: str
