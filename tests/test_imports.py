@@ -47,7 +47,7 @@ EXCEPT = {
     "config": BY_LAYER["rules"],
     "render": members("nouns", "rules", "verbs"),
     "demo": members("nouns", "rules", "verbs") | {"workspace", "config"},
-    "cli": members("nouns", "rules", "verbs", "edges") | {"planfile"},
+    "cli": members("nouns", "rules", "verbs", "edges"),
 }
 
 

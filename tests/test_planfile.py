@@ -15,10 +15,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cleveragents import planyaml
 from cleveragents.errors import PlanFileError, UsageError
 from cleveragents.plan import OnFailure
 from cleveragents.planfile import DEFAULT_KINDS, parse_plan, read_plan_file
+from cleveragents.planfile import reading as planyaml
 from cleveragents.planspec import ActorSpec, ApplyAs, DecisionSpec, KeepSpec, PlanSpec
 from cleveragents.resource import Carry
 
@@ -160,7 +160,8 @@ def test_a_relative_plan_file_starts_paths_at_its_own_folder(
 
 def test_a_byte_order_mark_is_no_part_of_the_plan(folder: Path) -> None:
     (folder / "plan.yaml").write_bytes(b"\xef\xbb\xbf" + EXAMPLE.encode())
-    assert read_plan_file(str(folder / "plan.yaml"))[0].name == "rename-endpoint"
+    plan, text = read_plan_file(str(folder / "plan.yaml"))
+    assert (plan.name, text) == ("rename-endpoint", EXAMPLE)
 
 
 def test_reading_the_module_does_not_import_yaml() -> None:

@@ -99,7 +99,7 @@ class PlanHandle:
 class Workspace:
     """A store with everything that works on it."""
 
-    def __init__(self, ctx: Context, recovered: tuple[str, ...]) -> None:
+    def __init__(self, ctx: Context, recovered: tuple[str, ...] = ()) -> None:
         self.ctx = ctx
         self.recovered = recovered
         """What was left unfinished by an earlier process, and what became of it."""

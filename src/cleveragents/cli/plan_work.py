@@ -1,6 +1,5 @@
 """Commands that change a plan: each parses, calls one verb, and renders what it returned."""
 
-import os
 from typing import Any
 
 import click
@@ -14,6 +13,7 @@ from cleveragents.context import Context
 from cleveragents.names import find_group
 from cleveragents.plan import Plan, State
 from cleveragents.render import Block, Panel, Reply, Table, Text
+from cleveragents.workspace import Workspace
 
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 dry_option = click.option("--dry-run", is_flag=True, help="Show what would happen; do nothing.")
@@ -42,23 +42,15 @@ def plan_reply(
     )
 
 
-def take_in(ctx: Context, file: str) -> Plan:
-    from cleveragents.planfile import read_plan_file
-    from cleveragents.preflight import preflight
-    from cleveragents.sandbox.registry import kinds
-    from cleveragents.use import use_plan
-
-    spec, text = read_plan_file(file, kinds())
-    preflight(ctx, spec, file)
-    path = os.path.abspath(file)
-    return use_plan(ctx, spec, source_path=path, source_text=text, plan_dir=os.path.dirname(path))
+def take_in(ctx: Context, file: str) -> str:
+    return Workspace(ctx).use(file).plan_id
 
 
 @command("plan use")
 @click.argument("file")
 def use(ctx: Context, asked: Asked, file: str) -> Reply:
     """Take a plan file into the store; nothing runs yet."""
-    return plan_reply(ctx, take_in(ctx, file).plan_id)
+    return plan_reply(ctx, take_in(ctx, file))
 
 
 @command("plan run")
@@ -67,9 +59,9 @@ def run(ctx: Context, asked: Asked, file: str) -> Reply:
     """Use a plan file and execute it: the main job."""
     from cleveragents.resume import execute_plan
 
-    plan = take_in(ctx, file)
-    execute_plan(ctx, plan.plan_id, verb="plan run")
-    return plan_reply(ctx, plan.plan_id)
+    plan_id = take_in(ctx, file)
+    execute_plan(ctx, plan_id, verb="plan run")
+    return plan_reply(ctx, plan_id)
 
 
 @command("run", context_settings={"ignore_unknown_options": True})
@@ -81,13 +73,11 @@ def run_command(
 ) -> Reply:
     """Run one command in a sandbox of where you stand, as a plan of one step."""
     from cleveragents.oneshot import one_step_plan
-    from cleveragents.preflight import preflight
     from cleveragents.resume import execute_plan
-    from cleveragents.use import use_plan
 
     spec = one_step_plan(path, argv, name)
-    preflight(ctx, spec, "agents run")
-    plan = use_plan(ctx, spec, source_path="", source_text="", plan_dir=spec.resources[0].path)
+    folder = spec.resources[0].path
+    plan = Workspace(ctx).use_spec(spec, source="agents run", folder=folder)
     execute_plan(ctx, plan.plan_id, verb="run")
     reply = plan_reply(ctx, plan.plan_id)
     calls = ctx.store.calls.of_plan(plan.plan_id)

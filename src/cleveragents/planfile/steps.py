@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from cleveragents.plan import OnFailure
-from cleveragents.plannode import Fields, Node, Problems, data_of, suggest
+from cleveragents.planfile.node import Fields, Node, Problems, data_of, suggest
 from cleveragents.planspec import DecisionSpec, StepSpec, SubplanSpec
 from cleveragents.tool import ToolSpec
 from cleveragents.tools.builtin import BUILTINS, check_inputs, inputs_of

@@ -1,6 +1,6 @@
 """Reading a plan file: text to a `PlanSpec`, or one error that names everything wrong with it.
 
-The sections with rules of their own are next door: `planresources`, `plansteps`; `plannode` reads
+The sections with rules of their own are next door: `resources`, `steps`; `node` reads
 one mapping, `planyaml` the YAML.
 """
 
@@ -10,8 +10,9 @@ from collections.abc import Mapping
 
 from cleveragents.errors import ConfigError, PlanFileError, UsageError
 from cleveragents.plan import OnFailure
-from cleveragents.plannode import Fields, Node, Problems, kind_of
-from cleveragents.planresources import DEFAULT_KINDS, ResourceReader
+from cleveragents.planfile.node import Fields, Node, Problems, kind_of
+from cleveragents.planfile.resources import DEFAULT_KINDS, ResourceReader
+from cleveragents.planfile.steps import SUBPLAN, StepReader
 from cleveragents.planspec import (
     ActorSpec,
     ApplyAs,
@@ -23,7 +24,6 @@ from cleveragents.planspec import (
     StepSpec,
     ValidateSpec,
 )
-from cleveragents.plansteps import SUBPLAN, StepReader
 from cleveragents.settings import BY_NAME
 from cleveragents.tool import DEFAULT_TIMEOUT, ToolSpec
 from cleveragents.tools.builtin import BUILTINS
@@ -70,7 +70,7 @@ def parse_plan(
     environ: Mapping[str, str] = os.environ,
 ) -> PlanSpec:
     """The plan in `text`; `source` is the file's name in errors, `base_dir` its folder."""
-    from cleveragents.planyaml import read_yaml
+    from cleveragents.planfile.reading import read_yaml
 
     problems = Problems(source)
     root = read_yaml(text, problems)

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Mapping
 from itertools import combinations
 
-from cleveragents.plannode import Fields, Node, Problems, suggest
+from cleveragents.planfile.node import Fields, Node, Problems, suggest
 from cleveragents.planspec import ResourceSpec
 from cleveragents.resource import Carry, Kind
 

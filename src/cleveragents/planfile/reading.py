@@ -12,7 +12,7 @@ import yaml
 from yaml.constructor import SafeConstructor
 from yaml.reader import Reader
 
-from cleveragents.plannode import Node, Problems
+from cleveragents.planfile.node import Node, Problems
 
 MAX_NODES = 1_000_000
 MAX_DEPTH = 100

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import msgspec
 
-from cleveragents import tomledit
-from cleveragents.configvalue import FLAG, Given, absolute, texts_of, user_home, value_of
+from cleveragents.config import tomledit
+from cleveragents.config.value import FLAG, Given, absolute, texts_of, user_home, value_of
 from cleveragents.errors import ConfigError, NotFound
 from cleveragents.settings import BY_NAME, KEYS, Key, Settings, shown
 from cleveragents.triggers import nearest

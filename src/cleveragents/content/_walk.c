@@ -1,0 +1,294 @@
+/* A tree's stat data, one blob per directory, read by two threads.
+ *
+ * walk(root_fd, prune_names, prune_paths) -> list of (path, blob | errno)
+ *
+ * blob: u64 newest time stamp in it, then per entry sorted by name
+ *       u16 length, name, u64 inode, size, mtime_ns, ctime_ns, mode | nlink << 32
+ *
+ * `walker.py` has the same in Python; one test feeds both the same trees.
+ */
+#define _GNU_SOURCE
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define THREADS 2
+#define FIELDS 5
+
+typedef struct { char *name; size_t length; uint64_t field[FIELDS]; int is_dir; } Entry;
+typedef struct { char *path; char *blob; size_t size; int error; } Result;
+typedef struct { char **items; size_t count, room; } Stack;
+
+typedef struct {
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    int root, busy, failed;
+    dev_t device;
+    Stack todo;
+    Result *results;
+    size_t count, room;
+    const char **names, **paths;
+    size_t name_count, path_count;
+} Walk;
+
+static int push(Stack *stack, char *item) {
+    if (stack->count == stack->room) {
+        size_t room = stack->room ? stack->room * 2 : 256;
+        char **items = realloc(stack->items, room * sizeof *items);
+        if (!items) return -1;
+        stack->items = items;
+        stack->room = room;
+    }
+    stack->items[stack->count++] = item;
+    return 0;
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(((const Entry *)a)->name, ((const Entry *)b)->name);
+}
+
+static int pruned(const Walk *walk, const char *name, const char *path) {
+    for (size_t n = 0; n < walk->name_count; n++)
+        if (!strcmp(walk->names[n], name)) return 1;
+    for (size_t n = 0; n < walk->path_count; n++)
+        if (!strcmp(walk->paths[n], path)) return 1;
+    return 0;
+}
+
+/* Step by step, so that no symlink is followed and no path is too long. */
+static int open_below(int root, const char *path) {
+    int fd = openat(root, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    char part[NAME_MAX + 1];
+    while (fd >= 0 && *path) {
+        size_t length = strcspn(path, "/");
+        if (length > NAME_MAX) { close(fd); errno = ENAMETOOLONG; return -1; }
+        memcpy(part, path, length);
+        part[length] = 0;
+        int below = openat(fd, part, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        int saved = errno;
+        close(fd);
+        errno = saved;
+        fd = below;
+        path += length + (path[length] == '/');
+    }
+    return fd;
+}
+
+static char *joined(const char *prefix, const char *name) {
+    size_t a = strlen(prefix), b = strlen(name);
+    char *path = malloc(a + b + 2);
+    if (!path) return NULL;
+    memcpy(path, prefix, a);
+    if (a) path[a++] = '/';
+    memcpy(path + a, name, b + 1);
+    return path;
+}
+
+static int add_result(Walk *walk, Result result) {
+    if (walk->count == walk->room) {
+        size_t room = walk->room ? walk->room * 2 : 1024;
+        Result *results = realloc(walk->results, room * sizeof *results);
+        if (!results) return -1;
+        walk->results = results;
+        walk->room = room;
+    }
+    walk->results[walk->count++] = result;
+    return 0;
+}
+
+static char *pack(Entry *entries, size_t count, size_t *size) {
+    uint64_t newest = 0;
+    *size = 8;
+    for (size_t n = 0; n < count; n++) *size += 2 + entries[n].length + 8 * FIELDS;
+    char *blob = malloc(*size), *at = blob ? blob + 8 : NULL;
+    for (size_t n = 0; blob && n < count; n++) {
+        uint16_t length = (uint16_t)entries[n].length;
+        for (int f = 2; f < 4; f++)
+            if (entries[n].field[f] > newest) newest = entries[n].field[f];
+        memcpy(at, &length, 2);
+        memcpy(at + 2, entries[n].name, length);
+        memcpy(at + 2 + length, entries[n].field, 8 * FIELDS);
+        at += 2 + length + 8 * FIELDS;
+    }
+    if (blob) memcpy(blob, &newest, 8);
+    return blob;
+}
+
+static uint64_t nanoseconds(struct timespec t) {
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Reads one directory; the directories below it go onto the stack. */
+static int read_directory(Walk *walk, char *path) {
+    Entry *entries = NULL;
+    size_t count = 0, room = 0;
+    Stack below = {0};
+    Result result = {path, NULL, 0, 0};
+    int failed = -1;
+    int fd = open_below(walk->root, path);
+    DIR *stream = fd < 0 ? NULL : fdopendir(fd);
+    if (!stream) {
+        result.error = errno;
+        if (fd >= 0) close(fd);
+        goto done;
+    }
+    struct dirent *item;
+    while (errno = 0, (item = readdir(stream))) {
+        const char *name = item->d_name;
+        if (name[0] == '.' && (!name[1] || (name[1] == '.' && !name[2]))) continue;
+        struct stat found;
+        if (fstatat(fd, name, &found, AT_SYMLINK_NOFOLLOW)) {
+            if (errno == ENOENT) continue;
+            result.error = errno;
+            break;
+        }
+        if (count == room) {
+            room = room ? room * 2 : 32;
+            Entry *more = realloc(entries, room * sizeof *entries);
+            if (!more) goto out;
+            entries = more;
+        }
+        Entry *entry = &entries[count];
+        entry->length = strlen(name);
+        entry->name = strdup(name);
+        if (!entry->name) goto out;
+        count++;
+        uint64_t field[FIELDS] = {
+            found.st_ino, (uint64_t)found.st_size, nanoseconds(found.st_mtim),
+            nanoseconds(found.st_ctim), found.st_mode | (uint64_t)found.st_nlink << 32};
+        memcpy(entry->field, field, sizeof field);
+        if (!S_ISDIR(found.st_mode)) continue;
+        char *child = joined(path, name);
+        if (!child) goto out;
+        if (pruned(walk, name, child)) { free(child); continue; }
+        if (found.st_dev != walk->device) {
+            pthread_mutex_lock(&walk->lock);
+            int bad = add_result(walk, (Result){child, NULL, 0, EXDEV});
+            pthread_mutex_unlock(&walk->lock);
+            if (bad) { free(child); goto out; }
+            continue;
+        }
+        if (push(&below, child)) { free(child); goto out; }
+    }
+    if (!item && errno && !result.error) result.error = errno;
+    if (!result.error) {
+        qsort(entries, count, sizeof *entries, by_name);
+        result.blob = pack(entries, count, &result.size);
+        if (!result.blob) goto out;
+    }
+done:
+    pthread_mutex_lock(&walk->lock);
+    failed = add_result(walk, result);
+    for (size_t n = 0; !failed && n < below.count; n++) {
+        failed = push(&walk->todo, below.items[n]);
+        if (!failed) below.items[n] = NULL;
+    }
+    if (below.count > 1) pthread_cond_broadcast(&walk->more);
+    pthread_mutex_unlock(&walk->lock);
+    path = NULL;
+out:
+    for (size_t n = 0; n < count; n++) free(entries[n].name);
+    free(entries);
+    for (size_t n = 0; n < below.count; n++) free(below.items[n]);
+    free(below.items);
+    free(path);
+    if (stream) closedir(stream);
+    return failed;
+}
+
+static void *work(void *argument) {
+    Walk *walk = argument;
+    pthread_mutex_lock(&walk->lock);
+    for (;;) {
+        while (!walk->todo.count && walk->busy && !walk->failed)
+            pthread_cond_wait(&walk->more, &walk->lock);
+        if (!walk->todo.count || walk->failed) break;
+        char *path = walk->todo.items[--walk->todo.count];
+        walk->busy++;
+        pthread_mutex_unlock(&walk->lock);
+        int failed = read_directory(walk, path);
+        pthread_mutex_lock(&walk->lock);
+        walk->busy--;
+        if (failed) walk->failed = 1;
+        if (!walk->busy || walk->failed) pthread_cond_broadcast(&walk->more);
+    }
+    pthread_cond_broadcast(&walk->more);
+    pthread_mutex_unlock(&walk->lock);
+    return NULL;
+}
+
+static const char **strings(PyObject *tuple, size_t *count) {
+    *count = (size_t)PyTuple_GET_SIZE(tuple);
+    const char **found = calloc(*count + 1, sizeof *found);
+    for (size_t n = 0; found && n < *count; n++) {
+        found[n] = PyBytes_AsString(PyTuple_GET_ITEM(tuple, (Py_ssize_t)n));
+        if (!found[n]) { free(found); return NULL; }
+    }
+    return found;
+}
+
+static PyObject *as_list(Walk *walk) {
+    PyObject *list = PyList_New((Py_ssize_t)walk->count);
+    for (size_t n = 0; list && n < walk->count; n++) {
+        Result *one = &walk->results[n];
+        PyObject *pair = one->blob
+            ? Py_BuildValue("(yy#)", one->path, one->blob, (Py_ssize_t)one->size)
+            : Py_BuildValue("(yi)", one->path, one->error);
+        if (!pair) { Py_CLEAR(list); break; }
+        PyList_SET_ITEM(list, (Py_ssize_t)n, pair);
+    }
+    return list;
+}
+
+static PyObject *walk_tree(PyObject *self, PyObject *arguments) {
+    Walk walk = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER};
+    PyObject *names, *paths, *list = NULL;
+    if (!PyArg_ParseTuple(arguments, "iO!O!", &walk.root, &PyTuple_Type, &names, &PyTuple_Type,
+                          &paths))
+        return NULL;
+    struct stat found;
+    if (fstat(walk.root, &found)) return PyErr_SetFromErrno(PyExc_OSError);
+    walk.device = found.st_dev;
+    walk.names = strings(names, &walk.name_count);
+    walk.paths = walk.names ? strings(paths, &walk.path_count) : NULL;
+    char *top = strdup("");
+    if (!walk.names || !walk.paths || !top || push(&walk.todo, top)) {
+        free(top);
+        if (!PyErr_Occurred()) PyErr_NoMemory();
+        goto done;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    pthread_t threads[THREADS - 1];
+    int started = 0;
+    for (; started < THREADS - 1; started++)
+        if (pthread_create(&threads[started], NULL, work, &walk)) break;
+    work(&walk);
+    for (int n = 0; n < started; n++) pthread_join(threads[n], NULL);
+    Py_END_ALLOW_THREADS
+    list = walk.failed ? PyErr_NoMemory() : as_list(&walk);
+done:
+    for (size_t n = 0; n < walk.count; n++) { free(walk.results[n].path); free(walk.results[n].blob); }
+    for (size_t n = 0; n < walk.todo.count; n++) free(walk.todo.items[n]);
+    free(walk.results);
+    free(walk.todo.items);
+    free(walk.names);
+    free(walk.paths);
+    return list;
+}
+
+static PyMethodDef methods[] = {
+    {"walk", walk_tree, METH_VARARGS, "walk(root_fd, prune_names, prune_paths)"}, {NULL}};
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_walk", "Stat data of a tree.", -1, methods};
+
+PyMODINIT_FUNC PyInit__walk(void) { return PyModule_Create(&module); }

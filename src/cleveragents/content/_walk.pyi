@@ -1,0 +1,3 @@
+def walk(
+    root_fd: int, prune_names: tuple[bytes, ...], prune_paths: tuple[bytes, ...], /
+) -> list[tuple[bytes, bytes | int]]: ...
