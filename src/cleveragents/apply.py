@@ -131,6 +131,7 @@ def _origin(ctx: Context, plan: Plan) -> States:
 
 def _result(ctx: Context, session: Session, origin: States) -> States:
     """The state to apply, kept as the `pre_apply` group while rollback is enabled."""
+    ctx.manager.doubt(session.plan.plan_id)
     if session.plan.rollback_enabled:
         group = ctx.checkpoints.create_checkpoint(CheckpointType.PRE_APPLY, session, force=True)
         return ctx.checkpoints.states(group)

@@ -15,13 +15,16 @@ from cleveragents.journal import EntryState, JournalEntry, Operation
 from cleveragents.making import make_sandboxes
 from cleveragents.plan import Failure, OnFailure, Phase, State, Step, StepState
 from cleveragents.planspec import DecisionSpec, StepSpec
+from cleveragents.preflight import confinement_warnings
 from cleveragents.restoring import Restoration
 from cleveragents.rollback import changes_since, restoration_to
 from cleveragents.session import Session
 from cleveragents.snapshots import States
 from cleveragents.tool import CallState, ToolCall, ToolResult, ToolSpec, Write
 from cleveragents.tools import resolve_tool
+from cleveragents.tools.confine import Bounds, cache_dir, in_force
 from cleveragents.tools.runner import CallContext, end_leftovers, run_tool
+from cleveragents.tools.standin import StandIn
 
 IDEMPOTENT_RETRIES = 3
 BACK_OFF = (0.1, 0.5, 2.0)
@@ -63,7 +66,10 @@ class PlanExecutor:
         """Sandboxes, and the group from before the first write."""
         session = self._session
         make_sandboxes(self._ctx, session)
+        self._ctx.manager.follow(session.plan.plan_id)
         end_leftovers(session.plan.plan_id)
+        for text in confinement_warnings(session.spec, bounds_of(self._ctx, session)):
+            self._ctx.talk.tell("warning", {"message": text})
         if not session.plan.rollback_enabled and not self._ctx.checkpoints.origins(
             session.plan.plan_id
         ):
@@ -368,4 +374,27 @@ def call_context(ctx: Context, session: Session, step_id: str, on: str | None) -
         temp_parent=f"{ctx.settings.sandboxes}/{session.plan.plan_id}",
         output_limit=ctx.settings.output_limit,
         environ=dict(os.environ),
+        bounds=bounds_of(ctx, session),
+    )
+
+
+def bounds_of(ctx: Context, session: Session) -> Bounds:
+    """What the plan's tools may touch."""
+    settings = ctx.settings
+    places = [one.place for one in ctx.manager.sandboxes(session.plan.plan_id).opened.values()]
+    return Bounds(
+        confine=in_force(settings.confine, session.spec.policy.confine),
+        hidden=(settings.home, settings.sandboxes),
+        writable=settings.writable,
+        cache=cache_dir(os.environ),
+        stand_ins=tuple(
+            StandIn(
+                name=place.resource.name,
+                own=place.resource.path,
+                root=place.root,
+                path=place.path,
+                links=place.links,
+            )
+            for place in places
+        ),
     )

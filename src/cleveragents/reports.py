@@ -97,6 +97,7 @@ def status_data(ctx: Context, plan: Plan) -> dict[str, Any]:
         "rollback_enabled": plan.rollback_enabled,
         "exclude": {r.name: list(r.exclude) for r in resources if r.exclude},
         "not_rolled_back": [r.name for r in resources if r.strategy == "none"],
+        "writable": list(ctx.settings.writable),
         "held_by": f"{held.verb} (process {held.pid} on {held.host})" if held else None,
         "created_at": plan.created_at,
         "updated_at": plan.updated_at,

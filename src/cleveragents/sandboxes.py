@@ -82,7 +82,12 @@ def layout(resources: list[Resource], home: str, plan_id: str) -> dict[str, tupl
 
 
 def open_sandboxes(
-    packs: Packs, resources: list[Resource], records: list[SandboxRecord], home: str, plan_id: str
+    packs: Packs,
+    resources: list[Resource],
+    records: list[SandboxRecord],
+    home: str,
+    cache: str,
+    plan_id: str,
 ) -> PlanSandboxes:
     by_resource = {record.resource_id: record for record in records}
     places = layout(resources, home, plan_id)
@@ -103,6 +108,7 @@ def open_sandboxes(
                 links={item.place: places[item.resource_id][1] for item in inner},
                 inner=tuple(item.place for item in inner),
                 origin=record.origin if record else {},
+                cache=f"{cache}/{record.sandbox_id}" if record else None,
             )
         )
     return PlanSandboxes(resources, by_resource, opened)

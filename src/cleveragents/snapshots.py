@@ -31,6 +31,7 @@ class CheckpointManager:
         self._store = store
         self.packs = packs
         self.sandbox_home = settings.sandboxes
+        self._cache = f"{settings.home}/cache"
         self._open: dict[str, PlanSandboxes] = {}
 
     def sandboxes(self, plan_id: str) -> PlanSandboxes:
@@ -41,6 +42,7 @@ class CheckpointManager:
                 resources.of_plan(plan_id),
                 resources.sandboxes(plan_id),
                 self.sandbox_home,
+                self._cache,
                 plan_id,
             )
         return self._open[plan_id]
@@ -52,6 +54,16 @@ class CheckpointManager:
     def forget(self, plan_id: str) -> None:
         if (known := self._open.pop(plan_id, None)) is not None:
             known.close()
+
+    def follow(self, plan_id: str) -> None:
+        """This process will capture several times."""
+        for sandbox in self.sandboxes(plan_id).capturable.values():
+            sandbox.follow()
+
+    def doubt(self, plan_id: str) -> None:
+        """The next capture looks at everything, whatever was told."""
+        for sandbox in self.sandboxes(plan_id).capturable.values():
+            sandbox.doubt()
 
     def create_checkpoint(
         self, plan_id: str, batch: Batch, previous: States, strict: bool = True
@@ -71,7 +83,7 @@ class CheckpointManager:
             current[rid].switch(one, f"{staged.directory}/{rid}")
         with self.packs.looking() as batch:
             for rid, target in targets.items():
-                found = current[rid].capture(batch, None, strict=False)
+                found = current[rid].recapture(batch, staged.resources[rid])
                 if found.state_hash != target.state_hash:
                     raise CheckpointFailed(
                         f"sandbox {current[rid].place.path} is not what its checkpoint says:"

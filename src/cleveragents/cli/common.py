@@ -92,10 +92,11 @@ def _run(
 ) -> int:
     started, clock = utc_now(), time.perf_counter()
     notes: tuple[str, ...] = ()
+    warnings: list[str] = []
     try:
         if context:
             settings = settings_here(overrides=asked.settings)
-            with open_workspace(settings=settings, talk=talk(asked)) as workspace:
+            with open_workspace(settings=settings, talk=talk(asked, warnings)) as workspace:
                 notes = workspace.recovered
                 reply = function(workspace.ctx, asked, **arguments)
         else:
@@ -123,7 +124,7 @@ def _run(
         command=f"agents {name}",
         started=started,
         duration_ms=duration,
-        notes=notes,
+        notes=(*notes, *warnings),
         quiet=asked.quiet,
     )
     return reply.exit_code
@@ -181,8 +182,11 @@ def fail_usage(error: click.UsageError, argv: list[str]) -> int:
     return 2
 
 
-def talk(asked: Asked) -> Talk:
-    """Progress on stderr while steps run; questions where there is somebody to answer."""
+def talk(asked: Asked, warnings: list[str] | None = None) -> Talk:
+    """Progress on stderr while steps run; questions where there is somebody to answer.
+
+    Where nothing is shown, `warnings` are kept for the envelope's messages.
+    """
 
     def confirm_large(problem: str, hint: str) -> None:
         if not asked.interactive:
@@ -190,8 +194,12 @@ def talk(asked: Asked) -> Talk:
         sys.stderr.write(f"{problem}\n{hint}\n")
         asked.confirm("copy it all the same?", hint)
 
+    def keep_warning(event: str, data: dict[str, Any]) -> None:
+        if event == "warning" and warnings is not None:
+            warnings.append(data["message"])
+
     silent = asked.quiet or asked.form not in ("rich", "plain")
-    return Talk(tell=(lambda _e, _d: None) if silent else Progress().tell, confirm=confirm_large)
+    return Talk(tell=keep_warning if silent else Progress().tell, confirm=confirm_large)
 
 
 class Progress:
@@ -215,6 +223,8 @@ class Progress:
             self._say(f"  rolled back: {len(data['changes'])} changes taken back")
         elif event == "validate":
             self._say(f"> validate: {data['run']}")
+        elif event == "warning":
+            self._say(f"warning: {data['message']}")
 
     def _say(self, line: str) -> None:
         sys.stderr.write(render.safe(line) + "\n")

@@ -45,6 +45,7 @@ def status_blocks(data: dict[str, Any]) -> tuple[Block, ...]:
     if not data["rollback_enabled"]:
         rows.append(("undo", "nothing can be undone: rollback_enabled is false"))
     rows += [(f"resource {n}", "has no sandbox: not rolled back") for n in data["not_rolled_back"]]
+    rows += [("tools may write", f"{path}: not rolled back") for path in data["writable"]]
     if data["held_by"]:
         rows.append(("held by", data["held_by"]))
     blocks: list[Block] = [Panel("Plan", tuple(rows))]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from cleveragents.content import fsio
-from cleveragents.content.capture import Scope
+from cleveragents.content.scope import Scope
 from cleveragents.errors import SandboxError
 from cleveragents.resource import show_path
 

@@ -17,6 +17,9 @@ Found = list[tuple[bytes, bytes | int]]
 _HEAD = struct.Struct("<Q")
 _LENGTH = struct.Struct("<H")
 _FIELDS = struct.Struct("<5Q")
+_ONE_LINK = struct.pack("<I", 1)
+NOTHING = _HEAD.pack(0)
+"""The stat data of an empty directory."""
 
 
 def python_walk(root: int, names: tuple[bytes, ...], paths: tuple[bytes, ...]) -> Found:
@@ -80,6 +83,23 @@ def unpack(blob: bytes) -> dict[bytes, Stamp]:
         inode, size, mtime, ctime, mode = _FIELDS.unpack_from(blob, at + length)
         found[name] = (inode, size, mtime, ctime, mode & 0xFFFFFFFF)
         at += length + _FIELDS.size
+    return found
+
+
+def linked(blob: bytes) -> dict[bytes, Stamp]:
+    """Name -> stamp of the files that have other names as well."""
+    found: dict[bytes, Stamp] = {}
+    at = _HEAD.size
+    while at < len(blob):
+        (length,) = _LENGTH.unpack_from(blob, at)
+        at += _LENGTH.size + length
+        # The count of links is the upper half of the last field.
+        if blob[at + 36 : at + 40] != _ONE_LINK:
+            fields = _FIELDS.unpack_from(blob, at)
+            mode = fields[4] & 0xFFFFFFFF
+            if stat.S_ISREG(mode):
+                found[blob[at - length : at]] = (*fields[:4], mode)
+        at += _FIELDS.size
     return found
 
 

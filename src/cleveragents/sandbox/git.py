@@ -6,7 +6,7 @@ a built environment. Commands that could run filters are never used on the user'
 
 import os
 import subprocess
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 
 import msgspec
@@ -221,6 +221,62 @@ class Blobs:
                 env=environment(),
             )
         return self._process
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.communicate()
+            self._process = None
+
+
+class BaseTree:
+    """The regular files of the base commit: asked for one by one, or all read if asked for many."""
+
+    MANY = 500
+
+    def __init__(self, repository: Callable[[], Repository], commit: str | None) -> None:
+        self._repository = repository
+        self._commit = commit
+        self._all: dict[bytes, tuple[bytes, int]] | None = None if commit else {}
+        self._asked: dict[bytes, tuple[bytes, int] | None] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def get(self, path: bytes, /) -> tuple[bytes, int] | None:
+        if self._all is not None:
+            return self._all.get(path)
+        if path in self._asked:
+            return self._asked[path]
+        if len(self._asked) >= self.MANY or b"\n" in path:
+            self.close()
+            self._all = self._repository().tree(self._commit)
+            return self._all.get(path)
+        self._asked[path] = self._ask(path)
+        return self._asked[path]
+
+    def _ask(self, path: bytes) -> tuple[bytes, int] | None:
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [
+                    "git",
+                    *_SAFE,
+                    f"--git-dir={self._repository().git_dir}",
+                    "cat-file",
+                    "--batch-check",
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environment(),
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{self._commit}:".encode() + path + b"\n")
+        self._process.stdin.flush()
+        words = self._process.stdout.readline().split()
+        if not words:
+            raise SandboxError(f"git cannot read the base commit {self._commit}")
+        if words[-1] == b"missing" or len(words) != 3 or words[1] != b"blob":
+            return None
+        return GIT + bytes.fromhex(words[0].decode()), int(words[2])
 
     def close(self) -> None:
         if self._process is not None:

@@ -6,7 +6,6 @@ commit from being collected. git is never run in the sandbox: a tool may have ma
 
 import os
 import tempfile
-from collections.abc import Mapping
 from typing import Any
 
 from cleveragents.checkpoint import SandboxCheckpoint
@@ -28,7 +27,7 @@ class GitWorktree(GitTarget, TreeSandbox):
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self._base: dict[bytes, tuple[bytes, int]] | None = None
+        self._base: git.BaseTree | None = None
         self._blobs: git.Blobs | None = None
         self._repository: git.Repository | None = None
 
@@ -42,9 +41,9 @@ class GitWorktree(GitTarget, TreeSandbox):
     def ref(self) -> str:
         return f"refs/cleveragents/{self.place.plan_id}"
 
-    def base(self) -> Mapping[bytes, tuple[bytes, int]]:
+    def base(self) -> git.BaseTree:
         if self._base is None:
-            self._base = self.repository.tree(self.place.origin["base"])
+            self._base = git.BaseTree(lambda: self.repository, self.place.origin["base"])
         return self._base
 
     def read(self, key: bytes) -> bytes:
@@ -177,7 +176,7 @@ class GitWorktree(GitTarget, TreeSandbox):
         """In the base commit; if that is gone, what was borrowed from it still tells."""
         if os.path.exists(f"{self.place.resource.path}/.git"):
             try:
-                return change.path in self.base()
+                return self.base().get(change.path) is not None
             except SandboxError:
                 pass
         return any(f":{GIT.decode()}" in text for text in (change.before, change.after))
@@ -221,6 +220,9 @@ class GitWorktree(GitTarget, TreeSandbox):
         if self._blobs is not None:
             self._blobs.close()
             self._blobs = None
+        if self._base is not None:
+            self._base.close()
+            self._base = None
 
 
 def _folders(path: bytes) -> list[bytes]:

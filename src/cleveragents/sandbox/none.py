@@ -31,6 +31,13 @@ class NoSandbox:
             resource_id=self.place.resource.resource_id, root=b"", state_hash="none"
         )
 
+    def recapture(self, batch: Batch, staged: dict[str, Any]) -> SandboxCheckpoint:
+        return self.capture(batch, None, strict=False)
+
+    def follow(self) -> None: ...
+
+    def doubt(self) -> None: ...
+
     def changes(self, before: SandboxCheckpoint, after: SandboxCheckpoint) -> tuple[Change, ...]:
         return ()
 

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 import msgspec
 
 from cleveragents.checkpoint import SandboxCheckpoint
-from cleveragents.content.capture import Scope
 from cleveragents.content.packs import Batch, Packs
+from cleveragents.content.scope import Scope
 from cleveragents.resource import Change, Resource
 
 
@@ -27,6 +27,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Places of inner resources that are left out when copying."""
     origin: dict[str, Any] = {}
     """What `create` returned; empty before."""
+    cache: str | None = None
+    """A file the kind may keep notes in between processes, which it may lose at any time."""
 
 
 class Making(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +107,18 @@ class Sandbox(Protocol):
         A state that a tool broke (a link to an inner resource replaced, a database that is none)
         is refused if `strict`; else it is taken as it is, so that one can go back from it.
         """
+        ...
+
+    def recapture(self, batch: Batch, staged: dict[str, Any]) -> SandboxCheckpoint:
+        """The state after `switch`: reads what the switch touched, however small a part that is."""
+        ...
+
+    def follow(self) -> None:
+        """This process will capture several times: begin to follow what changes."""
+        ...
+
+    def doubt(self) -> None:
+        """Trust nothing that was only told: the next capture looks at everything."""
         ...
 
     def changes(self, before: SandboxCheckpoint, after: SandboxCheckpoint) -> tuple[Change, ...]:

@@ -88,6 +88,13 @@ class SqliteSnapshot:
             metadata={"logical": logical, "bytes": size},
         )
 
+    def recapture(self, batch: Batch, staged: dict[str, Any]) -> SandboxCheckpoint:
+        return self.capture(batch, None, strict=False)
+
+    def follow(self) -> None: ...
+
+    def doubt(self) -> None: ...
+
     def changes(self, before: SandboxCheckpoint, after: SandboxCheckpoint) -> tuple[Change, ...]:
         if before.state_hash == after.state_hash:
             return ()

@@ -1,14 +1,14 @@
 """A sandbox that is a directory: captured as manifests, put back name by name."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import copying, files, fsio, trees
-from cleveragents.content.capture import Walker
+from cleveragents.content.engine import Base, TreeEngine
 from cleveragents.content.packs import Batch
 from cleveragents.content.switch import Op, Switch, stage
 from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
@@ -36,15 +36,33 @@ class TreeSandbox:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self._walker: Walker | None = None
+        self._engine: TreeEngine | None = None
 
     @property
     def name(self) -> str:
         return self.place.resource.name
 
-    def base(self) -> Mapping[bytes, tuple[bytes, int]]:
-        """Path -> (git key, size) of content that need not be stored."""
+    def base(self) -> Base:
+        """Content that need not be stored."""
         return {}
+
+    @property
+    def engine(self) -> TreeEngine:
+        if self._engine is None:
+            self._engine = TreeEngine(
+                self.place.root,
+                scope_of(self.place),
+                self.base(),
+                self.place.packs,
+                self.place.cache,
+            )
+        return self._engine
+
+    def follow(self) -> None:
+        self.engine.track()
+
+    def doubt(self) -> None:
+        self.engine.doubt()
 
     def read(self, key: bytes) -> bytes:
         return self.place.packs.get(key)
@@ -89,19 +107,24 @@ class TreeSandbox:
     def capture(
         self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True
     ) -> SandboxCheckpoint:
-        if self._walker is None:
-            self._walker = Walker(scope_of(self.place), self.base())
         if strict:
-            self._walker.require_links(self.place.root)
+            self.engine.require_links()
         before = batch.added_bytes
-        tree = self._walker.capture(self.place.root, batch)
+        tree = self.engine.capture(batch)
         if previous is not None:
             self.keep_old(previous, tree, batch)
+        return self._state(tree, batch.added_bytes - before)
+
+    def recapture(self, batch: Batch, staged: dict[str, Any]) -> SandboxCheckpoint:
+        ops = msgspec.convert(staged["ops"], tuple[Op, ...])
+        return self._state(self.engine.capture(batch, [op.path for op in ops]), 0)
+
+    def _state(self, tree: Tree, added: int) -> SandboxCheckpoint:
         return SandboxCheckpoint(
             resource_id=self.place.resource.resource_id,
             root=tree.key,
             state_hash=tree.state.hex(),
-            added_bytes=batch.added_bytes - before,
+            added_bytes=added,
             metadata=self.about(),
         )
 
@@ -239,7 +262,9 @@ class TreeSandbox:
         fsio.remove_tree(self.place.root)
 
     def close(self) -> None:
-        self._walker = None
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
 
 
 def tree_of(state: SandboxCheckpoint) -> Tree:

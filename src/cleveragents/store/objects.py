@@ -46,9 +46,12 @@ class ObjectRepository:
         """Take content off the condemned list; returns the keys that are gone already."""
         missing: list[bytes] = []
         for key in keys:
-            done = self._db.execute("UPDATE objects SET condemned_at = NULL WHERE key = ?", (key,))
-            if done.rowcount == 0:
+            found = self._db.execute("SELECT condemned_at FROM objects WHERE key = ?", (key,))
+            row = found.fetchone()
+            if row is None:
                 missing.append(key)
+            elif row[0] is not None:
+                self.pardon((key,))
         return missing
 
     def all(self) -> Iterator[tuple[bytes, Location, str | None]]:

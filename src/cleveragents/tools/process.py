@@ -12,11 +12,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import NamedTuple
 
 from cleveragents.tools.leftovers import end_leftovers, pidfd
 from cleveragents.tools.limits import Capture, Deadline
+from cleveragents.tools.namespace import Namespace
 
 GRACE = 2.0
 POLL = 0.02
@@ -38,11 +39,33 @@ def run_process(
     stdin: bytes,
     out: Capture,
     deadline: Deadline,
+    restrict: Callable[[], None] | None = None,
+    namespace: bool = False,
+    fds: tuple[int, ...] = (),
 ) -> Ended:
     """Run it to its end or the deadline, then end its group and what `end_leftovers` finds.
 
-    `env` has AGENTS_PLAN_ID and AGENTS_STEP_ID. Raises OSError when it cannot be started.
+    `env` has AGENTS_PLAN_ID and AGENTS_STEP_ID. `restrict` is called in the child before exec;
+    with `namespace` argv is bwrap's, which needs the descriptors `fds`. Raises OSError when it
+    cannot be started, SubprocessError when `restrict` raised.
     """
+    with Namespace() if namespace else nullcontext() as inner:
+        if inner is not None:
+            argv, fds = [argv[0], *inner.words, *argv[1:]], (*fds, inner.writer)
+        return _run(argv, cwd, env, stdin, out, deadline, restrict, inner, fds)
+
+
+def _run(
+    argv: Sequence[str],
+    cwd: str,
+    env: Mapping[str, str],
+    stdin: bytes,
+    out: Capture,
+    deadline: Deadline,
+    restrict: Callable[[], None] | None,
+    namespace: Namespace | None,
+    fds: tuple[int, ...],
+) -> Ended:
     ids = env["AGENTS_PLAN_ID"], env["AGENTS_STEP_ID"]
     try:
         process = subprocess.Popen(
@@ -53,7 +76,8 @@ def run_process(
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_die_with_parent(),  # noqa: PLW1509 - two system calls, no lock
+            pass_fds=fds,
+            preexec_fn=_before_exec(restrict),  # noqa: PLW1509 - four system calls, no lock
         )
     except BaseException:
         # Ctrl-C may have come when it was running already.
@@ -61,27 +85,31 @@ def run_process(
         raise
     with process:
         try:
-            timed_out = _follow(process, stdin, out, deadline)
+            timed_out = _follow(process, stdin, out, deadline, namespace)
         finally:
             # Before the process is reaped: until then nobody else can have its number.
             _signal_group(process, signal.SIGKILL)
+            if namespace is not None:
+                namespace.end()
             process.wait()
             end_leftovers(*ids)
         _drain(process, out)
     return Ended(process.returncode, timed_out)
 
 
-def _die_with_parent() -> Callable[[], None] | None:
+def _before_exec(restrict: Callable[[], None] | None) -> Callable[[], None] | None:
     """For the child between fork and exec: a kill -9 of this process is to end it as well."""
     prctl = _prctl()
     if prctl is None:
-        return None
+        return restrict
     parent = os.getpid()
 
     def tie() -> None:  # pragma: no cover - runs in the child, before exec
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
+        if restrict is not None:
+            restrict()
 
     return tie
 
@@ -92,15 +120,21 @@ def _prctl() -> Callable[..., int] | None:
 
 
 def _follow(
-    process: "subprocess.Popen[bytes]", stdin: bytes, out: Capture, deadline: Deadline
+    process: "subprocess.Popen[bytes]",
+    stdin: bytes,
+    out: Capture,
+    deadline: Deadline,
+    namespace: Namespace | None,
 ) -> bool:
     """Move bytes until the process ends; whether it had to be told to."""
-    with _Pump(process, stdin, out) as pump:
+    with _Pump(process, stdin, out, namespace) as pump:
         while not deadline.passed():
             if pump.turn(deadline.left()):
                 return False
         grace = Deadline(GRACE)
-        _signal_group(process, signal.SIGTERM)
+        # bwrap would not survive the signal, nor let the tool say goodbye.
+        if namespace is None or not namespace.signal(signal.SIGTERM):
+            _signal_group(process, signal.SIGTERM)
         while not grace.passed() and not pump.turn(grace.left()):
             pass
     return True
@@ -109,8 +143,15 @@ def _follow(
 class _Pump:
     """The process's input, output and end in one place to wait for."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", stdin: bytes, out: Capture) -> None:
+    def __init__(
+        self,
+        process: "subprocess.Popen[bytes]",
+        stdin: bytes,
+        out: Capture,
+        namespace: Namespace | None,
+    ) -> None:
         self.process = process
+        self.namespace = namespace
         self.stdin = memoryview(stdin)
         self.out = out
         self.exit_fd = pidfd(process.pid)
@@ -127,6 +168,8 @@ class _Pump:
                 self.selector.register(pipe, event)
         if self.exit_fd is not None:
             self.selector.register(self.exit_fd, selectors.EVENT_READ)
+        if self.namespace is not None:
+            self.selector.register(self.namespace.reader, selectors.EVENT_READ)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -144,6 +187,9 @@ class _Pump:
                 self.read()
             elif key.fileobj is self.process.stdin:
                 self.write()
+            elif self.namespace is not None and key.fileobj == self.namespace.reader:
+                self.selector.unregister(self.namespace.reader)
+                self.namespace.learn()
             else:
                 ended = True
         return ended or (self.exit_fd is None and self.process.poll() is not None)

@@ -4,6 +4,7 @@ A tool's own failure is a result, never an exception; an exception is a bug of o
 even then what the tool started is ended first.
 """
 
+import errno
 import json
 import os
 import re
@@ -13,26 +14,30 @@ import sys
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
+from subprocess import SubprocessError
 from typing import Any, NamedTuple
 
 import msgspec
 
-from cleveragents.errors import ToolFailed
+from cleveragents.errors import NotAllowed, ToolFailed
 from cleveragents.resource import show_path
 from cleveragents.tool import CallState, ToolResult, ToolSpec
 from cleveragents.tools import pycall
 from cleveragents.tools.builtin import check_inputs, filled
+from cleveragents.tools.bwrap import failure as bwrap_failure
+from cleveragents.tools.confine import Bounds, Cell, Launch
 from cleveragents.tools.confined import Root
 from cleveragents.tools.files import OPERATIONS, Job, run_file_tool
 from cleveragents.tools.leftovers import end_leftovers
 from cleveragents.tools.limits import Capture, Deadline, OutOfTime
-from cleveragents.tools.process import run_process
+from cleveragents.tools.process import Ended, run_process
 from cleveragents.tools.sql import run_sql
 
 __all__ = ["CallContext", "Command", "command_of", "end_leftovers", "environment", "run_tool"]
 
 PASSED_ON = re.compile(
     r"PATH|HOME|LANG|LANGUAGE|LC_[A-Z]+|TERM|TZ|USER|LOGNAME|SHELL|NO_COLOR|CI|SOURCE_DATE_EPOCH"
+    r"|VIRTUAL_ENV"
 )
 LONGEST_ERROR = 300
 
@@ -56,6 +61,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     output_limit: int
     environ: dict[str, str]
     """The caller's environment; only what is on the list reaches the tool."""
+    bounds: Bounds = Bounds()
 
 
 class Command(NamedTuple):
@@ -111,20 +117,19 @@ def command_of(tool: ToolSpec, given: dict[str, Any]) -> Command:
     return Command([*(tool.run or ()), *args], stdin)
 
 
-def environment(tool: ToolSpec, call: CallContext, temp: str) -> dict[str, str]:
+def environment(tool: ToolSpec, call: CallContext, temp: str, cell: Cell) -> dict[str, str]:
     """The whole environment of the tool's process."""
     passed = {name: value for name, value in call.environ.items() if PASSED_ON.fullmatch(name)}
     sandboxes = {
-        f"AGENTS_SANDBOX_{re.sub(r'[^A-Z0-9]', '_', name.upper())}": path
+        f"AGENTS_SANDBOX_{re.sub(r'[^A-Z0-9]', '_', name.upper())}": cell.seen.at(path)
         for name, path in call.sandboxes.items()
     }
     return {
-        **passed,
-        **tool.env,
+        **cell.rewritten({**passed, **cell.caches(), **tool.env}),
         **sandboxes,
         "AGENTS_PLAN_ID": call.plan_id,
         "AGENTS_STEP_ID": call.step_id,
-        "AGENTS_PLAN_DIR": call.plan_dir,
+        "AGENTS_PLAN_DIR": cell.plan_dir,
         "AGENTS_GUIDANCE": call.guidance,
         "TMPDIR": temp,
     }
@@ -133,24 +138,60 @@ def environment(tool: ToolSpec, call: CallContext, temp: str) -> dict[str, str]:
 def _run_command(
     command: Command, tool: ToolSpec, call: CallContext, out: Capture, deadline: Deadline
 ) -> ToolResult:
+    program = command.argv[0]
     with _temporary(call.temp_parent) as temp:
-        env = environment(tool, call, temp)
+        cell = _cell(call, temp)
+        env = environment(tool, call, temp, cell)
         try:
-            ended = run_process(
-                command.argv,
-                cwd=call.cwd,
-                env=env,
-                stdin=command.stdin,
-                out=out,
-                deadline=deadline,
-            )
+            with cell.launch(command.argv, call.cwd, tool.network) as launch:
+                ended = _run_launched(launch, env, command.stdin, out, deadline)
         except (OSError, ValueError) as error:
-            raise _not_started(command.argv[0], call.cwd, error) from error
+            raise _not_started(program, call.cwd, error) from error
+        except SubprocessError as error:
+            raise ToolFailed(f"cannot run {program} under {cell.how}: {error}") from error
     if ended.timed_out:
         return _timed_out(out, deadline)
     if ended.exit_code == 0:
         return _result(out, CallState.OK, 0)
-    return _failed(out, _how_it_ended(ended.exit_code, out.text()), ended.exit_code)
+    output = out.text()
+    if launch.namespace and ended.exit_code == 1 and (gave_up := bwrap_failure(output)):
+        raise _not_wrapped(program, cell.seen.real(call.cwd), *gave_up)
+    how = _how_it_ended(ended.exit_code, output, launch.namespace)
+    denied = cell.denied(output, ended.exit_code, call.cwd)
+    return _failed(out, "; ".join([how, *denied]), ended.exit_code)
+
+
+def _cell(call: CallContext, temp: str) -> Cell:
+    if not os.path.isdir(call.cwd):
+        raise _not_started("", call.cwd, FileNotFoundError())
+    try:
+        return Cell(call.bounds, temp, call.plan_dir)
+    except NotAllowed as error:
+        raise ToolFailed(error.message, error.hint) from error
+
+
+def _run_launched(
+    launch: Launch, env: dict[str, str], stdin: bytes, out: Capture, deadline: Deadline
+) -> Ended:
+    return run_process(
+        launch.argv,
+        cwd=launch.cwd,
+        env=env,
+        stdin=stdin,
+        out=out,
+        deadline=deadline,
+        restrict=launch.restrict,
+        namespace=launch.namespace,
+        fds=launch.fds,
+    )
+
+
+def _not_wrapped(program: str, cwd: str, started: bool, reason: str) -> ToolFailed:
+    """bwrap's own words for what would have been an OSError without it."""
+    code = next((code for code in errno.errorcode if os.strerror(code) == reason), None)
+    if not started or code is None:
+        return ToolFailed(f"cannot run {program} under bwrap: {reason}")
+    return _not_started(program, cwd, OSError(code, reason))
 
 
 def _not_started(program: str, cwd: str, error: OSError | ValueError) -> ToolFailed:
@@ -167,8 +208,11 @@ def _not_started(program: str, cwd: str, error: OSError | ValueError) -> ToolFai
     return ToolFailed(f"cannot run {name}: {reason.lower()}")
 
 
-def _how_it_ended(code: int, output: str) -> str:
+def _how_it_ended(code: int, output: str, wrapped: bool) -> str:
     what = f"exit code {code}" if code > 0 else f"killed by {_signal_name(-code)}"
+    if wrapped and code > 128:
+        # bwrap passes a death by signal on as a shell does.
+        what += f" ({_signal_name(code - 128)})"
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     return f"{what}: {lines[-1]}"[:LONGEST_ERROR] if lines else what
 

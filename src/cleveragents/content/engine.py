@@ -1,0 +1,427 @@
+"""Capture a directory as a tree of manifests at the cost of what changed.
+
+What is known is a tree in the store and the stat data its directories had when it was taken. The
+next capture updates that tree: only at the names the tracker tells, or, in a new process and on any
+doubt, in directories whose stat data differs. There a file is read unless its stamp vouches for it.
+"""
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from cleveragents.content import fsio, trees, walker
+from cleveragents.content.files import Stamp, capture_file, stamp
+from cleveragents.content.packs import Batch, Packs
+from cleveragents.content.scope import Scope
+from cleveragents.content.statcache import Known, load_known, save_known
+from cleveragents.content.tracker import Dirty, Tracker
+from cleveragents.content.trees import SPECIAL, Entry, EntryKind, Tree, kind_of
+from cleveragents.errors import CheckpointFailed, ContentDamaged, SandboxError
+from cleveragents.resource import show_path
+
+RACY_NS = 2_000_000_000
+"""A file touched this shortly before it was read may change again within the same time stamp."""
+_EMPTY = trees.directory_state([])
+
+
+class Base(Protocol):
+    """Content that need not be stored: path -> its git key and size."""
+
+    def get(self, path: bytes, /) -> tuple[bytes, int] | None: ...
+
+
+class NeedsWalk(Exception):
+    """What was told is not enough to know the state; look at everything."""
+
+
+class Work:
+    """Names to look at again, as a tree of directories."""
+
+    __slots__ = ("below", "names", "whole")
+
+    def __init__(self) -> None:
+        self.names: set[bytes] = set()
+        self.whole = False
+        """Every name in this directory."""
+        self.below: dict[bytes, Work] = {}
+
+    def at(self, path: bytes) -> "Work":
+        node = self
+        for part in path.split(b"/") if path else ():
+            node = node.below.setdefault(part, Work())
+        return node
+
+    @staticmethod
+    def of(dirty: Mapping[bytes, Iterable[bytes]]) -> "Work":
+        work = Work()
+        for path, names in dirty.items():
+            work.at(path).names.update(names)
+        return work
+
+
+class TreeEngine:
+    """Captures one root."""
+
+    def __init__(
+        self, root: str, scope: Scope, base: Base, packs: Packs, cache: str | None = None
+    ) -> None:
+        self.root = root
+        self.scope = scope
+        self.base = base
+        self.packs = packs
+        self._cache = cache
+        self.known: Known | None = load_known(cache, root) if cache else None
+        """What the last committed capture saw."""
+        self.tracker: Tracker | None = None
+        self._synced = False
+        """Whether everything since `known` is in the tracker or in `_again`."""
+        self._committed = False
+        """Whether `known` is what this process itself saw last."""
+        self._watched: set[bytes] = set()
+        self._again: Dirty = {}
+        """Touched names of captures that were not committed: they count once more."""
+        self.linked: dict[bytes, Stamp] = {}
+        """Files with several names: a write through another name gives no event for this one."""
+        self.vouched: dict[bytes, tuple[Stamp, bytes]] = {}
+        """Path -> stamp and key of files whose content is known without reading them."""
+
+    def track(self) -> None:
+        """Follow changes from here on; worth it for a process that makes several captures."""
+        if self.tracker is None and Tracker.available():
+            self.tracker = Tracker(self.root)
+            self._synced = False
+
+    def doubt(self) -> None:
+        """Trust nothing that was only told: the next capture looks at everything."""
+        self._synced = False
+
+    def walk(self) -> walker.Found:
+        with fsio.directory(self.root) as fd:
+            return walker.walk(fd, self.scope.prune_names, self.scope.prune_paths)
+
+    def capture(self, batch: Batch, touched: Iterable[bytes] | None = None) -> Tree:
+        """The tree as it is now; counts as known once the batch is committed.
+
+        `touched`: the only paths that can have changed since the last capture, if that is certain.
+        """
+        try:
+            if self._synced and self.tracker is not None:
+                return self._from_events(batch)
+            if touched is not None and self._committed:
+                return self._update(batch, _by_directory(touched)).tree
+        except (NeedsWalk, ContentDamaged):
+            self._synced = False
+        return self._from_walk(batch)
+
+    def _from_events(self, batch: Batch) -> Tree:
+        assert self.tracker is not None
+        told = self.tracker.take()
+        if told is None:
+            raise NeedsWalk
+        for path, names in told.items():
+            self._again.setdefault(path, set()).update(names)
+        dirty = {path: set(names) for path, names in self._again.items()}
+        self._add_linked(dirty)
+        result = self._update(batch, dirty)
+        seen = {path: frozenset(names) for path, names in self._again.items()}
+        batch.after_commit.append(lambda: self._commit_events(result.tree, seen))
+        return result.tree
+
+    def _commit_events(self, tree: Tree, seen: dict[bytes, frozenset[bytes]]) -> None:
+        if self.known is None:
+            return
+        for path in seen:
+            self.known.stats.pop(path, None)
+        self.known = Known(tree, self.known.stats, self.known.taken_ns)
+        self._committed = True
+        self._again = {
+            path: left for path, names in self._again.items() if (left := names - seen[path])
+        }
+
+    def _add_linked(self, dirty: Dirty) -> None:
+        held = self.tracker.held_inodes if self.tracker else set[int]()
+        with fsio.directory(self.root) as root:
+            for path, known in self.linked.items():
+                folder, _, name = path.rpartition(b"/")
+                try:
+                    with fsio.parent_of(root, path) as (fd, _name):
+                        found = fsio.lstat_at(fd, name)
+                except OSError:
+                    found = None
+                unsure = known[3] + RACY_NS > time.time_ns() or known[0] in held
+                if found is None or stamp(found) != known or unsure:
+                    dirty.setdefault(folder, set()).add(name)
+
+    def _update(self, batch: Batch, dirty: Mapping[bytes, Iterable[bytes]]) -> "_Pass":
+        assert self.known is not None
+        one = _Pass(self, batch)
+        one.update(self.known.tree, Work.of(dirty))
+        return one
+
+    def _from_walk(self, batch: Batch) -> Tree:
+        self._committed = False
+        if self.tracker is not None:
+            self._watch_all()
+        began = time.time_ns()
+        stats = self._readable(self.walk())
+        if self.tracker is not None and not stats.keys() <= self._watched:
+            # Somebody makes directories meanwhile: what happens in those goes unseen.
+            self.tracker.distrust()
+        one = _Pass(self, batch, stats)
+        try:
+            self._by_stats(one, stats)
+        except ContentDamaged:
+            self.known = None
+            one = _Pass(self, batch, stats)
+            one.scan()
+        result = Known(one.tree, stats, began)
+        batch.after_commit.append(lambda: self._commit_walk(result))
+        return one.tree
+
+    def _by_stats(self, one: "_Pass", stats: dict[bytes, bytes]) -> None:
+        """Update the known tree in directories whose stat data differs, or scan everything."""
+        if self.known is None:
+            one.scan()
+            return
+        work = Work()
+        for path, blob in stats.items():
+            old = self.known.stats.get(path)
+            if old != blob or walker.newest(blob) + RACY_NS >= self.known.taken_ns:
+                work.at(path).whole = True
+        one.update(self.known.tree, work)
+
+    def _commit_walk(self, result: Known) -> None:
+        self.known = result
+        self._committed = True
+        self.vouched = {}
+        if self.tracker is not None:
+            self.linked = {
+                (path + b"/" + name if path else name): known
+                for path, blob in result.stats.items()
+                for name, known in walker.linked(blob).items()
+            }
+            self._synced = self.tracker.sure
+
+    def _watch_all(self) -> None:
+        """Watch every directory there is, before anything in them is looked at."""
+        assert self.tracker is not None
+        if not self.tracker.sure:
+            self.tracker.close()
+            self.tracker = Tracker(self.root)
+        self._again.clear()
+        self._watched = {path for path, blob in self.walk() if isinstance(blob, bytes)}
+        self.tracker.watch_only(self._watched)
+        self.tracker.look_for_holders()
+        if not self.tracker.sure:
+            self.tracker.close()
+            self.tracker = None
+
+    def _readable(self, found: walker.Found) -> dict[bytes, bytes]:
+        """Stat data by directory; what cannot be read must be excluded by a rule."""
+        stats: dict[bytes, bytes] = {}
+        for path, blob in found:
+            if isinstance(blob, bytes):
+                stats[path] = blob
+            elif blob != errno.ENOENT and not self.scope.leaves_out(path):
+                raise _unreadable(path, blob)
+        return stats
+
+    def require_links(self) -> None:
+        """Inner resources are still linked in; what replaced one would escape every checkpoint."""
+        for place, text in self.scope.links.items():
+            try:
+                with fsio.directory(self.root) as top, fsio.parent_of(top, place) as (fd, name):
+                    found = os.readlink(name, dir_fd=fd)
+            except OSError:
+                found = b""
+            if found != text:
+                raise SandboxError(
+                    f"{show_path(place)} is no longer the link to the resource that lives there",
+                    "a tool replaced it: write through the link instead",
+                )
+
+    def close(self) -> None:
+        if self.tracker is not None:
+            self.tracker.close()
+            self.tracker = None
+        if self._cache and self.known is not None and os.path.isdir(self.root):
+            save_known(self._cache, self.root, self.known)
+
+
+def _by_directory(paths: Iterable[bytes]) -> Dirty:
+    found: Dirty = {}
+    for path in paths:
+        folder, _, name = path.rpartition(b"/")
+        found.setdefault(folder, set()).add(name)
+    return found
+
+
+def _unreadable(path: bytes, code: int) -> CheckpointFailed:
+    if code == errno.EXDEV:
+        return CheckpointFailed(
+            f"{show_path(path)} is a mount point and is not captured",
+            f"unmount it, or add {show_path(path)!r} to the resource's exclude",
+        )
+    return CheckpointFailed(
+        f"directory {show_path(path)} cannot be read: {os.strerror(code)}",
+        f"chmod u+rx it, or add {show_path(path)!r} to the resource's exclude",
+    )
+
+
+class _Pass:
+    """One capture at work: the part of a tree that has to be looked at, rebuilt bottom up."""
+
+    def __init__(
+        self, engine: TreeEngine, batch: Batch, stats: Mapping[bytes, bytes] | None = None
+    ) -> None:
+        self._engine = engine
+        self._batch = batch
+        self._stats = stats or {}
+        self._read = trees.reading(engine.packs.get)
+        self.tree = Tree(trees.empty_tree_key(), _EMPTY)
+
+    def scan(self) -> None:
+        with fsio.directory(self._engine.root) as fd:
+            self.tree = trees.store_directory(self._scan(fd, b""), self._batch)
+
+    def update(self, old: Tree, work: Work) -> None:
+        with fsio.directory(self._engine.root) as fd:
+            entries = self._updated(fd, b"", old, work)
+            self.tree = trees.store_directory(entries, self._batch)
+
+    def _scan(self, fd: int, prefix: bytes) -> list[Entry]:
+        """Every entry of a directory nothing is known of."""
+        if self._engine.tracker is not None:
+            self._engine.tracker.watch((prefix[:-1],))
+            self._engine.tracker.drain()
+        with os.scandir(fd) as items:
+            names = [os.fsencode(item.name) for item in items]
+        found = (self._look(fd, name, prefix + name, fresh=True) for name in names)
+        return [entry for entry in found if entry is not None]
+
+    def _updated(self, fd: int, prefix: bytes, old: Tree, work: Work) -> list[Entry]:
+        entries = trees.load(self._read, old.key)
+        if work.whole:
+            self._whole(fd, prefix, entries, work)
+        for name in work.names:
+            if name[-1:] == b"/":
+                self._set_mode(fd, entries, name[:-1], work)
+        for name in work.names:
+            if name[-1:] != b"/":
+                self._put(entries, name, self._look(fd, name, prefix + name), prefix)
+        for name, below in work.below.items():
+            entry = entries.get(name)
+            if entry is not None and entry.kind is EntryKind.DIRECTORY and name not in work.names:
+                self._put(entries, name, self._below(fd, prefix, entry, below), prefix)
+        return list(entries.values())
+
+    def _set_mode(self, fd: int, entries: dict[bytes, Entry], name: bytes, work: Work) -> None:
+        """Only the mode of a directory was touched; what is below it has events of its own."""
+        entry, found = entries.get(name), fsio.lstat_at(fd, name)
+        if entry is None or found is None or entry.kind is not kind_of(found.st_mode):
+            if name not in work.names:
+                raise NeedsWalk
+            return
+        mode = stat.S_IMODE(found.st_mode)
+        entries[name] = Entry(name, entry.kind, mode, key=entry.key, state=entry.state)
+
+    def _put(
+        self, entries: dict[bytes, Entry], name: bytes, entry: Entry | None, prefix: bytes
+    ) -> None:
+        if entry is not None:
+            entries[name] = entry
+        elif name in entries:
+            gone = entries.pop(name)
+            if gone.kind is EntryKind.DIRECTORY and self._engine.tracker is not None:
+                self._engine.tracker.forget(prefix + name)
+
+    def _whole(self, fd: int, prefix: bytes, entries: dict[bytes, Entry], work: Work) -> None:
+        """Find out by stamps which names of a directory to look at."""
+        known = self._engine.known
+        assert known is not None
+        before = walker.unpack(known.stats.get(prefix[:-1], walker.NOTHING))
+        now = walker.unpack(self._stats[prefix[:-1]])
+        limit = known.taken_ns - RACY_NS
+        for name in [name for name in entries if name not in now]:
+            del entries[name]
+        for name, found in now.items():
+            entry = entries.get(name)
+            if entry is not None and entry.kind is EntryKind.DIRECTORY and stat.S_ISDIR(found[4]):
+                mode = stat.S_IMODE(found[4])
+                if mode != entry.mode:
+                    entries[name] = Entry(name, entry.kind, mode, key=entry.key, state=entry.state)
+                continue
+            vouched = before.get(name) == found and max(found[2], found[3]) < limit
+            if entry is None or not vouched:
+                work.names.add(name)
+
+    def _below(self, fd: int, prefix: bytes, entry: Entry, work: Work) -> Entry | None:
+        path = prefix + entry.name
+        try:
+            with fsio.directory(entry.name, fd) as below:
+                tree = Tree(entry.key, entry.state)
+                entries = self._updated(below, path + b"/", tree, work)
+                return self._directory_entry(below, entry.name, path, entry.mode, entries)
+        except (FileNotFoundError, NotADirectoryError):
+            # Gone since it was told of; its parent's own event or stat data says so as well.
+            return None if fsio.lstat_at(fd, entry.name) is None else entry
+
+    def _directory_entry(
+        self, fd: int, name: bytes, path: bytes, mode: int, entries: list[Entry]
+    ) -> Entry | None:
+        tree = trees.store_directory(entries, self._batch)
+        if tree.state == _EMPTY and self._holds_excluded(fd, path + b"/"):
+            return None
+        return Entry(name, EntryKind.DIRECTORY, mode, key=tree.key, state=tree.state)
+
+    def _holds_excluded(self, fd: int, prefix: bytes) -> bool:
+        """A directory with nothing but excluded things in it is left out as they are."""
+        scope = self._engine.scope
+        if not scope.exclude:
+            return False
+        return any(scope.excludes(prefix + os.fsencode(name)) for name in os.listdir(fd))
+
+    def _look(self, fd: int, name: bytes, path: bytes, fresh: bool = False) -> Entry | None:
+        """The entry of one name as it is now."""
+        if self._engine.scope.leaves_out(path):
+            return None
+        found = fsio.lstat_at(fd, name)
+        if found is None:
+            return None
+        kind = kind_of(found.st_mode)
+        mode = stat.S_IMODE(found.st_mode)
+        if kind is EntryKind.DIRECTORY:
+            return self._new_directory(fd, name, path, mode)
+        if kind is EntryKind.LINK:
+            return Entry(name, kind, 0o777, key=os.readlink(name, dir_fd=fd))
+        if kind in SPECIAL:
+            device = kind in (EntryKind.CHARACTER, EntryKind.BLOCK)
+            return Entry(name, kind, mode, key=b"%d" % found.st_rdev if device else b"")
+        return self._file(fd, name, path, found, fresh)
+
+    def _new_directory(self, fd: int, name: bytes, path: bytes, mode: int) -> Entry | None:
+        try:
+            with fsio.directory(name, fd) as below:
+                if os.fstat(below).st_dev != os.fstat(fd).st_dev:
+                    raise _unreadable(path, errno.EXDEV)
+                entries = self._scan(below, path + b"/")
+                return self._directory_entry(below, name, path, mode, entries)
+        except PermissionError:
+            raise _unreadable(path, errno.EACCES) from None
+
+    def _file(self, fd: int, name: bytes, path: bytes, found: os.stat_result, fresh: bool) -> Entry:
+        engine = self._engine
+        vouched = engine.vouched.get(path) if fresh else None
+        if vouched is not None and vouched[0] == stamp(found):
+            key = vouched[1]
+        else:
+            key, found = capture_file(fd, name, path, self._batch, engine.base.get(path))
+        if found.st_nlink > 1 and engine.tracker is not None and not self._stats:
+            if path not in engine.linked:
+                raise NeedsWalk
+            engine.linked[path] = stamp(found)
+        mode = stat.S_IMODE(found.st_mode)
+        return Entry(name, EntryKind.FILE, mode, found.st_size, found.st_mtime_ns, key)

@@ -1,0 +1,220 @@
+"""Which names in a tree were touched, told by the kernel (inotify).
+
+May say too much, never too little: on an overflow, a lost watch or any other doubt `take` returns
+None and the tree has to be walked. Writes through `mmap` give no event; but a file that is mapped
+for writing is still open for it, so what was opened counts as touched until nobody holds it open.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import struct
+import sys
+from collections.abc import Iterable
+
+_MODIFY, _ATTRIB, _CLOSE_WRITE, _CLOSE_NOWRITE = 0x2, 0x4, 0x8, 0x10
+_OPEN, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x20, 0x40, 0x80, 0x100, 0x200
+_DELETE_SELF, _MOVE_SELF = 0x400, 0x800
+_UNMOUNT, _OVERFLOW, _IGNORED = 0x2000, 0x4000, 0x8000
+_ONLYDIR, _DONT_FOLLOW, _ISDIR = 0x01000000, 0x02000000, 0x40000000
+_TOUCH = (
+    _MODIFY | _ATTRIB | _CLOSE_WRITE | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE
+)  # fmt: skip
+_MASK = _TOUCH | _OPEN | _CLOSE_NOWRITE | _DELETE_SELF | _MOVE_SELF | _ONLYDIR | _DONT_FOLLOW
+_EVENT = struct.Struct("iIII")
+_BUFFER = 1 << 18
+
+Dirty = dict[bytes, set[bytes]]
+"""Directory -> names in it that were touched."""
+
+
+def _opened_by(pid: str) -> list[bytes]:
+    """Paths a process has open or mapped; nothing if it is not ours to ask, or gone."""
+    found: list[bytes] = []
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")
+        with open(f"/proc/{pid}/maps", "rb") as maps:
+            fields = [line.split(None, 5) for line in maps if b" rw-s " in line]
+    except OSError:
+        return found
+    for number in numbers:
+        try:
+            found.append(os.readlink(os.fsencode(f"/proc/{pid}/fd/{number}")))
+        except OSError:
+            continue
+    return found + [line[5].rstrip() for line in fields if len(line) == 6]
+
+
+class Tracker:
+    """Watches the directories of one tree."""
+
+    def __init__(self, root: str) -> None:
+        self._root = os.fsencode(root)
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._paths: dict[int, bytes] = {}
+        self._numbers: dict[bytes, int] = {}
+        self._dirty: Dirty = {}
+        self._open: dict[bytes, int] = {}
+        """Path -> how often it was opened, perhaps to map it, and not closed again."""
+        self._held: set[bytes] = set()
+        """Found open for writing when last asked."""
+        self.held_inodes: set[int] = set()
+        self._moving: dict[int, bytes] = {}
+        self._doubt = self._fd < 0
+
+    @staticmethod
+    def available() -> bool:
+        return sys.platform == "linux"
+
+    @property
+    def sure(self) -> bool:
+        return not self._doubt
+
+    def watch(self, directories: Iterable[bytes]) -> None:
+        """Begin to watch; call it before looking at what is in them."""
+        for path in directories:
+            if self._doubt:
+                return
+            where = self._root + b"/" + path if path else self._root
+            number = self._libc.inotify_add_watch(self._fd, where, _MASK)
+            if number < 0:
+                # Gone again: its parent has an event. Anything else (limits): no more trust.
+                if ctypes.get_errno() not in (errno.ENOENT, errno.ENOTDIR):
+                    self._doubt = True
+                continue
+            old = self._paths.get(number)
+            if old is not None and old != path and self._numbers.get(old) == number:
+                del self._numbers[old]
+            self._paths[number] = path
+            self._numbers[path] = number
+
+    def watch_only(self, directories: Iterable[bytes]) -> None:
+        """Begin anew with these, whatever the watches were called before."""
+        self._paths.clear()
+        self._numbers.clear()
+        self.watch(directories)
+
+    def look_for_holders(self) -> None:
+        """Ask who had files of the tree open for writing, or mapped, before we came."""
+        inside = os.path.realpath(self._root) + b"/"
+        for pid in os.listdir("/proc"):
+            if pid.isdigit():
+                for path in _opened_by(pid):
+                    name = path[len(inside) :]
+                    if path.startswith(inside) and self._is_held(name):
+                        self._held.add(name)
+
+    def forget(self, directory: bytes) -> None:
+        """Stop watching a directory that is gone, and all below it."""
+        below = directory + b"/"
+        for path in [p for p in self._numbers if p == directory or p.startswith(below)]:
+            number = self._numbers.pop(path)
+            if self._paths.get(number) == path:
+                del self._paths[number]
+                self._libc.inotify_rm_watch(self._fd, number)
+
+    def distrust(self) -> None:
+        self._doubt = True
+
+    def drain(self) -> None:
+        """Take in what the kernel has queued; cheap, to be called often while tools run."""
+        while not self._doubt:
+            try:
+                data = os.read(self._fd, _BUFFER)
+            except BlockingIOError:
+                return
+            except OSError:
+                self._doubt = True
+                return
+            self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
+        at = 0
+        while at < len(data):
+            number, mask, cookie, length = _EVENT.unpack_from(data, at)
+            at += _EVENT.size
+            name = data[at : at + length].rstrip(b"\0")
+            at += length
+            if mask & (_OVERFLOW | _UNMOUNT):
+                self._doubt = True
+                return
+            path = self._paths.get(number)
+            if path is None:
+                continue
+            if mask & _IGNORED:
+                del self._paths[number]
+                if self._numbers.get(path) == number:
+                    del self._numbers[path]
+            elif name:
+                self._note(path, name, mask, cookie)
+            elif not path and mask & (_DELETE_SELF | _MOVE_SELF):
+                self._doubt = True
+
+    def _note(self, path: bytes, name: bytes, mask: int, cookie: int) -> None:
+        whole = path + b"/" + name if path else name
+        if mask & (_MOVED_FROM | _MOVED_TO):
+            self._moved(whole, mask, cookie)
+        if mask & _TOUCH:
+            # A slash behind a name: only the directory's own mode may have changed.
+            only_mode = mask & _ISDIR and not mask & (_TOUCH & ~_ATTRIB)
+            self._dirty.setdefault(path, set()).add(name + b"/" if only_mode else name)
+        if mask & _ISDIR:
+            return
+        if mask & _OPEN:
+            self._open[whole] = self._open.get(whole, 0) + 1
+        elif mask & (_CLOSE_WRITE | _CLOSE_NOWRITE):
+            left = self._open.pop(whole, 1) - 1
+            if left:
+                self._open[whole] = left
+
+    def _moved(self, path: bytes, mask: int, cookie: int) -> None:
+        """What is held open goes on under its new name."""
+        if mask & _MOVED_FROM:
+            self._moving = {cookie: path}
+        elif (old := self._moving.pop(cookie, None)) is not None:
+            below = old + b"/"
+            for held in [p for p in self._held if p == old or p.startswith(below)]:
+                self._held.discard(held)
+                self._held.add(path + held[len(old) :])
+
+    def take(self) -> Dirty | None:
+        """What was touched since the last call; None if only a walk can tell."""
+        self.drain()
+        if self._doubt:
+            return None
+        dirty, self._dirty = self._dirty, {}
+        self.held_inodes = set()
+        before = self._held
+        self._held = {path for path in self._open.keys() | before if self._is_held(path)}
+        for path in self._held | before:
+            folder, _, name = path.rpartition(b"/")
+            dirty.setdefault(folder, set()).add(name)
+        return dirty
+
+    def _is_held(self, path: bytes) -> bool:
+        """Whether somebody has the file open for writing: a read lease is refused then."""
+        try:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            fd = os.open(self._root + b"/" + path, flags)
+        except OSError:
+            return False
+        try:
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        except OSError:
+            self.held_inodes.add(os.fstat(fd).st_ino)
+            return True
+        finally:
+            os.close(fd)
+        return False
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            self._doubt = True

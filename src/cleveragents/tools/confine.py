@@ -1,0 +1,188 @@
+"""What a tool may touch: the mechanism that is there, and what it makes of one call.
+
+`auto` takes bubblewrap, else Landlock, else nothing; `required`, `bwrap` and `landlock` never
+run a tool without.
+"""
+
+import os
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+import msgspec
+
+from cleveragents.errors import NotAllowed
+from cleveragents.tools import bwrap, landlock
+from cleveragents.tools.denied import denied_writes
+from cleveragents.tools.standin import Seen, StandIn, seen_as_they_are, seen_at_own_paths
+
+BWRAP, LANDLOCK, OFF = "bwrap", "landlock", "off"
+INSTALL = "apt install bubblewrap"
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call of the plan may touch, before it is known how that is enforced."""
+
+    confine: str = OFF
+    hidden: tuple[str, ...] = ()
+    """The store, and where sandboxes are made: closed but for the plan's own."""
+    writable: tuple[str, ...] = ()
+    cache: str = ""
+    stand_ins: tuple[StandIn, ...] = ()
+
+
+class Launch(NamedTuple):
+    """How the tool's process is started."""
+
+    argv: Sequence[str]
+    cwd: str
+    restrict: Callable[[], None] | None = None
+    """Called in the child before exec."""
+    namespace: bool = False
+    """Whether argv is bwrap's: the tool then has a process namespace of its own."""
+    fds: tuple[int, ...] = ()
+
+
+def in_force(setting: str, policy: str | None) -> str:
+    """The plan may say how it wants to be confined; what the user requires it cannot take back."""
+    if setting == "required" and policy in (None, "auto", OFF):
+        return setting
+    return policy or setting
+
+
+def mechanism(confine: str) -> str:
+    """bwrap, landlock or off; raises NotAllowed when what was asked for is not there."""
+    if confine == OFF:
+        return OFF
+    if confine != LANDLOCK and bwrap.probe().works:
+        return BWRAP
+    if confine != BWRAP and landlock.abi():
+        return LANDLOCK
+    if confine == "auto":
+        return OFF
+    raise NotAllowed(
+        f"tools cannot be confined here, and sandbox.confine is {confine!r}: {why_not(confine)}",
+        f"{INSTALL}, or agents config set sandbox.confine auto",
+    )
+
+
+def why_not(confine: str = "auto") -> str:
+    reasons = [] if confine == LANDLOCK else [bwrap.probe().reason]
+    if confine != BWRAP:
+        reasons.append("the kernel has no Landlock that can be used")
+    return "; ".join(reasons)
+
+
+def can_cut_network(how: str) -> bool:
+    if how == BWRAP:
+        return bwrap.probe().no_network
+    return how == LANDLOCK and landlock.limits_network(landlock.abi())
+
+
+def cache_dir(environ: Mapping[str, str]) -> str:
+    """Where tools may keep what they download, shared by all plans."""
+    base = environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "cleveragents", "tools")
+
+
+class Cell:
+    """One call in its bounds: what the tool sees, how it is started, what it was denied."""
+
+    def __init__(self, bounds: Bounds, temp: str, plan_dir: str) -> None:
+        self.how = mechanism(bounds.confine)
+        self._bounds = bounds
+        look = seen_at_own_paths if self.how == BWRAP else seen_as_they_are
+        self.seen: Seen = look(bounds.stand_ins)
+        self._roots = [*(one.folder for one in bounds.stand_ins), temp]
+        self._sides = bwrap.Sides((), (), plan_dir)
+        if self.how == BWRAP and bounds.hidden:
+            self._sides = bwrap.beside(self.seen, plan_dir, os.path.realpath(bounds.hidden[0]))
+
+    @property
+    def plan_dir(self) -> str:
+        """The plan file's folder as the user has it, also when a sandbox is mounted over it."""
+        return self._sides.plan_dir
+
+    def caches(self) -> dict[str, str]:
+        """Variables that send downloads to our cache, where writing elsewhere is denied."""
+        base = self._bounds.cache
+        if self.how == OFF or not base:
+            return {}
+        names = {"PIP_CACHE_DIR": "pip", "npm_config_cache": "npm", "UV_CACHE_DIR": "uv"}
+        # Of cargo's home only what it downloads is wanted, but it has one variable for all of it.
+        names["CARGO_HOME"] = "cargo"
+        # A hard link from the cache would let a tool change the cache through the sandbox.
+        links = {"UV_LINK_MODE": "copy"}
+        return {"XDG_CACHE_HOME": base, **links} | {n: f"{base}/{d}" for n, d in names.items()}
+
+    def rewritten(self, env: Mapping[str, str]) -> dict[str, str]:
+        """PATH and VIRTUAL_ENV with what lies inside an original moved to its copy."""
+        changed = {
+            name: os.pathsep.join(map(self.seen.to_copies, env[name].split(os.pathsep)))
+            for name in ("PATH", "VIRTUAL_ENV")
+            if name in env
+        }
+        return {**env, **changed}
+
+    @contextmanager
+    def launch(self, argv: Sequence[str], cwd: str, network: bool) -> Generator[Launch]:
+        if self.how == OFF:
+            yield Launch(argv, cwd)
+            return
+        if self._bounds.cache:
+            # Where it cannot be made there is no cache, and what fails then says so.
+            with suppress(OSError):
+                os.makedirs(self._bounds.cache, mode=0o700, exist_ok=True)
+        if self.how == LANDLOCK:
+            with landlock.restriction(self._writable, network) as restrict:
+                yield Launch(argv, cwd, restrict)
+            return
+        with _texts([text for _, text in self._sides.files]) as fds:
+            words = bwrap.arguments(
+                self.seen,
+                hidden=self._bounds.hidden,
+                writable=(*self._bounds.writable, *self._cache),
+                roots=self._roots,
+                sides=self._sides,
+                texts=fds,
+                network=network or not can_cut_network(BWRAP),
+                cwd=self.seen.at(cwd),
+            )
+            yield Launch([bwrap.probe().path, *words, *argv], "/", namespace=True, fds=fds)
+
+    def denied(self, output: str, exit_code: int, cwd: str) -> list[str]:
+        return denied_writes(
+            output,
+            mechanism=self.how,
+            exit_code=exit_code,
+            cwd=self.seen.at(cwd),
+            seen=self.seen,
+            writable=[os.path.realpath(path) for path in self._writable],
+            hidden=[os.path.realpath(path) for path in self._bounds.hidden],
+        )
+
+    @property
+    def _cache(self) -> tuple[str, ...]:
+        return (self._bounds.cache,) if self._bounds.cache else ()
+
+    @property
+    def _writable(self) -> tuple[str, ...]:
+        return (*self._bounds.writable, *self._cache, *self._roots)
+
+
+@contextmanager
+def _texts(texts: Sequence[str]) -> Generator[tuple[int, ...]]:
+    """Descriptors from which each text can be read, without a file."""
+    fds: list[int] = []
+    try:
+        for text in texts:
+            fd = os.memfd_create("agents")
+            fds.append(fd)
+            os.write(fd, os.fsencode(text))
+            os.lseek(fd, 0, os.SEEK_SET)
+        yield tuple(fds)
+    finally:
+        for fd in fds:
+            os.close(fd)

@@ -1,0 +1,127 @@
+"""Landlock: a process gives up writing outside some places, for itself and all it starts.
+
+The rules are made in our own process; the child, between fork and exec, only takes them on. What
+it cannot do is said by `cannot`.
+"""
+
+import ctypes
+import errno
+import functools
+import os
+import stat
+import struct
+import sys
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+
+from cleveragents.errors import ToolFailed
+
+LEAST_ABI = 2
+"""Before it every rename and link between two folders fails, inside the sandbox too."""
+_CREATE, _ADD, _RESTRICT = 444, 445, 446
+_VERSION = 1
+_PATH_BENEATH = 1
+_PR_SET_NO_NEW_PRIVS = 38
+
+_WRITE_FILE = 1 << 1
+_REFER, _TRUNCATE = 1 << 13, 1 << 14
+# Removing and making, from REMOVE_DIR (4) to MAKE_SYM (12); reading is not ours to limit.
+_CHANGE_FOLDER = sum(1 << bit for bit in range(4, 13))
+_TCP = 0b11
+_ABSTRACT_SOCKETS, _SIGNALS = 1, 2
+
+# What programs write to that is no file of anybody; shm holds the semaphores of multiprocessing.
+DEVICES = tuple(
+    f"/dev/{name}"
+    for name in ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm")
+)
+
+
+@functools.cache
+def abi() -> int:
+    """Version of what the kernel has; 0: nothing, or too little to be used."""
+    if sys.platform != "linux":
+        return 0
+    found = _libc().syscall(_CREATE, None, ctypes.c_size_t(0), _VERSION)
+    return found if found >= LEAST_ABI else 0
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def limits_network(version: int) -> bool:
+    return version >= 4
+
+
+def cannot(version: int) -> tuple[str, ...]:
+    """What a tool can still do under these rules."""
+    late = (
+        (3, "cut files short with truncate(2)"),
+        (4, "use the network in spite of network: false"),
+        (6, "send signals to other processes of yours"),
+    )
+    udp = ("use UDP and sockets in folders in spite of network: false",)
+    return (
+        "change mode, owner, times and extended attributes of files outside",
+        "read the store: a file inside a readable folder cannot be hidden",
+        "write to /dev/shm",
+        "leave a process behind that cleared its environment and left the session",
+        *(text for least, text in late if version < least),
+        *(udp if limits_network(version) else ()),
+    )
+
+
+@contextmanager
+def restriction(writable: Iterable[str], network: bool) -> Generator[Callable[[], None]]:
+    """What the child has to call before exec; raises ToolFailed when the rules cannot be made."""
+    version = abi()
+    handled = _WRITE_FILE | _CHANGE_FOLDER | _REFER | (_TRUNCATE if version >= 3 else 0)
+    rules = _create(version, handled, network)
+    try:
+        for path in (*writable, *DEVICES):
+            _allow(rules, path, handled)
+        yield _take_on(rules)
+    finally:
+        os.close(rules)
+
+
+def _create(version: int, handled: int, network: bool) -> int:
+    net = 0 if network or not limits_network(version) else _TCP
+    scoped = _SIGNALS | (0 if network else _ABSTRACT_SOCKETS) if version >= 6 else 0
+    size = 24 if version >= 6 else 16 if version >= 4 else 8
+    attributes = struct.pack("=QQQ", handled, net, scoped)[:size]
+    return _call(_CREATE, attributes, ctypes.c_size_t(size), 0)
+
+
+def _allow(rules: int, path: str, handled: int) -> None:
+    try:
+        fd = os.open(path, getattr(os, "O_PATH", 0) | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    try:
+        is_folder = stat.S_ISDIR(os.fstat(fd).st_mode)
+        access = handled if is_folder else handled & (_WRITE_FILE | _TRUNCATE)
+        _call(_ADD, rules, _PATH_BENEATH, struct.pack("=Qi", access, fd), 0)
+    finally:
+        os.close(fd)
+
+
+def _take_on(rules: int) -> Callable[[], None]:
+    libc = _libc()
+    prctl, syscall = libc.prctl, libc.syscall
+
+    def take_on() -> None:  # pragma: no cover - runs in the child, before exec
+        if prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or syscall(_RESTRICT, rules, 0):
+            raise OSError(errno.EPERM, "Landlock")
+
+    return take_on
+
+
+def _call(number: int, *arguments: object) -> int:
+    found = _libc().syscall(number, *arguments)
+    if found < 0:
+        code = ctypes.get_errno()
+        raise ToolFailed(f"Landlock: {os.strerror(code).lower()}")
+    return found

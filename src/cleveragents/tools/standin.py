@@ -1,0 +1,110 @@
+"""A resource's own path and the sandbox that stands in for it, as a tool gets to see them."""
+
+import os
+from collections.abc import Iterable
+
+import msgspec
+
+
+class StandIn(msgspec.Struct, frozen=True, kw_only=True):
+    """One resource of the plan and its private copy."""
+
+    name: str
+    own: str
+    """The path of the resource itself; empty or a URL when it is no file."""
+    root: str
+    """The directory (or, without a sandbox, the resource) that tools may write to."""
+    path: str
+    """What tools are given: the root, or a file in it."""
+    links: dict[str, str] = {}
+    """Places in it (relative) where an inner resource's sandbox (absolute) is linked in."""
+
+    @property
+    def is_copy(self) -> bool:
+        return os.path.isabs(self.own) and self.own != self.path
+
+    @property
+    def is_folder(self) -> bool:
+        return self.path == self.root
+
+    @property
+    def folder(self) -> str:
+        """What has to be writable: of a database without a sandbox, the side files as well."""
+        return os.path.dirname(self.root) if os.path.isfile(self.root) else self.root
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """Which resources a tool finds at their own path: mounted there, or linked from such a one."""
+
+    mounted: tuple[StandIn, ...] = ()
+    linked: tuple[StandIn, ...] = ()
+    elsewhere: tuple[StandIn, ...] = ()
+    """Copies that are found only at the sandbox's path, inner ones first."""
+
+    def at(self, path: str) -> str:
+        """A path in a sandbox, as the tool should call it."""
+        return _moved(path, ((one.path, one.own) for one in (*self.mounted, *self.linked)))
+
+    def real(self, path: str) -> str:
+        """Where a path that the tool calls by the resource's own name is for us."""
+        return _moved(path, ((one.own, one.path) for one in _deepest(*self.linked, *self.mounted)))
+
+    def to_copies(self, path: str) -> str:
+        """A path inside the original of a resource that is not mounted, moved to the copy."""
+        return _moved(path, ((one.own, one.path) for one in self.elsewhere))
+
+    def original_of(self, path: str) -> StandIn | None:
+        """The resource whose untouched original a path lies in."""
+        return next((one for one in self.elsewhere if is_inside(path, one.own)), None)
+
+
+def seen_at_own_paths(stand_ins: Iterable[StandIn]) -> Seen:
+    """What can be mounted where the resource is, the outer before the inner.
+
+    A sandbox whose links to inner ones are relative stays where it is, for mounted elsewhere they
+    would lead nowhere. So does a database: its side files lie beside it, not in it.
+    """
+    mounted: list[StandIn] = []
+    linked: list[StandIn] = []
+    elsewhere: list[StandIn] = []
+    for one in sorted((s for s in stand_ins if s.is_copy), key=lambda s: len(s.own)):
+        if not one.is_folder:
+            elsewhere.append(one)
+        elif any(is_inside(one.own, outer.own) for outer in mounted):
+            linked.append(one)
+        elif os.path.isdir(one.own) and os.path.isdir(one.root) and _links_hold(one):
+            mounted.append(one)
+        else:
+            elsewhere.append(one)
+    return Seen(tuple(mounted), tuple(linked), _deepest(*elsewhere))
+
+
+def seen_as_they_are(stand_ins: Iterable[StandIn]) -> Seen:
+    """Nothing is mounted."""
+    return Seen(elsewhere=_deepest(*(one for one in stand_ins if one.is_copy)))
+
+
+def is_inside(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
+
+
+def _deepest(*stand_ins: StandIn) -> tuple[StandIn, ...]:
+    """Inner ones before outer ones, so that the nearest is found first."""
+    return tuple(sorted(stand_ins, key=lambda one: -len(one.own)))
+
+
+def _links_hold(one: StandIn) -> bool:
+    for place in one.links:
+        try:
+            if not os.path.isabs(os.readlink(f"{one.root}/{place}")):
+                return False
+        except OSError:
+            continue  # a tool replaced it; that is found and said after the call
+    return True
+
+
+def _moved(path: str, ways: Iterable[tuple[str, str]]) -> str:
+    for start, end in ways:
+        if is_inside(path, start):
+            return end + path[len(start) :]
+    return path

@@ -1,0 +1,373 @@
+"""The engine never misses a change: whatever is done to a tree, it says what a fresh walk says."""
+
+import mmap
+import os
+import random
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cleveragents.content import walker
+from cleveragents.content.engine import TreeEngine
+from cleveragents.content.packs import Location, Packs
+from cleveragents.content.scope import Scope
+from cleveragents.content.tracker import Tracker
+from cleveragents.content.trees import Tree
+
+
+class Index(dict[bytes, Location]):
+    """The index of a store, in memory."""
+
+    def find(self, key: bytes) -> Location | None:
+        return self.get(key)
+
+    def has(self, key: bytes) -> bool:
+        return key in self
+
+
+class Bench:
+    """A tree, an engine that follows it, and the means to check it."""
+
+    def __init__(self, folder: Path, *, follow: bool, scope: Scope | None = None) -> None:
+        self.root = folder / "tree"
+        self.root.mkdir()
+        (folder / "content").mkdir()
+        self.index = Index()
+        self.packs = Packs(os.fspath(folder / "content"), self.index)
+        self.cache = os.fspath(folder / "cache" / "stat")
+        self.scope = scope or Scope()
+        self.follow = follow
+        self.engine = self.new_engine()
+
+    def new_engine(self) -> TreeEngine:
+        engine = TreeEngine(os.fspath(self.root), self.scope, {}, self.packs, self.cache)
+        if self.follow:
+            engine.track()
+        return engine
+
+    def restart(self) -> None:
+        """As a new process would find it."""
+        self.engine.close()
+        self.engine = self.new_engine()
+
+    def capture(self, *, commit: bool = True) -> Tree:
+        with self.packs.batch() as batch:
+            tree = self.engine.capture(batch)
+            if commit:
+                batch.seal()
+                self.index.update(batch.located)
+        if commit:
+            for learned in batch.after_commit:
+                learned()
+        return tree
+
+    def truth(self) -> Tree:
+        with self.packs.looking() as batch:
+            return TreeEngine(os.fspath(self.root), self.scope, {}, self.packs).capture(batch)
+
+    def check(self) -> None:
+        assert self.capture().state == self.truth().state
+
+    def close(self) -> None:
+        self.engine.close()
+        self.packs.close()
+
+
+@contextmanager
+def bench(folder: Path, **options: bool) -> Iterator[Bench]:
+    made = Bench(folder, **options)  # type: ignore[arg-type]
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+class Vandal:
+    """Does something to a tree, at random but repeatable."""
+
+    def __init__(self, root: Path, seed: int) -> None:
+        self.root = root
+        self.chance = random.Random(seed)
+        self.maps: list[mmap.mmap] = []
+        self.count = 0
+
+    def paths(self, *, folders: bool) -> list[Path]:
+        found = [p for p in self.root.rglob("*") if not p.is_symlink()]
+        return sorted(p for p in found if p.is_dir() == folders)
+
+    def folder(self) -> Path:
+        return self.chance.choice([self.root, *self.paths(folders=True)])
+
+    def file(self) -> Path:
+        files = self.paths(folders=False)
+        return self.chance.choice(files) if files else self.write()
+
+    def fresh(self) -> Path:
+        self.count += 1
+        return self.folder() / f"n{self.count}"
+
+    def write(self) -> Path:
+        path = self.fresh()
+        path.write_bytes(self.chance.randbytes(self.chance.randint(0, 200)))
+        return path
+
+    def edit(self) -> None:
+        path = self.file()
+        path.write_bytes(self.chance.randbytes(max(path.stat().st_size, 1)))
+
+    def forge(self) -> None:
+        """Other content of the same size, with the old time stamps."""
+        path = self.file()
+        old = path.stat()
+        path.write_bytes(self.chance.randbytes(max(old.st_size, 1)))
+        os.utime(path, ns=(old.st_atime_ns, old.st_mtime_ns))
+
+    def make_folder(self) -> None:
+        path = self.fresh() / "a" / "b"
+        path.mkdir(parents=True)
+        (path / "deep").write_text("deep")
+
+    def move(self) -> None:
+        candidates = self.paths(folders=self.chance.random() < 0.6)
+        if candidates:
+            source, target = self.chance.choice(candidates), self.fresh()
+            if source not in target.parents:
+                source.rename(target)
+
+    def swap(self) -> None:
+        folders = self.paths(folders=True)
+        if len(folders) > 1:
+            a, b = self.chance.sample(folders, 2)
+            if a not in b.parents and b not in a.parents:
+                aside = self.root / "aside"
+                a.rename(aside)
+                b.rename(a)
+                aside.rename(b)
+
+    def remove(self) -> None:
+        folders = self.paths(folders=True)
+        if folders and self.chance.random() < 0.3:
+            shutil.rmtree(self.chance.choice(folders))
+        else:
+            self.file().unlink()
+
+    def chmod(self) -> None:
+        either = self.paths(folders=self.chance.random() < 0.5)
+        if either:
+            self.chance.choice(either).chmod(self.chance.choice([0o700, 0o755, 0o750]))
+
+    def symlink(self) -> None:
+        self.fresh().symlink_to(self.chance.choice(["n1", "/etc", "missing"]))
+
+    def hard_link(self) -> None:
+        self.fresh().hardlink_to(self.file())
+
+    def map(self) -> None:
+        path = self.file()
+        if path.stat().st_size:
+            with path.open("r+b") as file:
+                self.maps.append(mmap.mmap(file.fileno(), 0))
+
+    def write_mapped(self) -> None:
+        if self.maps:
+            one = self.chance.choice(self.maps)
+            one[self.chance.randrange(len(one))] = self.chance.randrange(256)
+
+    def act(self) -> None:
+        self.chance.choice(
+            [
+                self.write, self.edit, self.edit, self.forge, self.make_folder, self.move,
+                self.swap, self.remove, self.chmod, self.symlink, self.hard_link, self.map,
+                self.write_mapped,
+            ]
+        )()  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("follow", [True, False], ids=["events", "walks"])
+def test_nothing_that_is_done_to_a_tree_is_missed(tmp_path: Path, seed: int, follow: bool) -> None:
+    with bench(tmp_path, follow=follow) as one:
+        vandal = Vandal(one.root, seed)
+        for _ in range(20):
+            vandal.write()
+        vandal.make_folder()
+        one.check()
+        for turn in range(40):
+            for _ in range(vandal.chance.randint(0, 4)):
+                vandal.act()
+            if vandal.chance.random() < 0.2:
+                one.capture(commit=False)
+            if vandal.chance.random() < 0.1:
+                one.restart()
+            assert one.capture().state == one.truth().state, f"turn {turn}"
+        for mapped in vandal.maps:
+            mapped.close()
+
+
+def test_a_tree_that_is_written_to_meanwhile_is_known_once_it_rests(tmp_path: Path) -> None:
+    with bench(tmp_path, follow=True) as one:
+        vandal = Vandal(one.root, 5)
+        for _ in range(30):
+            vandal.write()
+        one.check()
+        stop = threading.Event()
+
+        def work() -> None:
+            while not stop.is_set():
+                try:
+                    vandal.act()
+                except OSError:
+                    continue
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            for _ in range(20):
+                try:
+                    one.capture()
+                except Exception as error:
+                    assert "changed" in str(error)
+        finally:
+            stop.set()
+            thread.join()
+        one.check()
+        for mapped in vandal.maps:
+            mapped.close()
+
+
+def test_after_an_overflow_the_tree_is_walked(tmp_path: Path) -> None:
+    with bench(tmp_path, follow=True) as one:
+        (one.root / "f").write_text("1")
+        one.check()
+        for number in range(20_000):
+            os.utime(one.root / "f", ns=(number, number))
+            if number % 2:
+                (one.root / "g").touch()
+            else:
+                (one.root / "g").unlink(missing_ok=True)
+        (one.root / "late").write_text("late")
+        assert one.engine.tracker is not None
+        assert one.engine.tracker.take() is None
+        one.check()
+        (one.root / "later").write_text("later")
+        one.check()
+
+
+def test_without_watches_left_it_walks_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tracker, "watch", lambda self, _: setattr(self, "_doubt", True))
+    with bench(tmp_path, follow=True) as one:
+        (one.root / "f").write_text("1")
+        one.check()
+        (one.root / "f").write_text("2")
+        one.check()
+        assert one.engine.tracker is None
+
+
+def test_what_nobody_touched_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with bench(tmp_path, follow=False) as one:
+        old = 1_000_000_000 * 10**9
+        for name in ("a", "b"):
+            (one.root / name).write_text(name)
+            os.utime(one.root / name, ns=(old, old))
+        one.capture()
+        monkeypatch.setattr("cleveragents.content.engine.RACY_NS", -(10**18))
+        read: list[bytes] = []
+        from cleveragents.content import engine
+
+        real = engine.capture_file
+
+        def counting(fd, name, path, batch, base):  # type: ignore[no-untyped-def]
+            read.append(path)
+            return real(fd, name, path, batch, base)
+
+        monkeypatch.setattr(engine, "capture_file", counting)
+        (one.root / "b").write_text("B")
+        one.restart()
+        one.check()
+        assert read.count(b"a") == 1  # by the fresh walk it is compared with
+        assert read.count(b"b") == 2
+
+
+def test_a_cache_that_was_tampered_with_is_not_used(tmp_path: Path) -> None:
+    with bench(tmp_path, follow=False) as one:
+        (one.root / "f").write_text("1")
+        one.capture()
+        one.engine.close()
+        data = bytearray(Path(one.cache).read_bytes())
+        data[-3] ^= 1
+        Path(one.cache).write_bytes(bytes(data))
+        one.engine = one.new_engine()
+        assert one.engine.known is None
+        one.check()
+
+
+def test_a_tree_that_was_collected_meanwhile_is_captured_anew(tmp_path: Path) -> None:
+    with bench(tmp_path, follow=False) as one:
+        (one.root / "d").mkdir()
+        (one.root / "d" / "f").write_text("1")
+        one.capture()
+        one.index.clear()
+        one.check()
+
+
+@pytest.mark.skipif(not walker.ACCELERATED, reason="the compiled walker was not built")
+def test_both_walkers_give_the_same_answer(tmp_path: Path) -> None:
+    vandal = Vandal(tmp_path, 11)
+    for _ in range(200):
+        vandal.act()
+    for mapped in vandal.maps:
+        mapped.close()
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / os.fsdecode(b"\xff\nname")).write_text("odd")
+    (tmp_path / "skipped" / "below").mkdir(parents=True)
+    deep = tmp_path
+    for _ in range(30):
+        deep = deep / ("x" * 200)
+        os.mkdir(deep) if len(str(deep)) < 3500 else None
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        for names, paths in (((), ()), ((b"below",), (b"skipped",))):
+            fast = walker.walk(fd, names, paths)
+            assert sorted(fast) == sorted(walker.python_walk(fd, names, paths))
+            assert any(path == b"skipped" for path, _ in fast) is (not names)
+    finally:
+        os.close(fd)
+
+
+def test_the_walkers_read_what_stat_says(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("12345")
+    (tmp_path / "g").hardlink_to(tmp_path / "f")
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        for walk in {walker.walk, walker.python_walk}:
+            blob = dict(walk(fd, (), ()))[b""]
+            assert isinstance(blob, bytes)
+            found = (tmp_path / "f").stat()
+            wanted = (
+                found.st_ino, 5, found.st_mtime_ns, found.st_ctime_ns, found.st_mode
+            )  # fmt: skip
+            assert walker.unpack(blob) == {b"f": wanted, b"g": wanted}
+            assert set(walker.linked(blob)) == {b"f", b"g"}
+            assert walker.newest(blob) == max(found.st_mtime_ns, found.st_ctime_ns)
+    finally:
+        os.close(fd)
+
+
+def test_a_directory_that_cannot_be_read_is_reported_by_both(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    fd = os.open(tmp_path / "d", os.O_RDONLY)
+    shutil.rmtree(tmp_path / "d")
+    (tmp_path / "d").write_text("")
+    try:
+        for walk in {walker.walk, walker.python_walk}:
+            assert dict(walk(fd, (), ()))[b""] == walker.NOTHING
+    finally:
+        os.close(fd)
