@@ -1,26 +1,192 @@
-"""The documents point at things that exist."""
+"""The documents point at things that exist: files, commands, plan files, settings, tests."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
+import yaml
+
+from cleveragents import errors
+from cleveragents.checkpoint import CheckpointType
+from cleveragents.cli.main import root
+from cleveragents.errors import AgentsError, PlanFileError
+from cleveragents.planfile import parse_plan
+from cleveragents.sandbox.registry import kinds
+from cleveragents.settings import KEYS
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
+REFERENCE = ROOT / "docs/reference"
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(#[^)\s]*)?\)")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+SPAN = re.compile(r"`([^`\n]+)`")
+COMMAND = re.compile(r"(?<![\w./-])agents(?= )")
+each_document = pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
+)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def prose(text: str) -> str:
+    return FENCE.sub("", text)
+
+
+def anchors(document: Path) -> set[str]:
+    """The anchors of the headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", prose(document.read_text()), re.MULTILINE)
+    return {"#" + re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@each_document
 def test_links_lead_somewhere(document: Path) -> None:
-    text = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
-    targets = [t for t in LINK.findall(text) if not t.startswith(("http:", "https:", "mailto:"))]
-    assert [t for t in targets if not (document.parent / t).exists()] == []
+    for target, anchor in LINK.findall(prose(document.read_text())):
+        if target.startswith(("http:", "https:", "mailto:")):
+            continue
+        found = document.parent / target if target else document
+        assert found.exists(), target
+        assert not anchor or anchor in anchors(found), f"{target}{anchor}"
 
 
 def test_the_readme_stays_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
-def test_decisions_are_numbered_without_gaps() -> None:
-    numbers = [int(p.name[:4]) for p in sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))]
-    assert numbers == list(range(1, len(numbers) + 1))
+def test_decisions_are_numbered_without_gaps_and_listed() -> None:
+    names = sorted(path.name for path in (ROOT / "docs/decisions").glob("[0-9]*.md"))
+    assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
+    listed = re.findall(r"\(([0-9]{4}-[^)]*)\)", (ROOT / "docs/decisions/README.md").read_text())
+    assert listed == names
+
+
+def named_commands(text: str) -> Iterator[list[str]]:
+    """The words after each `agents` in fenced blocks and code spans."""
+    code = [body for _, body in FENCE.findall(text)] + SPAN.findall(prose(text))
+    for line in "\n".join(code).splitlines():
+        for part in COMMAND.split(line.partition(" #")[0])[1:]:
+            yield part.split()
+
+
+def trouble_with(words: list[str]) -> str:
+    """What is wrong with a command line; empty if nothing is."""
+    command: click.Command = root
+    options = {"--help", "--version"}
+    for number, word in enumerate(words):
+        if word == "--":
+            break
+        name = word.strip("[](),;:.\"'").partition("=")[0]
+        if re.match(r"--?[a-z]", name):
+            if any(each not in options for each in re.split(r"[|,/]", name)):
+                return f"no option {name} in agents {' '.join(words[:number])}"
+        elif isinstance(command, click.Group) and not name.isupper():
+            found = command.get_command(click.Context(command), name)
+            if found is None:
+                return f"no command: agents {' '.join(words[: number + 1])}"
+            command = found
+            options = {"--help"} | {
+                option for param in found.params for option in (*param.opts, *param.secondary_opts)
+            }
+    return ""
+
+
+@each_document
+def test_every_command_exists_with_its_options(document: Path) -> None:
+    troubles = [trouble_with(words) for words in named_commands(document.read_text())]
+    assert [text for text in troubles if text] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("`agents plan rollback PLAN first --yes`", False),
+        ("```sh\nX=1 agents run --on . -- make --anything\n```", False),
+        ("`agents plan frobnicate PLAN`", True),
+        ("`agents plan rollback PLAN first --hard`", True),
+        ("```text\nhint: agents plann list\n```", True),
+        ("`agents plan checkpoint craete`", True),
+    ],
+)
+def test_a_wrong_command_is_noticed(text: str, wrong: bool) -> None:
+    assert any(trouble_with(words) for words in named_commands(text)) is wrong
+
+
+def all_commands(group: click.Group, path: str) -> Iterator[str]:
+    for name in group.list_commands(click.Context(group)):
+        found = group.get_command(click.Context(group), name)
+        if isinstance(found, click.Group):
+            yield from all_commands(found, f"{path} {name}")
+        else:
+            yield f"{path} {name}"
+
+
+def test_every_command_is_documented() -> None:
+    headings = re.findall(r"^### (agents .*)$", (REFERENCE / "commands.md").read_text(), re.M)
+    assert sorted(headings) == sorted(all_commands(root, "agents"))
+
+
+def test_every_setting_is_documented() -> None:
+    text = (REFERENCE / "configuration.md").read_text()
+    rows = re.findall(r"^\| `([a-z-]+\.[a-z.-]+)`", text, re.MULTILINE)
+    assert rows == [key.name for key in KEYS]
+
+
+def test_every_type_of_checkpoint_is_documented() -> None:
+    text = (REFERENCE / "checkpointing.md").read_text()
+    assert [name for name in CheckpointType if f"`{name}`" not in text] == []
+
+
+def test_every_error_is_documented_with_its_exit_code() -> None:
+    rows = re.findall(r"^\| (\d) \|.*$", (REFERENCE / "commands.md").read_text(), re.MULTILINE)
+    assert rows == ["0", "1", "2", "3", "4", "5", "6"]
+    table = {
+        int(line.split("|")[1]): set(SPAN.findall(line))
+        for line in (REFERENCE / "commands.md").read_text().splitlines()
+        if re.match(r"\| \d \|", line)
+    }
+    for name, kind in vars(errors).items():
+        if isinstance(kind, type) and issubclass(kind, AgentsError):
+            assert name in table[kind.exit_code], name
+
+
+def plan_files() -> Iterator[tuple[str, str]]:
+    for document in DOCUMENTS:
+        for language, body in FENCE.findall(document.read_text()):
+            if language == "yaml" and body.startswith("name:"):
+                yield str(document.relative_to(ROOT)), body
+
+
+def make_resources(text: str, folder: Path) -> None:
+    """What the plan file names, so that only the file itself can be wrong."""
+    for resource in yaml.safe_load(text).get("resources", {}).values():
+        path = folder / resource.get("path", "")
+        if resource.get("kind") == "sqlite":
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        else:
+            path.mkdir(parents=True, exist_ok=True)
+
+
+@pytest.mark.parametrize(("source", "text"), list(plan_files()))
+def test_every_plan_file_is_right(source: str, text: str, tmp_path: Path) -> None:
+    make_resources(text, tmp_path)
+    assert parse_plan(text, source, str(tmp_path), kinds()).steps
+
+
+def test_there_are_plan_files_to_look_at_and_a_wrong_one_is_noticed(tmp_path: Path) -> None:
+    texts = [text for _, text in plan_files()]
+    assert len(texts) >= 3
+    make_resources(texts[0], tmp_path)
+    with pytest.raises(PlanFileError):
+        parse_plan(texts[0].replace("steps:", "stepps:"), "x", str(tmp_path), kinds())
+
+
+def test_the_design_names_modules_and_tests_that_exist() -> None:
+    text = (ROOT / "docs/design.md").read_text()
+    for name in re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:\.py|\.sql|/))`", text):
+        folders = (ROOT / "src/cleveragents", ROOT)
+        assert any((folder / name).exists() for folder in folders), name
+    for file, test in re.findall(r"`(tests/\w+\.py)::(\w+)`", text):
+        assert f"def {test}(" in (ROOT / file).read_text(), f"{file}::{test}"
+    for file, line in re.findall(r"`(features/\w+\.feature)`:\s+\"([^\"]+)\"", text):
+        wanted, found = " ".join(line.split()), " ".join((ROOT / file).read_text().split())
+        assert wanted in found, f"{file}: {wanted}"

@@ -31,6 +31,11 @@ def run(context, arguments):
     context.outcome = context.agents.run(*shlex.split(arguments))
 
 
+@then('"agents {arguments}" exits with {code:d}')
+def exits_with(context, arguments, code):
+    context.agents.run(*shlex.split(arguments)).expect(code)
+
+
 @then("the exit code is {code:d}")
 def exit_code(context, code):
     context.outcome.expect(code)

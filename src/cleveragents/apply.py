@@ -4,9 +4,13 @@ compare -> stage -> intent -> switch -> record. Until the record every switch ca
 after a crash the next command goes forward, or back where it cannot.
 """
 
+import re
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import msgspec
+from blake3 import blake3
 
 from cleveragents.checkpoint import CheckpointType
 from cleveragents.content import fsio
@@ -55,7 +59,7 @@ def options_for(ctx: Context, plan: Plan, session_spec: Any, request: Request) -
         mode=mode,
         ignored=request.ignored or spec.ignored,
         message=f"{subject.rstrip()}\n\n{trailers}\n",
-        branch=f"agents/{plan.name}",
+        branch="agents/" + (re.sub(r"[^A-Za-z0-9_-]+", "-", plan.name).strip("-") or plan.plan_id),
         staging=f"{ctx.staging}/{new_id()}",
     )
 
@@ -78,7 +82,10 @@ def apply(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
     """Apply; a plan that is applied already gives its first result again."""
     if plan.result is not None:
         return plan.result
-    with working_on(ctx.store, plan.plan_id, "plan apply", ctx.now) as session:
+    with (
+        working_on(ctx.store, plan.plan_id, "plan apply", ctx.now) as session,
+        _alone_on_targets(ctx, plan),
+    ):
         if session.plan.result is not None:
             return session.plan.result
         require_not_final(session.plan, "applied")
@@ -95,10 +102,29 @@ def apply(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
         except AgentsError as error:
             _stop(ctx, session, State.ERRORED, error, entry)
             raise
+        except OSError as error:
+            named = f"{error.filename}: " if error.filename else ""
+            refused = ApplyRefused(
+                f"a target could not be written: {named}{error.strerror}",
+                "every target is as it was; mend that, then apply again",
+            )
+            _stop(ctx, session, State.CONSTRAINED, refused, entry)
+            raise refused from error
         except BaseException:
             interrupted = NotAllowed("apply was interrupted; every target is as it was")
             _stop(ctx, session, State.ERRORED, interrupted, entry)
             raise
+
+
+@contextmanager
+def _alone_on_targets(ctx: Context, plan: Plan) -> Generator[None]:
+    """One apply at a time on each target, whichever plan it is for."""
+    fsio.make_private_dir(f"{ctx.settings.home}/locks")
+    with ExitStack() as stack:
+        for path in sorted({r.path for r in ctx.store.resources.of_plan(plan.plan_id)}):
+            name = blake3(path.encode()).hexdigest()[:24]
+            stack.enter_context(fsio.locked(f"{ctx.settings.home}/locks/{name}"))
+        yield
 
 
 def _stop(
@@ -116,8 +142,8 @@ def _apply(ctx: Context, session: Session, request: Request, entry: JournalEntry
     try:
         origin = _origin(ctx, plan)
         result = _result(ctx, session, origin)
-        _validate(ctx, session)
         proposals = _propose(ctx, plan, origin, result, options)
+        _validate(ctx, session)
         return _switch(ctx, session, proposals, options, entry)
     finally:
         fsio.remove_tree(options.staging)
@@ -125,8 +151,7 @@ def _apply(ctx: Context, session: Session, request: Request, entry: JournalEntry
 
 def _origin(ctx: Context, plan: Plan) -> States:
     """The state each sandbox was made with."""
-    groups = ctx.store.checkpoints.groups(plan.plan_id)
-    return ctx.checkpoints.states(groups[0]) if groups else ctx.checkpoints.origins(plan.plan_id)
+    return ctx.checkpoints.began_with(plan.plan_id)
 
 
 def _result(ctx: Context, session: Session, origin: States) -> States:
@@ -222,11 +247,14 @@ def _switch(
         body={},
         created_at=ctx.now(),
     )
+    intent = msgspec.structs.replace(intent, body={"staging": options.staging})
+    with ctx.store.transaction(session.lease):
+        ctx.store.intents.put(intent)
     try:
         for proposal in proposals:
             rid = by_name[proposal.resource]
             staged[rid] = sandboxes[rid].stage_apply(proposal, options)
-        body = {"staged": staged, "entry": msgspec.to_builtins(entry)}
+        body = {**intent.body, "staged": staged, "entry": msgspec.to_builtins(entry)}
         intent = msgspec.structs.replace(intent, state="staged", body=body)
         with ctx.store.transaction(session.lease):
             ctx.store.intents.put(intent)
@@ -246,6 +274,8 @@ def undo_switch(ctx: Context, session: Session, intent: Intent, staged: dict[str
     sandboxes = ctx.manager.sandboxes(session.plan.plan_id)
     for rid, one in reversed(staged.items()):
         sandboxes[rid].undo_apply(one)
+    for sandbox in sandboxes.opened.values():
+        sandbox.discard_apply(intent.body["staging"])
     with ctx.store.transaction(session.lease):
         ctx.store.intents.remove(intent.intent_id)
 
@@ -286,7 +316,7 @@ def finish_apply(ctx: Context, session: Session, intent: Intent) -> None:
     if intent.state == "committed":
         tidy(ctx, session, intent)
         return
-    staged: dict[str, Any] = intent.body["staged"]
+    staged: dict[str, Any] = intent.body.get("staged", {})
     if intent.state == "staged":
         sandboxes = ctx.manager.sandboxes(session.plan.plan_id)
         try:
@@ -298,6 +328,9 @@ def finish_apply(ctx: Context, session: Session, intent: Intent) -> None:
             record(ctx, session, intent)
             return
     undo_switch(ctx, session, intent, staged)
+    fsio.remove_tree(intent.body["staging"])
+    if "entry" not in intent.body:
+        return
     entry = msgspec.convert(intent.body["entry"], JournalEntry)
     error = ApplyRefused("apply was interrupted and taken back", "agents plan apply PLAN")
     _stop(ctx, session, State.ERRORED, error, entry)

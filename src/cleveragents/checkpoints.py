@@ -158,6 +158,11 @@ class CheckpointService:
                 self._store.resources.put_sandbox(msgspec.structs.replace(record, origin=origin))
         self._manager.forget(session.plan.plan_id)
 
+    def began_with(self, plan_id: str) -> States:
+        """The states the sandboxes were made with; empty before they are."""
+        groups = self._store.checkpoints.groups(plan_id)
+        return self.states(groups[0]) if groups else self.origins(plan_id)
+
     def origins(self, plan_id: str) -> States:
         records = self._manager.sandboxes(plan_id).records
         return {
@@ -301,8 +306,14 @@ class CheckpointService:
         targets = self.states(group)
         staging = self._manager.staging(plan_id, intent.intent_id)
         fsio.remove_tree(staging)
-        staged = self.look(plan_id, lambda now: self._manager.stage(plan_id, now, targets, staging))
-        self._switch(session, staged, restoration, group, targets, intent.intent_id)
+        staged: list[Staged] = []
+        self.create_checkpoint(
+            CheckpointType.PRE_ROLLBACK,
+            session,
+            reason="found after an interrupted rollback",
+            prepare=lambda now: staged.append(self._manager.stage(plan_id, now, targets, staging)),
+        )
+        self._switch(session, staged[0], restoration, group, targets, intent.intent_id)
 
     def _switch(
         self,

@@ -130,11 +130,9 @@ def diff_between(
     ignored: bool = False,
 ) -> Diff:
     """From one group to another; by default from what the plan began with to now."""
-    groups = ctx.store.checkpoints.groups(plan.plan_id)
-    first = start or (groups[0] if groups else None)
-    if first is None:
+    before = ctx.checkpoints.states(start) if start else ctx.checkpoints.began_with(plan.plan_id)
+    if not before:
         return Diff(files_changed=0, insertions=0, deletions=0, files=(), patch="", ignored=0)
-    before = ctx.checkpoints.states(first)
     head = plan.head_group_id
     gone = any(r.state == "removed" for r in ctx.store.resources.sandboxes(plan.plan_id))
     if end is None and gone and head is not None:

@@ -7,7 +7,6 @@ from cleveragents.leases import hold, working_on
 from cleveragents.lifecycle import require_not_final
 from cleveragents.making import remove_sandboxes
 from cleveragents.plan import Plan, State
-from cleveragents.rollback import changes_since
 
 
 def cancel(ctx: Context, plan: Plan) -> Plan:
@@ -27,15 +26,16 @@ def cancel(ctx: Context, plan: Plan) -> Plan:
 
 def unapplied(ctx: Context, plan: Plan) -> int:
     """How many changes the plan's sandboxes hold that were never applied."""
-    groups = ctx.store.checkpoints.groups(plan.plan_id)
-    if plan.state is State.APPLIED or not groups:
+    before = ctx.checkpoints.began_with(plan.plan_id)
+    if plan.state is State.APPLIED or not before:
         return 0
     sandboxes = ctx.manager.sandboxes(plan.plan_id)
     try:
         sandboxes.require_ours()
     except SandboxError:
         return 0
-    return len(changes_since(ctx, groups[0]))
+    diff = ctx.checkpoints.diff
+    return len(ctx.checkpoints.look(plan.plan_id, lambda now: diff(plan.plan_id, before, now)))
 
 
 def delete(ctx: Context, plan: Plan, *, force: bool) -> int:

@@ -9,7 +9,7 @@ import msgspec
 from cleveragents.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.context import Context
 from cleveragents.decision import Decision, DecisionKind
-from cleveragents.errors import AgentsError, CheckpointFailed
+from cleveragents.errors import AgentsError, CheckpointFailed, SandboxError
 from cleveragents.ids import new_id
 from cleveragents.journal import EntryState, JournalEntry, Operation
 from cleveragents.making import make_sandboxes
@@ -23,7 +23,7 @@ from cleveragents.snapshots import States
 from cleveragents.tool import CallState, ToolCall, ToolResult, ToolSpec, Write
 from cleveragents.tools import resolve_tool
 from cleveragents.tools.confine import Bounds, cache_dir, in_force
-from cleveragents.tools.runner import CallContext, end_leftovers, run_tool
+from cleveragents.tools.runner import CallContext, end_leftovers, remove_temporary, run_tool
 from cleveragents.tools.standin import StandIn
 
 IDEMPOTENT_RETRIES = 3
@@ -68,6 +68,7 @@ class PlanExecutor:
         make_sandboxes(self._ctx, session)
         self._ctx.manager.follow(session.plan.plan_id)
         end_leftovers(session.plan.plan_id)
+        remove_temporary(f"{self._ctx.settings.sandboxes}/{session.plan.plan_id}")
         for text in confinement_warnings(session.spec, bounds_of(self._ctx, session)):
             self._ctx.talk.tell("warning", {"message": text})
         if not session.plan.rollback_enabled and not self._ctx.checkpoints.origins(
@@ -145,8 +146,12 @@ class PlanExecutor:
             self._sleep(BACK_OFF[min(attempt, len(BACK_OFF) - 1)])
             call = self._try(number, spec, tool)
         if call.state is CallState.OK:
-            self._succeed(number, spec, tool, call)
-            return True
+            try:
+                self._succeed(number, spec, tool, call)
+                return True
+            except (CheckpointFailed, SandboxError) as error:
+                # What cannot be kept must not stay: the step counts as failed.
+                call = msgspec.structs.replace(call, state=CallState.FAILED, error=error.message)
         self._fail(number, spec, call, safe)
         return False
 
@@ -160,10 +165,10 @@ class PlanExecutor:
     def _retries(self, spec: StepSpec, tool: ToolSpec) -> int:
         if spec.retries is not None:
             return spec.retries
-        if not tool.idempotent:
-            return 0
         own = self._session.spec.policy.max_retries_per_step
-        return IDEMPOTENT_RETRIES if own is None else own
+        if own is not None:
+            return own
+        return IDEMPOTENT_RETRIES if tool.idempotent else 0
 
     def _trigger(self, trigger: CheckpointType, number: int) -> CheckpointGroup | None:
         step = self._steps[number]
@@ -336,13 +341,27 @@ class PlanExecutor:
 
     def _roll_back(self, policy: OnFailure, safe: str, failure: Failure) -> None:
         session = self._session
-        plan: dict[str, object] = {"state": State.ERRORED, "error": failure}
-        todo = Restoration(group_id=safe, plan=msgspec.to_builtins(plan))
-        if policy is OnFailure.ROLLBACK_PLAN:
-            first = self._ctx.store.checkpoints.groups(session.plan.plan_id)[0]
-            todo = restoration_to(self._ctx.store, session.plan, first, **plan)
+        store = self._ctx.store
+        groups = store.checkpoints.groups(session.plan.plan_id)
+        whole = policy is OnFailure.ROLLBACK_PLAN
+        target = groups[0] if whole else store.checkpoints.group(safe)
+        todo = restoration_to(store, session.plan, target, state=State.ERRORED, error=failure)
+        todo = _still_failed(todo, store.plans.steps(session.plan.plan_id), failure)
         changes = self._ctx.checkpoints.rollback_to_checkpoint(session, todo)
         self._ctx.talk.tell("rolled_back", {"group": todo.group_id, "changes": changes})
+
+
+def _still_failed(todo: Restoration, now: list[Step], failure: Failure) -> Restoration:
+    """Going back takes back what the step did, not that it failed."""
+    kept = {step.step_id: step for step in now} | {step.step_id: step for step in todo.steps}
+    failed = next((s for s in now if s.step_id == failure.step), None)
+    if failed is None:
+        return todo
+    shown = msgspec.structs.replace(
+        kept[failed.step_id], state=StepState.ERRORED, error=failed.error, attempts=failed.attempts
+    )
+    others = tuple(step for step in todo.steps if step.step_id != failed.step_id)
+    return msgspec.structs.replace(todo, steps=(*others, shown))
 
 
 def ended(call: ToolCall, result: ToolResult, now: str) -> ToolCall:

@@ -30,7 +30,7 @@ def _make(ctx: Context, session: Session, sandbox: Sandbox, record: SandboxRecor
     place = sandbox.place
     if place.resource.strategy != "none":
         if place.resource.kind != "sqlite":
-            require_not_too_wide(place.resource.path, ctx.settings.home)
+            require_not_too_wide(place.resource.path, ctx.settings.home, ctx.settings.sandboxes)
         fsio.make_private_dir(os.path.dirname(place.root))
     record = record or SandboxRecord(
         sandbox_id=new_id(),

@@ -7,8 +7,9 @@ from cleveragents.journal import Operation
 from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_not_final
 from cleveragents.plan import Plan
+from cleveragents.resume import adopt_edits
 from cleveragents.retention import Verdict
-from cleveragents.rollback import require_rollback
+from cleveragents.rollback import changes_since, require_rollback
 from cleveragents.session import Session
 from cleveragents.store import Lease
 
@@ -52,6 +53,11 @@ def create_manual(ctx: Context, plan: Plan, label: str | None) -> CheckpointGrou
             raise NotAllowed(
                 f"plan {plan.name!r} has no sandbox yet", f"agents plan execute {plan.plan_id}"
             )
+        head = ctx.store.checkpoints.group(session.plan.head_group_id)
+        if label is None and changes_since(ctx, head):
+            return adopt_edits(ctx, session, CheckpointType.MANUAL)
+        if changes_since(ctx, head):
+            adopt_edits(ctx, session)
         return ctx.checkpoints.create_checkpoint(
             CheckpointType.MANUAL, session, label=label, force=True, reason="asked for"
         )

@@ -8,6 +8,7 @@ from cleveragents.leases import hold, holder
 from cleveragents.plan import Failure, Phase, State
 from cleveragents.session import Session
 from cleveragents.store import Intent
+from cleveragents.tools.leftovers import end_leftovers
 
 
 def recover(ctx: Context) -> tuple[str, ...]:
@@ -47,6 +48,7 @@ def _free(ctx: Context, plan_id: str) -> list[str]:
             plan = session.plan
             if plan.state is not State.PROCESSING:
                 return []
+            end_leftovers(plan_id)
             verb = "apply" if plan.phase is Phase.APPLY else "resume"
             failure = Failure(
                 "Interrupted",

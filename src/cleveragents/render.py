@@ -76,12 +76,17 @@ def safe(text: str) -> str:
     )
 
 
+def _one_line(row: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(cell.replace("\n", "\\n") for cell in row)
+
+
 def plain_lines(block: Block) -> list[str]:
     if isinstance(block, Text):
         return block.text.splitlines() or [""]
     if isinstance(block, Panel):
         width = max((len(name) for name, _ in block.rows), default=0)
         return [block.title, *(f"  {name:<{width}}  {value}" for name, value in block.rows)]
+    block = Table(block.columns, tuple(_one_line(row) for row in block.rows), block.title)
     widths = [
         max(len(row[n]) for row in (block.columns, *block.rows)) for n in range(len(block.columns))
     ]
@@ -112,7 +117,7 @@ def write_rich(reply: Reply, out: TextIO) -> None:
             table = RichTable(box=box.SIMPLE_HEAD, title=block.title or None, title_justify="left")
             for column in block.columns:
                 table.add_column(column)
-            for row in block.rows:
+            for row in map(_one_line, block.rows):
                 table.add_row(*(RichText(safe(cell)) for cell in row))
             console.print(table)
 

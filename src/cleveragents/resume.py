@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
-from cleveragents.checkpoint import CheckpointType
+from cleveragents.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.context import Context
 from cleveragents.executor import PlanExecutor
 from cleveragents.journal import Operation
@@ -12,8 +12,7 @@ from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_not_final
 from cleveragents.plan import Phase, Plan, State, StepState
 from cleveragents.resource import Change
-from cleveragents.restoring import Restoration
-from cleveragents.rollback import changes_since
+from cleveragents.rollback import changes_since, restoration_to
 from cleveragents.session import Session
 from cleveragents.tools.runner import end_leftovers
 
@@ -99,8 +98,13 @@ def _settle(ctx: Context, session: Session, discard_edits: bool) -> Resumption:
         adopt_edits(ctx, session)
     elif settled in (Settled.RESIDUE, Settled.DISCARDED):
         assert plan.head_group_id is not None
+        head = ctx.store.checkpoints.group(plan.head_group_id)
+        # Steps after the newest group count as not done.
         ctx.checkpoints.rollback_to_checkpoint(
-            session, Restoration(group_id=plan.head_group_id, plan={})
+            session,
+            restoration_to(
+                ctx.store, plan, head, phase=plan.phase, state=plan.state, error=plan.error
+            ),
         )
     running = tuple(
         msgspec.structs.replace(step, state=StepState.QUEUED)
@@ -117,11 +121,12 @@ def _settle(ctx: Context, session: Session, discard_edits: bool) -> Resumption:
     )
 
 
-def adopt_edits(ctx: Context, session: Session) -> None:
+def adopt_edits(
+    ctx: Context, session: Session, kind: CheckpointType = CheckpointType.EXTERNAL_EDIT
+) -> CheckpointGroup:
     """What a person changed in the sandbox becomes part of the plan, and can be undone as one."""
     entry = session.opened(Operation.EXTERNAL_EDIT)
-    ctx.checkpoints.create_checkpoint(
-        CheckpointType.EXTERNAL_EDIT, session, force=True, reason="edited by hand"
-    )
+    group = ctx.checkpoints.create_checkpoint(kind, session, force=True, reason="edited by hand")
     with ctx.store.transaction(session.lease):
         ctx.store.journal.put(session.closed(entry))
+    return group

@@ -47,7 +47,7 @@ class PlanSandboxes:
         for record in self.records.values():
             if record.strategy == "none":
                 continue
-            if record.state is SandboxState.REMOVED or not os.path.isdir(record.root):
+            if record.state is SandboxState.REMOVED or not os.path.lexists(record.root):
                 raise SandboxMissing(
                     f"the sandbox {record.root} is missing",
                     f"agents plan delete {record.plan_id}, then start anew with agents plan use",

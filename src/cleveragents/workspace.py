@@ -8,9 +8,12 @@ with open_workspace() as ws:
 """
 
 import os
+import sqlite3
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
+
+import msgspec
 
 from cleveragents import apply as applying
 from cleveragents import ending, undo
@@ -22,6 +25,7 @@ from cleveragents.content import fsio
 from cleveragents.content.packs import Packs
 from cleveragents.context import Context, Talk, utc_now
 from cleveragents.difference import Diff, diff_between
+from cleveragents.errors import StoreError
 from cleveragents.names import find_group, find_plan
 from cleveragents.plan import Plan
 from cleveragents.planfile import read_plan_file
@@ -143,9 +147,9 @@ def open_workspace(
 ) -> Generator[Workspace]:
     """Store, content, manager, service: built here, passed on, closed at the end."""
     settings = settings or settings_here(home)
+    directory = f"{settings.home}/content"
     store = open_store(settings.home)
     try:
-        directory = f"{settings.home}/content"
         fsio.make_private_dir(directory)
         packs = Packs(directory, store.objects, settings.content_budget)
         manager = CheckpointManager(store, packs, settings)
@@ -162,6 +166,10 @@ def open_workspace(
         finally:
             manager.close()
             packs.close()
+    except sqlite3.DatabaseError as error:
+        raise StoreError(f"the store is damaged: {error}", "agents check tells more") from error
+    except msgspec.ValidationError as error:
+        raise StoreError(f"the store has a row that cannot be read: {error}") from error
     finally:
         store.close()
 
@@ -171,4 +179,8 @@ def settings_here(home: str | None = None, overrides: Mapping[str, str] | None =
     environ = dict(os.environ)
     if home is not None:
         environ["CLEVERAGENTS_HOME"] = home
-    return load_settings(os.getcwd(), environ, overrides)
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        here = "/"
+    return load_settings(here, environ, overrides)

@@ -15,6 +15,8 @@ from cleveragents.errors import AgentsError, CarryLimit, Declined, PlanFileError
 from cleveragents.render import Block, Reply, Text
 from cleveragents.workspace import open_workspace, settings_here
 
+INTERRUPTED = "interrupted; nothing is lost"
+RESUME = "agents plan resume last"
 FORMATS = ("rich", "plain", "json", "yaml")
 
 
@@ -107,8 +109,8 @@ def _run(
         reply = failure(error)
     except KeyboardInterrupt:
         reply = Reply(
-            data={"error": {"type": "Interrupted", "message": "interrupted", "hint": ""}},
-            blocks=(Text("interrupted; nothing is lost: agents plan resume last", "yellow"),),
+            data={"error": {"type": "Interrupted", "message": INTERRUPTED, "hint": RESUME}},
+            messages=(INTERRUPTED,),
             exit_code=130,
         )
     except Exception as error:

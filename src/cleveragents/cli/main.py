@@ -1,6 +1,9 @@
 """`agents`: the group of all commands; each module is imported when one of its commands is used."""
 
 import importlib
+import io
+import os
+import signal
 import sys
 from typing import Any
 
@@ -17,6 +20,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "config": ("", "Show and change settings."),
     "check": (f"{STORE}:check", "Check that the store is whole."),
     "gc": (f"{STORE}:gc", "Free what no plan refers to."),
+    "doctor": (
+        "cleveragents.cli.doctor:doctor",
+        "What this machine offers, what is not confined, what is left over.",
+    ),
     "demo": ("cleveragents.cli.demo:demo", "See it all happen once, in ten seconds."),
 }
 PLAN_COMMANDS: dict[str, tuple[str, str]] = {
@@ -108,6 +115,10 @@ def entry() -> None:
     """The installed command."""
     from cleveragents.cli.common import fail_usage
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         sys.exit(root.main(prog_name="agents", standalone_mode=False))
     except click.exceptions.Exit as stop:
@@ -117,3 +128,12 @@ def entry() -> None:
     except click.Abort:
         sys.stderr.write("aborted\n")
         sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read us has gone; nothing of ours depends on it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+
+
+def _interrupt(_signal: int, _frame: object) -> None:
+    """A polite end is treated like Ctrl-C: the tool is ended, the plan stays resumable."""
+    raise KeyboardInterrupt

@@ -151,6 +151,7 @@ def rollback(
     from cleveragents import rollback as verb
 
     one, notes = found(ctx, plan)
+    verb.require_rollback(one)
     group = find_group(ctx.store, one, checkpoint)
     if dry_run or not yes:
         todo = verb.preview(ctx, one, group)

@@ -32,8 +32,15 @@ class Census(msgspec.Struct):
 
 def census(root: str, scope: Scope) -> Census:
     found = Census()
-    with fsio.directory(root) as fd:
-        _count(fd, b"", scope, found)
+    try:
+        with fsio.directory(root) as fd:
+            _count(fd, b"", scope, found)
+    except OSError as error:
+        where = error.filename if error.filename is not None else root
+        raise SandboxError(
+            f"{show_path(os.fsencode(where))} cannot be read: {error.strerror}",
+            "make it readable, or add it to the resource's exclude",
+        ) from error
     return found
 
 
@@ -44,15 +51,18 @@ def _count(fd: int, prefix: bytes, scope: Scope, found: Census) -> None:
             path = prefix + name
             if scope.leaves_out(path):
                 continue
-            if entry.is_dir(follow_symlinks=False):
-                with fsio.directory(name, fd) as below:
-                    _count(below, path + b"/", scope, found)
-            else:
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    with fsio.directory(name, fd) as below:
+                        _count(below, path + b"/", scope, found)
+                    continue
                 size = entry.stat(follow_symlinks=False).st_size
-                found.files += 1
-                found.size += size
-                top = path.split(b"/")[0]
-                found.folders[top] = found.folders.get(top, 0) + size
+            except FileNotFoundError:
+                continue
+            found.files += 1
+            found.size += size
+            top = path.split(b"/")[0]
+            found.folders[top] = found.folders.get(top, 0) + size
 
 
 class Copier:
@@ -83,6 +93,8 @@ class Copier:
                 continue
             try:
                 self._entry(here, there, name, path)
+            except FileNotFoundError:
+                continue  # somebody removed it while we were copying
             except PermissionError as error:
                 raise SandboxError(
                     f"{show_path(path)} cannot be copied: {error.strerror}",
@@ -105,6 +117,7 @@ class Copier:
             self._file(here, there, name, mode)
         else:
             os.mknod(name, found.st_mode, found.st_rdev, dir_fd=there)
+            os.chmod(name, mode, dir_fd=there)
 
     def _file(self, here: int, there: int, name: bytes, mode: int) -> None:
         source = os.open(

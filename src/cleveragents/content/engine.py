@@ -373,16 +373,14 @@ class _Pass:
         self, fd: int, name: bytes, path: bytes, mode: int, entries: list[Entry]
     ) -> Entry | None:
         tree = trees.store_directory(entries, self._batch)
-        if tree.state == _EMPTY and self._holds_excluded(fd, path + b"/"):
+        if not entries and self._holds_excluded(fd):
             return None
         return Entry(name, EntryKind.DIRECTORY, mode, key=tree.key, state=tree.state)
 
-    def _holds_excluded(self, fd: int, prefix: bytes) -> bool:
-        """A directory with nothing but excluded things in it is left out as they are."""
+    def _holds_excluded(self, fd: int) -> bool:
+        """A directory with nothing in it but what is left out is left out itself."""
         scope = self._engine.scope
-        if not scope.exclude:
-            return False
-        return any(scope.excludes(prefix + os.fsencode(name)) for name in os.listdir(fd))
+        return bool(scope.exclude or scope.links) and bool(os.listdir(fd))
 
     def _look(self, fd: int, name: bytes, path: bytes, fresh: bool = False) -> Entry | None:
         """The entry of one name as it is now."""
@@ -411,14 +409,21 @@ class _Pass:
                 return self._directory_entry(below, name, path, mode, entries)
         except PermissionError:
             raise _unreadable(path, errno.EACCES) from None
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
-    def _file(self, fd: int, name: bytes, path: bytes, found: os.stat_result, fresh: bool) -> Entry:
+    def _file(
+        self, fd: int, name: bytes, path: bytes, found: os.stat_result, fresh: bool
+    ) -> Entry | None:
         engine = self._engine
         vouched = engine.vouched.get(path) if fresh else None
         if vouched is not None and vouched[0] == stamp(found):
             key = vouched[1]
         else:
-            key, found = capture_file(fd, name, path, self._batch, engine.base.get(path))
+            captured = capture_file(fd, name, path, self._batch, engine.base.get(path))
+            if captured is None:
+                return None
+            key, found = captured
         if found.st_nlink > 1 and engine.tracker is not None and not self._stats:
             if path not in engine.linked:
                 raise NeedsWalk

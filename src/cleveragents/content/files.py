@@ -4,6 +4,7 @@ A file of more than CHUNK bytes is stored as chunks of that size and a list of t
 small change in a large file costs one chunk. The list's hash is the file's key.
 """
 
+import errno
 import hashlib
 import os
 from collections.abc import Callable, Iterator
@@ -55,14 +56,16 @@ def capture_file(
     path: bytes,
     batch: Batch,
     base: tuple[bytes, int] | None = None,
-) -> tuple[bytes, os.stat_result]:
-    """Store one version of a file; returns its key and the stat it had then.
+) -> tuple[bytes, os.stat_result] | None:
+    """Store one version of a file; returns its key and the stat it had then, None if it is gone.
 
     `base` is the git key and size of the blob that the base commit has at this path: if the bytes
     are those, the key is git's and nothing is stored.
     """
     for _ in range(ATTEMPTS):
         fd = _open(dir_fd, name, path)
+        if fd is None:
+            return None
         try:
             before = os.fstat(fd)
             key = _read(fd, before.st_size, batch, base)
@@ -77,14 +80,18 @@ def capture_file(
     )
 
 
-def _open(dir_fd: int, name: bytes, path: bytes) -> int:
+def _open(dir_fd: int, name: bytes, path: bytes) -> int | None:
     try:
         return os.open(
             name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd
         )
-    except PermissionError:
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return None
         raise CheckpointFailed(
-            f"{show_path(path)} cannot be read",
+            f"{show_path(path)} cannot be read: {error.strerror}",
             f"chmod u+r it, or add {show_path(path)!r} to the resource's exclude",
         ) from None
 
@@ -134,17 +141,24 @@ def content_blocks(read: Callable[[bytes], bytes], key: bytes) -> Iterator[bytes
 
 
 def write_content(
-    read: Callable[[bytes], bytes], key: bytes, dir_fd: int, name: bytes, mode: int, mtime_ns: int
+    read: Callable[[bytes], bytes],
+    key: bytes,
+    dir_fd: int,
+    name: bytes,
+    mode: int,
+    mtime_ns: int | None = None,
+    durable: bool = True,
 ) -> None:
-    """A new, durable file with the content of `key`, read back and compared by hash."""
+    """A new file with the content of `key`, on disk if `durable`, read back, compared by hash."""
     fd = fsio.create(name, 0o600, dir_fd)
     try:
         for block in content_blocks(read, key):
             fsio.write_all(fd, block)
         os.fchmod(fd, mode)
-        if mtime_ns:
+        if mtime_ns is not None and mtime_ns >= 0:
             os.utime(fd, ns=(mtime_ns, mtime_ns))
-        fsio.sync(fd)
+        if durable:
+            fsio.sync(fd)
     finally:
         os.close(fd)
     if hash_file_as(dir_fd, name, key) != key:

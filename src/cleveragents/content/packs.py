@@ -155,7 +155,8 @@ class Packs:
         free = fsio.free_bytes(self.directory) - RESERVE
         if size > free:
             raise StoreError(
-                f"the disk is full: {size} bytes to store, {max(free, 0)} free for it",
+                f"the disk is full: {size} bytes to store, {free + RESERVE} free,"
+                f" of which {RESERVE} stay in reserve",
                 "agents gc --grace 0s frees what no plan refers to",
             )
         if self.budget and self.size() + size > self.budget:

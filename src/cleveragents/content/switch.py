@@ -34,10 +34,13 @@ class Op(msgspec.Struct, frozen=True, array_like=True):
     path: bytes
     before: Entry | None
     after: Entry | None
-    inode: int = 0
-    """Of the staged new file; 0 for directories and removals."""
+    staged: tuple[int, int, int] | None = None
+    """Inode, size and mtime of the staged new file; None for directories and removals."""
     expected: tuple[int, int, int] | None = None
-    """Inode, size and mtime of what is to be replaced; None: whatever is there."""
+    """The same of what is to be replaced; None: nothing may be there."""
+
+    def is_in_place(self, found: os.stat_result) -> bool:
+        return self.staged is not None and self.staged[0] == found.st_ino
 
     @property
     def goes_first(self) -> bool:
@@ -55,10 +58,15 @@ class Op(msgspec.Struct, frozen=True, array_like=True):
         return b"o%d" % self.number
 
 
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
+
 def _is_dir(entry: Entry | None) -> bool:
     return entry is not None and entry.kind is EntryKind.DIRECTORY
 
 
+MANY = 64
+"""From this many files on, one sync of the file system is cheaper than one for each."""
 Expected = dict[bytes, tuple[int, int, int]]
 
 
@@ -71,8 +79,10 @@ def stage(
     """Write everything new into the staging directory, durable and verified; nothing live moves."""
     fsio.make_private_dir(staging)
     ops: list[Op] = []
+    items = list(differences)
+    many = len(items) > MANY
     with fsio.directory(staging) as fd:
-        for number, item in enumerate(differences):
+        for number, item in enumerate(items):
             op = Op(
                 number,
                 item.path,
@@ -81,16 +91,20 @@ def stage(
                 expected=(expected or {}).get(item.path),
             )
             if item.after is not None and not _is_dir(item.after):
-                _stage_entry(read, fd, op.new, item.after)
-                op = msgspec.structs.replace(op, inode=os.lstat(op.new, dir_fd=fd).st_ino)
+                _stage_entry(read, fd, op.new, item.after, durable=not many)
+                op = msgspec.structs.replace(op, staged=identity(os.lstat(op.new, dir_fd=fd)))
             ops.append(op)
+        if many:
+            fsio.sync_all(fd)
         fsio.sync(fd)
     return tuple(ops)
 
 
-def _stage_entry(read: Callable[[bytes], bytes], fd: int, name: bytes, entry: Entry) -> None:
+def _stage_entry(
+    read: Callable[[bytes], bytes], fd: int, name: bytes, entry: Entry, durable: bool
+) -> None:
     if entry.kind is EntryKind.FILE:
-        write_content(read, entry.key, fd, name, entry.mode, entry.mtime_ns)
+        write_content(read, entry.key, fd, name, entry.mode, entry.mtime_ns, durable)
     elif entry.kind is EntryKind.LINK:
         os.symlink(entry.key, name, dir_fd=fd)
     else:
@@ -151,6 +165,16 @@ class Switch:
                 self._open_up(fd, path.rpartition(b"/")[0])
             yield fd, name
 
+    def _open_parent(self, path: bytes) -> tuple[int, bytes] | None:
+        """Descriptor of the parent and the name; None if the way there is gone."""
+        try:
+            with self._parent(path) as (fd, name):
+                return os.dup(fd), name
+        except OSError as error:
+            if error.errno in _GONE:
+                return None
+            raise
+
     def _open_up(self, fd: int, directory: bytes) -> None:
         mode = stat.S_IMODE(os.fstat(fd).st_mode)
         if mode & 0o300 != 0o300:
@@ -158,9 +182,13 @@ class Switch:
             os.fchmod(fd, mode | 0o700)
 
     def _take_away(self, op: Op) -> None:
-        with self._parent(op.path) as (fd, name):
+        parent = self._open_parent(op.path)
+        if parent is None:
+            return
+        fd, name = parent
+        try:
             found = fsio.lstat_at(fd, name)
-            if found is None:
+            if found is None or op.is_in_place(found):
                 return
             if _is_dir(op.before):
                 if stat.S_ISDIR(found.st_mode):
@@ -168,6 +196,8 @@ class Switch:
                 return
             self._require_expected(op, found)
             fsio.rename(name, fd, op.old, self._staging)
+        finally:
+            os.close(fd)
 
     def _remove_directory(self, fd: int, name: bytes) -> None:
         fsio.point("rmdir")
@@ -186,10 +216,23 @@ class Switch:
                 self._make_directory(op, fd, name, found)
             elif found is None:
                 fsio.rename(op.new, self._staging, name, fd)
-            elif found.st_ino != op.inode:
+            elif not op.is_in_place(found):
                 self._require_expected(op, found)
-                fsio.exchange(op.new, self._staging, name, fd)
-                self._check_swapped(op, fd, name)
+                if stat.S_ISDIR(found.st_mode):
+                    self._set_aside(fd, name)
+                    fsio.rename(op.new, self._staging, name, fd)
+                else:
+                    fsio.exchange(op.new, self._staging, name, fd)
+                    self._check_swapped(op, fd, name)
+
+    def _set_aside(self, fd: int, name: bytes) -> None:
+        """A directory that only holds what an exclude rule names keeps it, under another name."""
+        for number in range(1, 1000):
+            aside = name + b".kept-%d" % number
+            if fsio.lstat_at(fd, aside) is None:
+                fsio.rename(name, fd, aside, fd)
+                return
+        raise SandboxError(f"{show_path(name)} cannot make way: it holds excluded files")
 
     def _make_directory(self, op: Op, fd: int, name: bytes, found: os.stat_result | None) -> None:
         if found is not None and not stat.S_ISDIR(found.st_mode):
@@ -201,7 +244,7 @@ class Switch:
             os.mkdir(name, 0o700, dir_fd=fd)
 
     def _require_expected(self, op: Op, found: os.stat_result) -> None:
-        if op.expected is not None and op.expected != identity(found):
+        if not self._force and op.expected != identity(found):
             raise ApplyRefused(
                 f"{show_path(op.path)} changed while it was being applied",
                 "nothing was applied; run the command again",
@@ -210,7 +253,7 @@ class Switch:
     def _check_swapped(self, op: Op, fd: int, name: bytes) -> None:
         """What the exchange took out must be what we meant to take out."""
         found = fsio.lstat_at(self._staging, op.new)
-        if op.expected is None or (found is not None and identity(found) == op.expected):
+        if self._force or (found is not None and identity(found) == op.expected):
             return
         fsio.exchange(op.new, self._staging, name, fd)
         raise ApplyRefused(
@@ -219,22 +262,32 @@ class Switch:
         )
 
     def _unput(self, op: Op) -> None:
-        try:
-            parent = self._parent(op.path)
-            with parent as (fd, name):
-                found = fsio.lstat_at(fd, name)
-                if found is None:
-                    return
-                if _is_dir(op.after):
-                    if not _is_dir(op.before) and stat.S_ISDIR(found.st_mode):
-                        os.rmdir(name, dir_fd=fd)
-                elif found.st_ino == op.inode:
-                    if fsio.lstat_at(self._staging, op.new) is None:
-                        fsio.rename(name, fd, op.new, self._staging)
-                    else:
-                        fsio.exchange(op.new, self._staging, name, fd)
-        except FileNotFoundError:
+        parent = self._open_parent(op.path)
+        if parent is None:
             return
+        fd, name = parent
+        try:
+            found = fsio.lstat_at(fd, name)
+            if found is None:
+                return
+            if _is_dir(op.after):
+                if not _is_dir(op.before) and stat.S_ISDIR(found.st_mode):
+                    os.rmdir(name, dir_fd=fd)
+            elif op.is_in_place(found):
+                self._take_back(op, fd, name, found)
+        finally:
+            os.close(fd)
+
+    def _take_back(self, op: Op, fd: int, name: bytes, found: os.stat_result) -> None:
+        has_old = fsio.lstat_at(self._staging, op.new) is not None
+        if identity(found) != op.staged:
+            # Somebody edited it meanwhile: theirs stays, what was there before goes beside it.
+            if has_old:
+                fsio.rename(op.new, self._staging, name + b".before-apply", fd)
+        elif has_old:
+            fsio.exchange(op.new, self._staging, name, fd)
+        else:
+            fsio.rename(name, fd, op.new, self._staging)
 
     def _give_back(self, op: Op) -> None:
         assert op.before is not None
@@ -251,20 +304,21 @@ class Switch:
             if not path:
                 os.fchmod(self._root, mode)
                 continue
-            try:
-                with fsio.parent_of(self._root, path + b"/.") as (fd, _):
-                    os.fchmod(fd, mode)
-            except FileNotFoundError:
-                continue
+            self._at_directory(path, lambda fd, mode=mode: os.fchmod(fd, mode))
 
     def _sync(self) -> None:
         for path in self._touched:
-            try:
-                with fsio.parent_of(self._root, path + b"/." if path else b".") as (fd, _):
-                    fsio.sync(fd)
-            except FileNotFoundError:
-                continue
+            self._at_directory(path, fsio.sync)
         fsio.sync(self._staging)
+
+    def _at_directory(self, path: bytes, do: Callable[[int], None]) -> None:
+        """Do something to a directory, if it still is one."""
+        try:
+            with fsio.parent_of(self._root, path + b"/." if path else b".") as (fd, _):
+                do(fd)
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
 
 
 def identity(found: os.stat_result) -> tuple[int, int, int]:

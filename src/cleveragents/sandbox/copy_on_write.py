@@ -1,5 +1,7 @@
 """`copy_on_write`: a copy of the directory, sharing its blocks where the file system can."""
 
+from cleveragents.checkpoint import SandboxCheckpoint
+from cleveragents.resource import Change
 from cleveragents.sandbox.tree import TreeSandbox
 
 
@@ -11,3 +13,7 @@ class GitCopy(TreeSandbox):
     """A git checkout copied whole, its `.git` like any other bytes; applied as changes only."""
 
     strategy = "copy_on_write"
+
+    def ignored(self, changes: tuple[Change, ...], state: SandboxCheckpoint) -> frozenset[bytes]:
+        """What a tool did to the copy of `.git` is never carried into the user's."""
+        return frozenset(c.path for c in changes if c.path.split(b"/")[0] == b".git")

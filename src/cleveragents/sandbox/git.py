@@ -21,6 +21,7 @@ _SAFE = (
     "-c", "core.attributesFile=/dev/null",
     "-c", "protocol.allow=never",
     "-c", "gc.auto=0",
+    "-c", "core.logAllRefUpdates=false",
     "-c", "maintenance.auto=false",
     "-c", "core.fsync=all",
     "-c", "core.quotePath=false",
@@ -51,6 +52,8 @@ def run(
     accept: tuple[int, ...] = (0,),
 ) -> bytes:
     """Output of a git command; a failure is an error that shows git's own last line."""
+    if cwd is not None and not os.path.isdir(cwd):
+        raise SandboxError(f"no such directory: {cwd}")
     try:
         done = subprocess.run(
             ["git", *_SAFE, *arguments],
@@ -65,8 +68,8 @@ def run(
         raise SandboxError("git is not installed", "install git 2.36 or newer") from None
     if done.returncode not in accept:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        command = next((word for word in arguments if not word.startswith("-")), "")
-        raise SandboxError(f"git {command} failed: {said[-1] if said else done.returncode}")
+        words = [w for w in arguments if not w.startswith("-") and "=" not in w]
+        raise SandboxError(f"git {words[0]} failed: {said[-1] if said else done.returncode}")
     return done.stdout
 
 

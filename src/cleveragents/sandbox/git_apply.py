@@ -1,5 +1,6 @@
 """Apply to a git repository: as a commit on its branch, as plain changes, or as a new branch."""
 
+import glob
 import os
 import shutil
 import tempfile
@@ -46,7 +47,7 @@ class GitTarget(TreeSandbox):
         if options.mode == "changes" or proposal.conflicts:
             return proposal
         work = msgspec.convert(proposal.work, merging.Work)
-        problem = self._against_commit(work)
+        problem = self._against_commit(work, whole=options.mode is None)
         if problem is None:
             return msgspec.structs.replace(proposal, mode="commit")
         if options.mode == "commit":
@@ -70,8 +71,11 @@ class GitTarget(TreeSandbox):
                 "check that branch out, or agents plan apply PLAN --as branch",
             )
 
-    def _against_commit(self, work: merging.Work) -> str | None:
-        """Why these changes cannot be a commit; None if they can."""
+    def _against_commit(self, work: merging.Work, whole: bool) -> str | None:
+        """Why these changes cannot be a commit; None if they can.
+
+        Unasked, only a target that is clean as a `whole` gets a commit.
+        """
         tip, branch = self.repository.head()
         if branch is None:
             return f"resource {self.name!r} has a detached HEAD"
@@ -79,7 +83,7 @@ class GitTarget(TreeSandbox):
         for item in work.differences:
             if self._has_both(item, tracked):
                 return f"{show_path(item.path)} has uncommitted changes of your own"
-        if dirty := self._uncommitted(tip):
+        if whole and (dirty := self._uncommitted(tip)):
             return f"{dirty} has uncommitted changes of your own"
         return self._converted(work.differences)
 
@@ -102,17 +106,13 @@ class GitTarget(TreeSandbox):
             return None
         with tempfile.TemporaryDirectory(prefix="cleveragents-") as scratch:
             git.make_git_dir(f"{scratch}/git", self.repository, tip)
-            shutil.copyfile(index, f"{scratch}/index")
-            found = git.run(
-                f"--git-dir={scratch}/git",
-                f"--work-tree={self.repository.top}",
-                "diff-index",
-                "--name-only",
-                "-z",
-                tip,
-                cwd=self.repository.top,
-                extra={"GIT_INDEX_FILE": f"{scratch}/index"},
-            )
+            shutil.copyfile(index, f"{scratch}/git/index")
+            for shared in glob.glob(f"{glob.escape(self.repository.git_dir)}/sharedindex.*"):
+                shutil.copy(shared, f"{scratch}/git")
+            here = (f"--git-dir={scratch}/git", f"--work-tree={self.repository.top}")
+            top = self.repository.top
+            git.run(*here, "update-index", "-q", "--refresh", cwd=top, accept=(0, 1))
+            found = git.run(*here, "diff-index", "--name-only", "-z", tip, cwd=top)
         outside = [path for path in found.split(b"\0") if path and not self._left_out(path)]
         return show_path(outside[0]) if outside else None
 
@@ -302,7 +302,7 @@ class GitTarget(TreeSandbox):
             )
         except SandboxError as error:
             raise ApplyRefused(
-                f"branch {_short(ref)} moved while it was being applied", "run it again"
+                f"branch {_short(ref)} could not be moved: {error.message}", "run it again"
             ) from error
 
     def undo_apply(self, staged: dict[str, Any]) -> None:

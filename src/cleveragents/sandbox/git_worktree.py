@@ -101,7 +101,7 @@ class GitWorktree(GitTarget, TreeSandbox):
             return
         with fsio.directory(os.path.dirname(where)) as fd:
             permissions = 0o755 if mode == b"100755" else 0o644
-            write_content(blobs.get, key, fd, os.path.basename(where), permissions, 0)
+            write_content(blobs.get, key, fd, os.path.basename(where), permissions, durable=False)
 
     def _make_git_dir(self, commit: str | None, branch: str | None) -> None:
         private = f"{self.place.root}/.git"
@@ -208,12 +208,16 @@ class GitWorktree(GitTarget, TreeSandbox):
             where = os.path.join(os.fsencode(scratch), path)
             os.makedirs(os.path.dirname(where), exist_ok=True)
             with fsio.directory(os.path.dirname(where)) as fd:
-                write_content(self.read, entry.key, fd, b".gitignore", 0o600, 0)
+                write_content(self.read, entry.key, fd, b".gitignore", 0o600, durable=False)
 
     def remove(self) -> None:
         super().remove()
         if os.path.exists(f"{self.place.resource.path}/.git"):
             self.repository.git("update-ref", "-d", self.ref)
+            try:
+                os.rmdir(f"{self.repository.common_dir}/refs/cleveragents")
+            except OSError:
+                return
 
     def close(self) -> None:
         super().close()

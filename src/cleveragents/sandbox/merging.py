@@ -1,5 +1,6 @@
 """Three-way: what the plan made of the carried-over state, onto the target as it is now."""
 
+import errno
 import os
 import stat
 import subprocess
@@ -88,8 +89,19 @@ class _Target:
                 self._at(fd, name, item)
         except FileNotFoundError:
             self._without_parent(item)
-        except (NotADirectoryError, OSError) as error:
-            self._conflict(item, "?", f"its folder is not a directory any more: {error.strerror}")
+        except OSError as error:
+            if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                raise
+            if not self._made_directory(item.path):
+                self._conflict(item, "?", "its folder is not a directory any more")
+            elif item.after is not None:
+                self._take(Difference(item.path, None, item.after))
+
+    def _made_directory(self, path: bytes) -> bool:
+        """Whether the plan itself turns a file above this path into a directory."""
+        parts = path.split(b"/")
+        above = {b"/".join(parts[:depth]) for depth in range(1, len(parts))}
+        return any(i.path in above and _is_dir(i.after) for i in self._merge.work.differences)
 
     def _without_parent(self, item: Difference) -> None:
         """The target lost the folder: new things bring it back, changed ones conflict."""
@@ -163,7 +175,7 @@ class _Target:
             return
         key, size = store_blocks(iter(_blocks(text)), self._batch)
         there = Entry(name, EntryKind.FILE, stat.S_IMODE(found.st_mode), found.st_size)
-        result = Entry(name, EntryKind.FILE, mode, size, 0, key)
+        result = Entry(name, EntryKind.FILE, mode, size, -1, key)
         self._take(Difference(item.path, there, result), found)
         self._merge.merged.append(show_path(item.path))
 

@@ -71,6 +71,8 @@ class NoSandbox:
 
     def finish_apply(self, staged: dict[str, Any]) -> None: ...
 
+    def discard_apply(self, staging: str) -> None: ...
+
     def applied(self, staged: dict[str, Any]) -> Applied:
         return Applied(resource=self.place.resource.name, files=0, mode="none")
 

@@ -159,6 +159,10 @@ class Sandbox(Protocol):
 
     def undo_apply(self, staged: dict[str, Any]) -> None: ...
 
+    def discard_apply(self, staging: str) -> None:
+        """Remove whatever `stage_apply` left for that staging directory; may be repeated."""
+        ...
+
     def applied(self, staged: dict[str, Any]) -> Applied:
         """What the switch did, in words and numbers."""
         ...

@@ -6,8 +6,10 @@ and written through SQLite itself, so that open connections see what happens.
 """
 
 import os
+import shutil
 import sqlite3
 import stat
+import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
@@ -98,8 +100,11 @@ class SqliteSnapshot:
     def changes(self, before: SandboxCheckpoint, after: SandboxCheckpoint) -> tuple[Change, ...]:
         if before.state_hash == after.state_hash:
             return ()
+        action = Action.CHANGED
+        if not before.root or not after.root:
+            action = Action.REMOVED if before.root else Action.ADDED
         name = self.place.resource.name
-        return (Change(name, self._name, Action.CHANGED, before.state_hash, after.state_hash),)
+        return (Change(name, self._name, action, before.state_hash, after.state_hash),)
 
     def ignored(self, changes: tuple[Change, ...], state: SandboxCheckpoint) -> frozenset[bytes]:
         return frozenset()
@@ -121,7 +126,7 @@ class SqliteSnapshot:
     def _write_image(self, state: SandboxCheckpoint, directory: str, mode: int = 0o600) -> None:
         fsio.make_private_dir(directory)
         with fsio.directory(directory) as fd:
-            files.write_content(self.place.packs.get, state.root, fd, b"image", mode, 0)
+            files.write_content(self.place.packs.get, state.root, fd, b"image", mode)
             fsio.sync(fd)
 
     def switch(self, staged: dict[str, Any], staging: str) -> None:
@@ -149,7 +154,9 @@ class SqliteSnapshot:
 
     def export(self, state: SandboxCheckpoint, paths: frozenset[bytes], target: str) -> None:
         with fsio.directory(target) as fd:
-            files.write_content(self.place.packs.get, state.root, fd, self._name, 0o600, 0)
+            files.write_content(
+                self.place.packs.get, state.root, fd, self._name, 0o600, durable=False
+            )
 
     def compare(
         self,
@@ -212,11 +219,13 @@ class SqliteSnapshot:
         if now != start:
             raise ApplyRefused(f"{self._live} changed while it was being applied", "run it again")
         fsio.point("backup")
-        copy_into_live(f"{staged['staging']}/{image}", self._live)
+        copy_into_live(f"{staged['staging']}/{image}", self._live, start, staged["staging"])
         if live_logical(self._live, staged["staging"]) != end:
             raise SandboxError(f"{self._live} is not what was written to it")
 
     def finish_apply(self, staged: dict[str, Any]) -> None: ...
+
+    def discard_apply(self, staging: str) -> None: ...
 
     def applied(self, staged: dict[str, Any]) -> Applied:
         return Applied(resource=self.place.resource.name, files=staged["files"])
@@ -294,23 +303,39 @@ def _locked(path: str) -> Generator[int]:
 
 def copy_live(live: str, target: str) -> None:
     """Copy a database somebody may be using; nothing beside it is created or changed."""
-    wal = f"{live}-wal"
-    if not os.path.exists(wal) and _copy_still(live, target):
+    sides = [side for side in SIDES if os.path.exists(live + side)]
+    if "-shm" in sides:
+        # Somebody is connected: SQLite's own locks make the copy consistent.
+        _backup(f"file:{_quoted(live)}?mode=ro", target)
         return
+    for _ in range(files.ATTEMPTS):
+        if _copy_still(live, target):
+            return
     _backup(f"file:{_quoted(live)}?mode=ro", target)
 
 
 def _copy_still(live: str, target: str) -> bool:
-    """Copy a database without a WAL; False if somebody began to write meanwhile."""
-    before = files.stamp(os.stat(live))
-    if os.path.exists(f"{live}-journal"):
-        return False
-    _backup(f"file:{_quoted(live)}?mode=ro&immutable=1", target)
-    sides = any(os.path.exists(live + side) for side in ("-wal", "-journal"))
-    if not sides and files.stamp(os.stat(live)) == before:
-        return True
-    os.unlink(target)
-    return False
+    """Copy a database nobody seems to be using, with what a crash left beside it.
+
+    False if somebody was using it after all.
+    """
+    before = _stamps(live)
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(target)) as scratch:
+        copy = f"{scratch}/copy.db"
+        for side in ("", "-wal", "-journal"):
+            if os.path.exists(live + side):
+                shutil.copyfile(live + side, copy + side)
+        if _stamps(live) != before:
+            return False
+        _backup(f"file:{_quoted(copy)}?mode=rw", target)
+    return True
+
+
+def _stamps(live: str) -> list[files.Stamp | None]:
+    return [
+        files.stamp(os.stat(live + side)) if os.path.exists(live + side) else None
+        for side in ("", *SIDES)
+    ]
 
 
 def _backup(source: str, target: str) -> None:
@@ -327,19 +352,44 @@ def _backup(source: str, target: str) -> None:
         raise SandboxError(f"the SQLite database cannot be copied: {error}") from error
 
 
-def copy_into_live(image: str, live: str) -> None:
-    """Make the live database equal to an image, in one transaction of its own."""
+def copy_into_live(image: str, live: str, expected: str, scratch: str) -> None:
+    """Make the live database equal to an image, in one transaction of its own.
+
+    The first page is copied alone: from then on we hold the write lock, so what is compared then
+    is what will be replaced.
+    """
+    patience = _patience()
+    looked: list[int] = []
+
+    def look(status: int, remaining: int, total: int) -> None:
+        patience(status, remaining, total)
+        if status == sqlite3.SQLITE_OK and not looked:
+            # Closing a descriptor of the file would drop SQLite's locks: it closes last.
+            looked.append(os.open(live, os.O_RDONLY | os.O_CLOEXEC))
+            if _under_lock(live, looked[0], scratch) != expected:
+                raise sqlite3.OperationalError("it was changed by somebody else")
+
     try:
         with (
             closing(sqlite3.connect(f"file:{_quoted(image)}?mode=ro&immutable=1", uri=True)) as new,
             closing(sqlite3.connect(live, timeout=5)) as target,
         ):
             target.execute("PRAGMA synchronous=FULL")
-            new.backup(target, pages=-1, progress=_patience())
+            new.backup(target, pages=1, progress=look, sleep=0.05)
     except sqlite3.Error as error:
         raise ApplyRefused(
             f"{live} cannot be written: {error}", "end what is using it, then apply again"
         ) from error
+    finally:
+        for fd in looked:
+            os.close(fd)
+
+
+def _under_lock(live: str, fd: int, scratch: str) -> str:
+    """What is committed in a database whose write lock we hold."""
+    if os.path.exists(f"{live}-wal"):
+        return live_logical(live, scratch)
+    return logical_hash(files.blocks(fd))
 
 
 def _patience() -> Callable[[int, int, int], None]:

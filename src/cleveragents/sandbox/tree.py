@@ -109,6 +109,8 @@ class TreeSandbox:
     ) -> SandboxCheckpoint:
         if strict:
             self.engine.require_links()
+        else:
+            fsio.open_up(self.place.root)
         before = batch.added_bytes
         tree = self.engine.capture(batch)
         if previous is not None:
@@ -190,7 +192,9 @@ class TreeSandbox:
                 continue
             with fsio.directory(os.path.dirname(where)) as fd:
                 name = os.path.basename(where)
-                files.write_content(self.read, entry.key, fd, name, entry.mode & 0o700 | 0o600, 0)
+                files.write_content(
+                    self.read, entry.key, fd, name, entry.mode & 0o700 | 0o600, durable=False
+                )
 
     def visible(
         self, origin: SandboxCheckpoint, result: SandboxCheckpoint, ignored: bool
@@ -198,7 +202,7 @@ class TreeSandbox:
         """The plan's work on this resource, and how many ignored paths were left out of it."""
         found = self.differences(origin, result)
         hidden = self.ignored(self.changes(origin, result), result)
-        private = {path for path in hidden if path.split(b"/")[0] in self.own}
+        private = {path for path in hidden if path.split(b"/")[0] == b".git"}
         if ignored:
             hidden = frozenset(private)
         kept = [item for item in found if item.path not in hidden]
@@ -250,6 +254,11 @@ class TreeSandbox:
     def finish_apply(self, staged: dict[str, Any]) -> None:
         fsio.remove_tree(staged["staging"])
 
+    def discard_apply(self, staging: str) -> None:
+        if os.path.isdir(self.place.resource.path):
+            name = os.path.basename(staging)
+            fsio.remove_tree(merging.staging_beside(self.place.resource.path, name))
+
     def applied(self, staged: dict[str, Any]) -> Applied:
         return Applied(resource=self.name, files=staged["files"], mode=staged["mode"])
 
@@ -271,10 +280,12 @@ def tree_of(state: SandboxCheckpoint) -> Tree:
     return Tree(state.root, bytes.fromhex(state.state_hash))
 
 
-def require_not_too_wide(path: str, store: str) -> None:
-    """Refuse roots that hold everything: `/`, the home directory, the store itself."""
+def require_not_too_wide(path: str, *stores: str) -> None:
+    """Refuse roots that hold everything: `/`, the home directory, the store and its sandboxes."""
     real = os.path.realpath(path)
-    for guarded in ("/", os.path.expanduser("~"), store):
+    if not os.path.isdir(real):
+        raise SandboxError(f"no such directory: {path}")
+    for guarded in ("/", os.path.expanduser("~"), *stores):
         if os.path.realpath(guarded) == real or f"{os.path.realpath(guarded)}/".startswith(
             f"{real.rstrip('/')}/"
         ):

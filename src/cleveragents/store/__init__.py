@@ -1,10 +1,12 @@
 """What is remembered: one SQLite database behind one repository per noun."""
 
+import os
 import sqlite3
 from collections.abc import Generator
 from contextlib import contextmanager
 
 from cleveragents.content import fsio
+from cleveragents.errors import StoreError
 from cleveragents.store.checkpoints import CheckpointRepository
 from cleveragents.store.database import connect, write_transaction
 from cleveragents.store.objects import ObjectRepository
@@ -59,5 +61,18 @@ class Store:
 
 def open_store(home: str) -> Store:
     """The store in that directory, made if it is not there."""
-    fsio.make_private_dir(home)
-    return Store(connect(f"{home}/store.db"))
+    path = f"{home}/store.db"
+    try:
+        fsio.make_private_dir(home)
+        lost = not os.path.exists(path) or os.path.getsize(path) == 0
+        if lost and os.path.isdir(f"{home}/content") and os.listdir(f"{home}/content"):
+            raise StoreError(
+                f"the store at {home} has content, but its database is gone or empty",
+                f"put {path} back from a backup, or name another store with CLEVERAGENTS_HOME",
+            )
+    except OSError as error:
+        raise StoreError(
+            f"the store cannot be made at {home}: {error.strerror}",
+            "name another place with CLEVERAGENTS_HOME",
+        ) from error
+    return Store(connect(path))

@@ -100,31 +100,28 @@ class CheckpointRepository:
         ).fetchall()
 
     def prune(self, plan_id: str, group_ids: Sequence[str], now: str) -> None:
-        """Take groups out. A checkpoint that a kept group refers to stays; the group's name too."""
+        """Take groups out: nothing holds their content any more but kept groups that refer to it.
+
+        The rows stay as names, so that whoever asks for one is told what became of it.
+        """
         for group_id in group_ids:
             self._db.execute(
                 "UPDATE checkpoint_groups SET pruned_at = ? WHERE group_id = ?", (now, group_id)
             )
             self._db.execute("DELETE FROM group_members WHERE group_id = ?", (group_id,))
-        self._db.execute(
-            "DELETE FROM checkpoints WHERE plan_id = ?"
-            " AND EXISTS (SELECT 1 FROM checkpoint_groups g"
-            " WHERE g.group_id = checkpoints.group_id AND g.pruned_at IS NOT NULL)"
-            " AND NOT EXISTS (SELECT 1 FROM group_members m"
-            " WHERE m.checkpoint_id = checkpoints.checkpoint_id)",
-            (plan_id,),
-        )
 
     def roots(self) -> list[tuple[str, str, bytes]]:
-        """(plan id, checkpoint id, content key) of every checkpoint there is, pruned or not."""
+        """(plan id, checkpoint id, content key) of every checkpoint a kept group needs."""
         return self._db.execute(
-            "SELECT plan_id, checkpoint_id, root_key FROM checkpoints"
+            "SELECT plan_id, checkpoint_id, root_key FROM checkpoints WHERE checkpoint_id IN"
+            " (SELECT checkpoint_id FROM group_members)"
         ).fetchall()
 
     def sizes(self, plan_id: str) -> dict[str, int]:
         """Group id -> bytes its checkpoints added to the store."""
         rows = self._db.execute(
-            "SELECT group_id, sum(size_bytes) FROM checkpoints WHERE plan_id = ? GROUP BY group_id",
+            "SELECT c.group_id, sum(c.size_bytes) FROM checkpoint_groups g JOIN checkpoints c"
+            " USING (group_id) WHERE g.plan_id = ? AND g.pruned_at IS NULL GROUP BY c.group_id",
             (plan_id,),
         )
         return dict(rows.fetchall())

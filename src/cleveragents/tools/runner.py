@@ -33,7 +33,15 @@ from cleveragents.tools.limits import Capture, Deadline, OutOfTime
 from cleveragents.tools.process import Ended, run_process
 from cleveragents.tools.sql import run_sql
 
-__all__ = ["CallContext", "Command", "command_of", "end_leftovers", "environment", "run_tool"]
+__all__ = [
+    "CallContext",
+    "Command",
+    "command_of",
+    "end_leftovers",
+    "environment",
+    "remove_temporary",
+    "run_tool",
+]
 
 PASSED_ON = re.compile(
     r"PATH|HOME|LANG|LANGUAGE|LC_[A-Z]+|TERM|TZ|USER|LOGNAME|SHELL|NO_COLOR|CI|SOURCE_DATE_EPOCH"
@@ -252,6 +260,17 @@ def _temporary(parent: str) -> Generator[str]:
     finally:
         shutil.rmtree(path, ignore_errors=True)
         if os.path.isdir(path):
+            _make_removable(path)
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_temporary(parent: str) -> None:
+    """Remove what calls of a process that died left of their own directories."""
+    if not os.path.isdir(parent):
+        return
+    for name in os.listdir(parent):
+        if name.startswith("agents-"):
+            path = os.path.join(parent, name)
             _make_removable(path)
             shutil.rmtree(path, ignore_errors=True)
 

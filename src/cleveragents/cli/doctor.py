@@ -1,0 +1,67 @@
+"""`agents doctor`."""
+
+import click
+import msgspec
+
+from cleveragents.cli.common import Asked, command
+from cleveragents.context import Context
+from cleveragents.doctor import Confinement, Leftover, Report, examine
+from cleveragents.render import Block, Panel, Reply, Table, Text
+from cleveragents.units import show_bytes
+
+
+@command("doctor")
+@click.option("--fix", is_flag=True, help="Remove what plans that are gone have left behind.")
+def doctor(ctx: Context, asked: Asked, fix: bool) -> Reply:
+    """What this machine offers, what is not confined, and what is left over."""
+    report = examine(ctx, fix)
+    return Reply(data=msgspec.to_builtins(report), blocks=_blocks(report))
+
+
+def _blocks(report: Report) -> tuple[Block, ...]:
+    limits = ", ".join(f"{name} {value}" for name, value in report.inotify.items())
+    rows = (
+        ("git", report.git),
+        ("SQLite", report.sqlite),
+        ("store", report.store),
+        ("sandboxes", f"{report.sandboxes}, {show_bytes(report.free_bytes)} free"),
+        ("copies", "share blocks (reflink)" if report.reflink else "are full copies: no reflink"),
+        ("inotify", limits or "not available"),
+    )
+    blocks: list[Block] = [Panel("Machine", rows), _confinement(report.confinement)]
+    if report.leftovers:
+        blocks.append(_leftovers(report.leftovers))
+        if any(not (one.removed or one.kept_because) for one in report.leftovers):
+            blocks.append(Text("next: agents doctor --fix"))
+    else:
+        blocks.append(Text("nothing is left over"))
+    return tuple(blocks)
+
+
+def _confinement(found: Confinement) -> Panel:
+    wrap = found.bwrap
+    able = f"works ({wrap.version}{'' if wrap.no_network else ', cannot cut the network'})"
+    rows = [
+        ("sandbox.confine", found.setting),
+        ("in force", found.problem or found.in_force),
+        ("bwrap", able if wrap.works else f"no: {wrap.reason}"),
+        ("Landlock", f"ABI {found.landlock_abi}" if found.landlock_abi else "no"),
+        *(("Landlock does not stop", text) for text in found.landlock_cannot),
+        *(("tools can still", text) for text in found.not_confined),
+        *(("not rolled back", path) for path in found.writable),
+    ]
+    return Panel("Confinement", tuple(rows))
+
+
+def _leftovers(found: tuple[Leftover, ...]) -> Table:
+    rows = tuple(
+        (one.kind, f"{one.where} {one.name}" if one.kind == "ref" else one.where, _fate(one))
+        for one in found
+    )
+    return Table(("kind", "what", "then"), rows, "Left over")
+
+
+def _fate(one: Leftover) -> str:
+    if one.removed:
+        return "removed"
+    return f"kept: {one.kept_because}" if one.kept_because else "can be removed"

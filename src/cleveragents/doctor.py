@@ -1,0 +1,207 @@
+"""What this machine offers, what is not confined, and what earlier plans left behind."""
+
+import os
+import re
+import sqlite3
+import tempfile
+from collections.abc import Generator
+from contextlib import suppress
+
+import msgspec
+
+from cleveragents.content import fsio
+from cleveragents.context import Context
+from cleveragents.errors import AgentsError, NotAllowed
+from cleveragents.sandbox import git
+from cleveragents.tools import bwrap, landlock
+from cleveragents.tools.confine import BWRAP, LANDLOCK, OFF, cache_dir, mechanism
+from cleveragents.tools.standin import is_inside
+
+FICLONE = 0x40049409
+INOTIFY = ("max_user_watches", "max_user_instances", "max_queued_events")
+_PLAN_ID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
+_REFS = "refs/cleveragents/"
+
+
+class Confinement(msgspec.Struct, frozen=True, kw_only=True):
+    setting: str
+    in_force: str
+    """bwrap, landlock, off; or `refused`: tools are not run at all."""
+    problem: str
+    bwrap: bwrap.Found
+    landlock_abi: int
+    landlock_cannot: tuple[str, ...]
+    not_confined: tuple[str, ...]
+    writable: tuple[str, ...]
+    """What tools may write besides the sandboxes; none of it is rolled back."""
+
+
+class Leftover(msgspec.Struct, frozen=True, kw_only=True):
+    """Something of a plan that the store no longer knows."""
+
+    kind: str
+    """sandbox | ref"""
+    name: str
+    where: str
+    kept_because: str = ""
+    """Why `--fix` leaves it alone; empty: it does not."""
+    removed: bool = False
+    commit: str = ""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    git: str
+    sqlite: str
+    confinement: Confinement
+    inotify: dict[str, int]
+    store: str
+    sandboxes: str
+    free_bytes: int
+    reflink: bool
+    leftovers: tuple[Leftover, ...]
+
+
+def examine(ctx: Context, fix: bool = False) -> Report:
+    """Look at everything; with `fix`, remove what no plan of this store refers to."""
+    settings = ctx.settings
+    fsio.make_private_dir(settings.sandboxes)
+    return Report(
+        git=_git_version(),
+        sqlite=sqlite3.sqlite_version,
+        confinement=_confinement(ctx),
+        inotify=dict(_inotify()),
+        store=settings.home,
+        sandboxes=settings.sandboxes,
+        free_bytes=fsio.free_bytes(settings.sandboxes),
+        reflink=_shares_blocks(settings.sandboxes),
+        leftovers=tuple(_removed(one) if fix else one for one in find_leftovers(ctx)),
+    )
+
+
+def _git_version() -> str:
+    try:
+        return os.fsdecode(git.run("--version")).strip().removeprefix("git version ")
+    except AgentsError as error:
+        return error.message
+
+
+def _confinement(ctx: Context) -> Confinement:
+    settings, problem = ctx.settings, ""
+    try:
+        how = mechanism(settings.confine)
+    except NotAllowed as error:
+        how, problem = "refused", error.message
+    version = landlock.abi()
+    return Confinement(
+        setting=settings.confine,
+        in_force=how,
+        problem=problem,
+        bwrap=bwrap.probe(),
+        landlock_abi=version,
+        landlock_cannot=landlock.cannot(version) if version else (),
+        not_confined=not_confined(how),
+        writable=(*settings.writable, cache_dir(os.environ)),
+    )
+
+
+def not_confined(how: str) -> tuple[str, ...]:
+    """What a tool can still do, in words."""
+    always = (
+        "read whatever you can read",
+        "use the network, unless the tool says network: false",
+        "ask whoever listens on a socket in a folder, such as docker or ssh-agent",
+    )
+    if how == BWRAP:
+        return always
+    if how == LANDLOCK:
+        return (*always, *landlock.cannot(landlock.abi()))
+    return ("everything that you can do",) if how == OFF else ()
+
+
+def _inotify() -> Generator[tuple[str, int]]:
+    for name in INOTIFY:
+        with suppress(OSError, ValueError), open(f"/proc/sys/fs/inotify/{name}") as file:
+            yield name, int(file.read())
+
+
+def _shares_blocks(folder: str) -> bool:
+    """Whether a copy can share its blocks with the original, tried with two files."""
+    import fcntl
+
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".doctor-") as scratch:
+        fsio.write_new(f"{scratch}/from", b"x" * 4096)
+        with open(f"{scratch}/from", "rb") as source, open(f"{scratch}/to", "wb") as target:
+            try:
+                fcntl.ioctl(target.fileno(), FICLONE, source.fileno())
+            except OSError:
+                return False
+    return True
+
+
+def find_leftovers(ctx: Context) -> list[Leftover]:
+    """Directories first, rows after: a plan that is made meanwhile has its row before its folder."""
+    folders = _sandbox_folders(ctx.settings.sandboxes)
+    plans = {plan.plan_id for plan in ctx.store.plans.all()}
+    shared = not is_inside(ctx.settings.sandboxes, ctx.settings.home)
+    found = [
+        Leftover(
+            kind="sandbox",
+            name=name,
+            where=f"{ctx.settings.sandboxes}/{name}",
+            kept_because="sandbox.dir may hold another store's plans" if shared else "",
+        )
+        for name in folders
+        if name not in plans
+    ]
+    repositories = {
+        resource.path
+        for plan_id in plans
+        for resource in ctx.store.resources.of_plan(plan_id)
+        if resource.kind == "git-checkout"
+    }
+    for path in sorted(repositories):
+        with suppress(AgentsError, OSError):
+            found += _refs(path, plans)
+    return found
+
+
+def _sandbox_folders(home: str) -> list[str]:
+    with os.scandir(home) as entries:
+        return sorted(
+            entry.name
+            for entry in entries
+            if _PLAN_ID.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+        )
+
+
+def _refs(path: str, plans: set[str]) -> list[Leftover]:
+    """Refs of ours whose plan is gone. The last thing that holds a commit is never removed."""
+    repository = git.locate(path)
+    listed = repository.git("for-each-ref", "--format=%(refname) %(objectname)", _REFS)
+    found: list[Leftover] = []
+    for line in os.fsdecode(listed).splitlines():
+        name, commit = line.split()
+        if name.removeprefix(_REFS) in plans:
+            continue
+        holding = repository.git("for-each-ref", f"--contains={commit}", "--format=%(refname)")
+        others = [one for one in os.fsdecode(holding).split() if not one.startswith(_REFS)]
+        found.append(
+            Leftover(
+                kind="ref",
+                name=name,
+                where=path,
+                commit=commit,
+                kept_because="" if others else f"nothing else holds commit {commit[:12]}",
+            )
+        )
+    return found
+
+
+def _removed(one: Leftover) -> Leftover:
+    if one.kept_because:
+        return one
+    if one.kind == "sandbox":
+        fsio.remove_tree(one.where)
+    else:
+        git.locate(one.where).git("update-ref", "-d", one.name, one.commit)
+    return msgspec.structs.replace(one, removed=True)

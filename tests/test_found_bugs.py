@@ -1,0 +1,162 @@
+"""Known bugs, each shown by a test that fails. `xfail` is strict: whoever mends one has to take
+the mark out, and move the test to where it belongs."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from features.shop import Shop
+from tests.harness import Agents
+
+STEPS = """
+- {id: first, on: app, run: "echo first >> first.txt"}
+- {id: second, on: app, run: 'test -e "$AGENTS_PLAN_DIR/go"'}
+"""
+WAITING = """
+- {id: first, on: app, run: "echo first >> first.txt"}
+- id: wait
+  on: app
+  run: 'touch waiting; while [ ! -e "$AGENTS_PLAN_DIR/go" ]; do sleep 0.02; done'
+"""
+
+
+def bug(reason: str) -> pytest.MarkDecorator:
+    return pytest.mark.xfail(reason=f"BUG: {reason}")
+
+
+@pytest.fixture
+def shop(agents: Agents) -> Shop:
+    made = Shop(agents)
+    made.build()
+    return made
+
+
+@bug("rollback_step goes back to the newest group, steps after that group still count as done")
+def test_work_that_a_failed_step_took_back_with_it_is_done_again(shop: Shop) -> None:
+    shop.policy = "{auto_create_on: []}"
+    shop.write_plan("shop", STEPS)
+    shop.run("plan", "run", "shop.yaml").expect(5)
+    (shop.agents.work / "go").touch()
+    shop.run("plan", "resume", "shop").expect(0)
+    assert (shop.sandbox("app") / "first.txt").read_text() == "first\n"
+
+
+@bug("residue of a killed process is taken back to the newest group, steps after it count as done")
+def test_work_that_went_with_the_residue_of_a_dead_process_is_done_again(shop: Shop) -> None:
+    shop.policy = "{auto_create_on: []}"
+    shop.write_plan("shop", WAITING)
+    shop.start("shop")
+    assert shop.process is not None
+    shop.process.kill()
+    shop.finish()
+    shop.run("plan", "resume", "shop").expect(0)
+    assert (shop.sandbox("app") / "first.txt").read_text() == "first\n"
+
+
+@bug("the rows of a pruned group are deleted, so their ids are unknown: NotFound, exit code 3")
+def test_a_pruned_checkpoint_is_refused_by_its_own_id_too(shop: Shop) -> None:
+    shop.write_plan("shop", STEPS)
+    (shop.agents.work / "go").touch()
+    shop.run("plan", "run", "shop.yaml").expect(0)
+    shop.note_checkpoints("shop")
+    shop.run("config", "set", "max_checkpoints_per_plan", "3").expect(0)
+    shop.run("plan", "prune", "shop").expect(0)
+    gone = shop.checkpoint("shop", "the checkpoint of the oldest pruned group")
+    error = shop.run("plan", "rollback", "shop", gone, "--yes").expect(4).data["error"]
+    assert error["type"] == "CheckpointPruned"
+
+
+@bug("the checkpoint is looked up before the guard: `no checkpoint yet`, exit code 3, no hint")
+def test_a_plan_without_rollback_says_that_it_has_none(shop: Shop) -> None:
+    shop.policy = "{rollback_enabled: false}"
+    shop.write_plan("shop", '- {id: greet, on: app, run: "echo again >> greeting.txt"}')
+    shop.run("plan", "run", "shop.yaml").expect(0)
+    error = shop.run("plan", "rollback", "shop", "first", "--yes").expect(4).data["error"]
+    assert error["type"] == "RollbackDisabled"
+
+
+@bug("the private temporary directory of a killed tool stays beside the sandboxes")
+def test_nothing_of_a_killed_tool_is_left_over(shop: Shop) -> None:
+    shop.write_plan("shop", WAITING)
+    shop.start("shop")
+    assert shop.process is not None
+    shop.process.kill()
+    shop.finish()
+    shop.run("plan", "resume", "shop").expect(0)
+    assert sorted(os.listdir(shop.sandbox("app").parent)) == ["app", "db"]
+
+
+@bug("rollback does not end what a killed process left running; it writes on into the sandbox")
+def test_a_tool_that_outlived_its_process_is_ended_before_a_rollback(shop: Shop) -> None:
+    wait = 'touch waiting; until test -e "$AGENTS_PLAN_DIR/go"; do sleep 0.02; done; touch late'
+    child = f"timeout 20 sh -c '{wait}'"
+    shop.env["CLEVERAGENTS_SANDBOX_CONFINE"] = "off"
+    shop.write_plan("shop", f"- id: wait\n  on: app\n  run: |\n    {child}\n    true")
+    shop.start("shop")
+    assert shop.process is not None
+    shop.process.kill()
+    shop.process.communicate()
+    shop.run("plan", "rollback", "shop", "first", "--yes").expect(0)
+    (shop.agents.work / "go").touch()
+    time.sleep(0.5)  # what the tool's child needs to see that, if it still lives
+    assert not (shop.sandbox("app") / "late").exists()
+
+
+@bug("a checkpoint that cannot be made ends the plan before `on_failure` is asked")
+def test_a_step_that_breaks_a_resource_is_taken_back(shop: Shop) -> None:
+    shop.write_plan("shop", """- {id: drop, on: db, run: 'rm "$AGENTS_SANDBOX_DB"'}""")
+    shop.run("plan", "run", "shop.yaml").expect(5)
+    assert shop.sandbox("db").exists()
+    [step] = shop.rows("SELECT state FROM steps")
+    assert step["state"] == "errored"
+
+
+@bug("a database that was removed and comes back is called `restored`")
+def test_a_database_that_comes_back_is_recreated(shop: Shop) -> None:
+    shop.write_plan("shop", '- {id: idle, on: db, run: "true"}')
+    shop.run("plan", "run", "shop.yaml").expect(0)
+    shop.sandbox("db").unlink()
+    rolled = shop.run("plan", "rollback", "shop", "first", "--yes").expect(0).data
+    assert [item["action"] for item in rolled["changes_reverted"]] == ["recreated"]
+
+
+@bug("the mode of the sandbox's own directory is in no checkpoint")
+def test_the_mode_of_the_sandbox_itself_comes_back(shop: Shop) -> None:
+    shop.write_plan("shop", '- {id: open, on: app, run: "chmod 777 ."}')
+    shop.run("plan", "run", "shop.yaml").expect(0)
+    shop.run("plan", "rollback", "shop", "first", "--yes").expect(0)
+    assert os.stat(shop.sandbox("app")).st_mode & 0o777 != 0o777
+
+
+@bug("Ctrl-C with --json has no hint; in plain it has")
+def test_an_interrupted_plan_says_to_programs_how_to_go_on(shop: Shop) -> None:
+    shop.write_plan("shop", WAITING)
+    shop.start("shop")
+    assert shop.process is not None
+    shop.process.send_signal(signal.SIGINT)
+    said, _ = shop.process.communicate(timeout=60)
+    assert "agents plan resume" in said
+
+
+@pytest.mark.parametrize(
+    ("path", "needs", "wanted"),
+    [
+        pytest.param("app", "two", "'needs'", id="a cycle"),
+        pytest.param("aapp", "", "'path'", id="a missing path"),
+        pytest.param("aapp", "", "did you mean 'app'?", id="the path nearest to a missing one"),
+    ],
+)
+@bug("these two messages name neither the key nor, for a path, the nearest that is there")
+def test_a_wrong_plan_file_names_key_and_nearest(
+    shop: Shop, path: str, needs: str, wanted: str
+) -> None:
+    plan = f"""
+name: wrong
+resources: {{app: {{kind: git-checkout, path: {path}}}}}
+steps: [{{id: one, run: "true", needs: [{needs}]}}, {{id: two, run: "true", needs: [one]}}]
+"""
+    (shop.agents.work / "wrong.yaml").write_text(plan)
+    problems = shop.run("plan", "run", "wrong.yaml").expect(2).data["error"]["problems"]
+    assert wanted in problems[0]
