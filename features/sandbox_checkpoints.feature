@@ -291,7 +291,7 @@ Feature: Checkpoints of all sandboxes, taken together at every decision
       | what is wrong       | path | trigger      | key | on  | needs | tool      | line | says                                        | nearest                     |
       | an unknown key      | app  | on_decision  | onn | app |       | file.read | 5    | unknown key 'onn' in step 'one'             | did you mean 'on'?          |
       | a missing tool      | app  | on_decision  | on  | app |       | file.raed | 6    | step 'two': unknown tool 'file.raed'        | did you mean 'file.read'?   |
-      | a cycle             | app  | on_decision  | on  | app | two   | file.read | 5    | step 'one': steps need each other           | one -> two -> one           |
+      | a cycle             | app  | on_decision  | on  | app | two   | file.read | 5    | step 'one': 'needs': steps need each other           | one -> two -> one           |
       | an unknown resource | app  | on_decision  | on  | ap  |       | file.read | 5    | step 'one': unknown resource 'ap'           | did you mean 'app'?         |
-      | a resource not there | aapp | on_decision | on  | app |       | file.read | 2    | resource 'app': no such file or directory   | aapp                        |
+      | a resource not there | aapp | on_decision | on  | app |       | file.read | 2    | resource 'app': 'path': no such file   | aapp                        |
       | an unknown trigger  | app  | on_decission | on  | app |       | file.read | 3    | the policy: unknown trigger 'on_decission'  | did you mean 'on_decision'? |

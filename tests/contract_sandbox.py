@@ -136,6 +136,7 @@ class Bench:
             root=str(root),
             path=str(root / base if self.source.is_file() else root),
             packs=packs,
+            cache=str(folder / "cache" / "app"),
         )
         self.sandbox = open_sandbox(self.place)
         self._staged = 0
@@ -159,6 +160,15 @@ class Bench:
         self.sandbox.close()
         self.sandbox = open_sandbox(self.place)
         return self.sandbox
+
+    def fresh_look(self) -> SandboxCheckpoint:
+        """The state as somebody sees it who knows nothing of earlier ones; nothing is kept."""
+        stranger = open_sandbox(_replace(self.place, cache=None))
+        try:
+            with self.packs.looking() as batch:
+                return stranger.capture(batch, None, strict=False)
+        finally:
+            stranger.close()
 
     def capture(
         self, previous: SandboxCheckpoint | None = None, strict: bool = True
@@ -393,6 +403,39 @@ class SandboxContract:
 
         self.with_each_change(new_bench, subtests, check)
 
+    @pytest.mark.parametrize("how", ["followed", "in one process", "each in a new process"])
+    def test_what_was_known_before_hides_no_change(
+        self, new_bench: Callable[[], Bench], subtests: pytest.Subtests, how: str
+    ) -> None:
+        """Whoever remembers or follows sees what a stranger sees."""
+
+        def check(start: Start, change: Change) -> None:
+            made = start.made
+            if how == "followed":
+                made.sandbox.follow()
+                assert made.capture(start.state).state_hash == start.state.state_hash
+            change(made.path)
+            if how == "each in a new process":
+                made.reopen()
+            changed = made.capture(start.state)
+            assert changed.state_hash == made.fresh_look().state_hash
+            assert changed.state_hash != start.state.state_hash
+            staging = made.staging()
+            staged = made.sandbox.stage(changed, start.state, staging)
+            made.sandbox.switch(staged, staging)
+            with made.packs.looking() as batch:
+                back = made.sandbox.recapture(batch, staged)
+            assert back.state_hash == start.state.state_hash
+            assert made.capture(changed).state_hash == start.state.state_hash
+
+        self.with_each_change(new_bench, subtests, check)
+
+    def test_after_a_doubt_everything_is_looked_at(self, made: Bench) -> None:
+        first = made.capture()
+        self.all_changes(made.path)
+        made.sandbox.doubt()
+        assert made.capture(first).state_hash == made.fresh_look().state_hash
+
     def test_capture_and_restore_leave_the_source_alone(self, made: Bench) -> None:
         before = self.untouched(made.source.parent)
         first = made.capture()
@@ -553,6 +596,19 @@ class SandboxContract:
         made.sandbox.finish_apply(staged)
         assert done.files > 0
         require_same(self.seen_of_target(made.source), self.seen_of_result(made.path))
+        assert not [path for path in look(made.source.parent) if OURS in path]
+
+    def test_what_was_staged_for_an_apply_can_be_thrown_away(self, made: Bench) -> None:
+        origin = made.capture()
+        before = (self.seen_of_target(made.source), self.around(made.source))
+        self.all_changes(made.path)
+        options = made.options()
+        proposal = made.propose(origin, made.capture(origin), options)
+        made.sandbox.stage_apply(proposal, options)
+        made.reopen()
+        made.sandbox.discard_apply(options.staging)
+        made.sandbox.discard_apply(options.staging)
+        self.require_back(made, before)
         assert not [path for path in look(made.source.parent) if OURS in path]
 
     def test_apply_goes_on_from_a_crash_at_any_point(self, made: Bench) -> None:

@@ -8,8 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from cleveragents.config import tomledit
-from cleveragents.config import ConfigValue, explain, load_settings, set_value, unset_value
+from cleveragents.config import (
+    ConfigValue,
+    explain,
+    load_settings,
+    set_value,
+    tomledit,
+    unset_value,
+)
 from cleveragents.errors import ConfigError, NotFound
 from cleveragents.settings import KEYS, Settings
 

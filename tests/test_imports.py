@@ -18,7 +18,7 @@ LAYERS = {
     "rules": "triggers retention lifecycle impact settings",
     "seams": "store content sandbox tools actors planfile",
     "verbs": "apply check checkpoints context correction difference ending executor gc keeping "
-    "leases making names oneshot preflight prune recovery reports restoring resume rollback "
+    "doctor leases making names oneshot preflight prune recovery reports restoring resume rollback "
     "sandboxes session snapshots subplans undo use",
     "edges": "workspace config cli render demo",
 }

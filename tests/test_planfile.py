@@ -459,7 +459,7 @@ def test_all_problems_come_at_once_in_the_order_of_the_file(read: Reader) -> Non
     )
     assert found == (
         "plan.yaml:1: the plan: 'name' is missing",
-        "plan.yaml:2: resource 'app': no such file or directory: data/nope.db",
+        "plan.yaml:2: resource 'app': 'path': no such file or directory: data/nope.db",
         (
             "plan.yaml:3: resource 'ap!': a name starts with a letter and has only letters, "
             "digits, '_' and '-'"
@@ -467,7 +467,7 @@ def test_all_problems_come_at_once_in_the_order_of_the_file(read: Reader) -> Non
         "plan.yaml:3: resource 'ap!': unknown kind 'git-chekout', did you mean 'git-checkout'?",
         "plan.yaml:4: unknown key 'polcy' in the plan, did you mean 'policy'?",
         "plan.yaml:5: tool 'x': only one of 'run', 'python', 'sql' may be given",
-        "plan.yaml:7: step 'a': steps need each other: a -> b -> a",
+        "plan.yaml:7: step 'a': 'needs': steps need each other: a -> b -> a",
         "plan.yaml:8: step 'b': unknown tool 'file.wrte', did you mean 'file.write'?",
         "plan.yaml:8: step 'b': unknown resource 'ap', did you mean 'app'?",
         "plan.yaml:9: step 'c': unknown input 'pth' for file.write, did you mean 'path'?",
@@ -599,7 +599,7 @@ def test_a_resource_name_is_plain(read: Reader, name: str) -> None:
 
 def test_a_path_that_is_not_there_is_named_as_written(read: Reader) -> None:
     assert read.problems(resources("a: {kind: sqlite, path: data/no.db}")) == (
-        "plan.yaml:3: resource 'a': no such file or directory: data/no.db",
+        "plan.yaml:3: resource 'a': 'path': no such file or directory: data/no.db",
     )
 
 
@@ -1169,7 +1169,9 @@ def test_a_long_chain_of_needs_is_no_trouble(read: Reader) -> None:
     plan = read.steps("\n".join([*lines, f"- {{id: s{count}, run: x}}"]))
     assert plan.steps[0].id == f"s{count}"
     found = read.step_problems("\n".join([*lines, f"- {{id: s{count}, run: x, needs: s0}}"]))
-    assert found[0].startswith("plan.yaml:5: step 's0': steps need each other: s0 -> s1 -> s2 ->")
+    assert found[0].startswith(
+        "plan.yaml:5: step 's0': 'needs': steps need each other: s0 -> s1 -> s2 ->"
+    )
 
 
 def test_every_cycle_is_printed(read: Reader) -> None:
@@ -1186,9 +1188,9 @@ def test_every_cycle_is_printed(read: Reader) -> None:
         """
     )
     assert found == (
-        "plan.yaml:6: step 'a': steps need each other: a -> b -> a",
-        "plan.yaml:8: step 'c': steps need each other: c -> d -> e -> c",
-        "plan.yaml:11: step 'me': steps need each other: me -> me",
+        "plan.yaml:6: step 'a': 'needs': steps need each other: a -> b -> a",
+        "plan.yaml:8: step 'c': 'needs': steps need each other: c -> d -> e -> c",
+        "plan.yaml:11: step 'me': 'needs': steps need each other: me -> me",
     )
 
 

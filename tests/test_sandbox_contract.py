@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cleveragents.errors import AgentsError, ApplyRefused, CheckpointFailed, SandboxError
+from cleveragents.errors import AgentsError, ApplyRefused, CheckpointFailed
 from tests.contract_sandbox import (
     Bench,
     Change,
@@ -116,6 +116,14 @@ def change_much(path: Path) -> None:
         "directory becomes file", "name that is not UTF-8",
     ):  # fmt: skip
         TREE_CHANGES[name](path)
+
+
+FEW = (
+    "content", "executable bit", "new tree", "deleted tree", "renamed file", "target of a link",
+    "file becomes directory", "tree becomes file", "name that is not UTF-8", "nested repository",
+    "index", "commit", "branch", "stash", "ignored file",
+)  # fmt: skip
+"""Enough for a kind whose brother has to pass them all."""
 
 
 class TreeContract(SandboxContract):
@@ -280,6 +288,9 @@ class TestCopyOnWriteOfAGitCheckout(TreeContract):
         make_repository(folder / "repo")
         return folder / "repo"
 
+    def changes(self) -> dict[str, Change]:
+        return {name: do for name, do in TREE_CHANGES.items() if name in FEW}
+
 
 def git(folder: Path, *argv: str) -> str:
     done = subprocess.run(["git", *argv], cwd=folder, check=True, capture_output=True)
@@ -440,8 +451,8 @@ class TestWorktreeOfADirtyRepository(GitContract):
         (root / "-dash").unlink()
         return root
 
-    def all_changes(self, path: Path) -> None:
-        change_much(path)
+    def changes(self) -> dict[str, Change]:
+        return {name: do for name, do in super().changes().items() if name in FEW}
 
     def test_the_users_uncommitted_changes_are_never_committed(self, made: Bench) -> None:
         origin = made.capture()
@@ -467,8 +478,8 @@ class TestWorktreeOfARepositoryWithoutACommit(GitContract):
         return folder / "repo"
 
     def changes(self) -> dict[str, Change]:
-        without = {"stash", "branch"}
-        return {name: do for name, do in super().changes().items() if name not in without}
+        wanted = set(FEW) - {"stash", "branch"}
+        return {name: do for name, do in super().changes().items() if name in wanted}
 
 
 class TestWorktreeOfADetachedHead(GitContract):
@@ -476,6 +487,9 @@ class TestWorktreeOfADetachedHead(GitContract):
         root = super().make_source(folder)
         git(root, "checkout", "-q", "--detach")
         return root
+
+    def changes(self) -> dict[str, Change]:
+        return {name: do for name, do in super().changes().items() if name in FEW}
 
     def test_apply_leaves_plain_changes(self, made: Bench) -> None:
         origin = made.capture()
@@ -644,11 +658,20 @@ class TestSnapshotOfASqliteFile(SqliteContract):
             user.execute("BEGIN IMMEDIATE")
             in_time(lambda: made.sandbox.switch_apply(staged), ApplyRefused)
 
-    def test_a_sandbox_of_a_file_that_is_locked_is_refused_in_time(self, bench: Bench) -> None:
+    @pytest.mark.parametrize("journal", ["DELETE", "PERSIST", "MEMORY", "WAL"])
+    def test_a_sandbox_never_has_half_of_a_transaction(self, bench: Bench, journal: str) -> None:
+        """Somebody is in the middle of one, and part of it is in the file already."""
+        before = dump(bench.source)
         with closing(sqlite3.connect(bench.source, isolation_level=None)) as user:
+            user.execute(f"PRAGMA journal_mode={journal}")
+            user.execute("PRAGMA cache_size=1")
             user.execute("BEGIN EXCLUSIVE")
-            user.execute("INSERT INTO t VALUES (99, 'half')")
-            in_time(bench.create, SandboxError)
+            user.execute("UPDATE t SET name = 'half ' || id || name")
+            try:
+                in_time(bench.create)
+            except SandboxError:
+                return
+            assert dump(bench.path) == before
 
     @pytest.mark.parametrize("what", ["nothing", "directory", "pipe", "link", "no database"])
     def test_a_file_that_a_tool_broke_is_refused_and_can_be_gone_back_from(

@@ -8,7 +8,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,8 @@ def db(home: str, store: Store) -> Generator[sqlite3.Connection]:
 
 
 def add_plan(store: Store, **fields: Any) -> Plan:
-    values = {"plan_dir": "/", "source_path": "", "source_text": "", **fields}
+    spec = {"name": "p", "resources": [], "steps": []}
+    values = {"plan_dir": "/", "source_path": "", "source_text": "", "spec": spec, **fields}
     plan = Plan(plan_id=new_id(), name="p", created_at=NOW, updated_at=NOW, **values)
     with store.transaction():
         store.plans.add(plan, [])
@@ -194,14 +195,12 @@ def test_two_processes_may_make_the_store_at_the_same_time(home: str) -> None:
 
 
 def test_a_transaction_that_fails_leaves_nothing(store: Store, db: sqlite3.Connection) -> None:
-    plan = Plan(
-        plan_id=new_id(), name="p", plan_dir="", source_path="", source_text="",
-        created_at=NOW, updated_at=NOW,
-    )  # fmt: skip
-    with pytest.raises(KeyError), store.transaction():
-        store.plans.add(plan, [])
-        raise KeyError
-    assert db.execute("SELECT count(*) FROM plans").fetchone() == (0,)
+    plan = add_plan(store)
+    changed = msgspec.structs.replace(plan, name="changed")
+    with pytest.raises(LeaseLost), store.transaction():
+        assert [store.plans.commit(changed) for _ in range(2)] == []
+    assert store.plans.get(plan.plan_id) == plan
+    assert db.execute("SELECT max(version) FROM history").fetchone() == (0,)
 
 
 PLAN = (
@@ -298,21 +297,15 @@ def test_deleting_a_plan_leaves_no_row_of_it(store: Store, db: sqlite3.Connectio
 def test_rows_of_checkpoints_never_change(store: Store, db: sqlite3.Connection) -> None:
     record = add_sandbox(store, add_plan(store))
     first, second, third = (add_group(store, record) for _ in range(3))
-    before = rows(db)
+    before = db.execute("SELECT * FROM checkpoints ORDER BY 1").fetchall()
     with store.transaction():
         store.checkpoints.add_trigger(first, "before_step")
         store.checkpoints.pin(first.group_id, True)
         store.checkpoints.prune(record.plan_id, [second.group_id], NOW)
-    after = rows(db)
-    gone = second.members[record.resource_id]
-    assert after == {key: row for key, row in before.items() if key != gone}
+    assert db.execute("SELECT * FROM checkpoints ORDER BY 1").fetchall() == before
     assert store.checkpoints.group(first.group_id).triggers == ("on_decision", "before_step")
     with pytest.raises(sqlite3.IntegrityError), store.transaction():
         store.checkpoints.add(third, [])
-
-
-def rows(db: sqlite3.Connection) -> dict[str, tuple[Any, ...]]:
-    return {row[0]: row for row in db.execute("SELECT * FROM checkpoints")}
 
 
 def test_a_checkpoint_that_a_kept_group_refers_to_outlives_its_own(store: Store) -> None:
@@ -374,7 +367,7 @@ def test_the_history_shows_every_earlier_view(
             steps |= {item.step_id: item for item in changed}
             made = [decision(plan.plan_id)] if decides else []
             if decisions and not decides:
-                made = [list(decisions.values())[0].superseded()]
+                made = [next(iter(decisions.values())).superseded()]
             decisions |= {item.decision_id: item for item in made}
             with store.transaction():
                 wanted = msgspec.structs.replace(plan, state=state, actor_state=actor)
@@ -459,10 +452,10 @@ def test_a_process_with_the_same_number_is_not_the_same_process(
     store: Store, db: sqlite3.Connection, field: str
 ) -> None:
     plan = add_plan(store)
-    hold(store, plan.plan_id, "plan execute", lambda: NOW).__enter__()
-    db.execute(f"UPDATE leases SET {field} = 'another'")
-    with hold(store, plan.plan_id, "plan resume", lambda: NOW) as lease:
-        assert lease.epoch == 2
+    with hold(store, plan.plan_id, "plan execute", lambda: NOW):
+        db.execute(f"UPDATE leases SET {field} = 'another'")
+        with hold(store, plan.plan_id, "plan resume", lambda: NOW) as lease:
+            assert lease.epoch == 2
 
 
 def test_a_process_that_is_paused_still_holds(home: str, store: Store) -> None:
@@ -493,39 +486,41 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 def test_on_another_machine_only_time_tells(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, clock = add_plan(store), Clock()
     elsewhere(monkeypatch, "first")
-    held = hold(store, plan.plan_id, "plan execute", clock)
-    held.__enter__()
-    elsewhere(monkeypatch, "second")
-    clock.pass_by(minutes=9)
-    found = holder(store, plan.plan_id, clock())
-    assert found is not None
-    assert found.host == "first"
-    with pytest.raises(PlanBusy, match="first"), hold(store, plan.plan_id, "x", clock):
-        pass
-    clock.pass_by(minutes=2)
-    with hold(store, plan.plan_id, "plan resume", clock) as lease:
-        assert lease.epoch == 2
+    with hold(store, plan.plan_id, "plan execute", clock):
+        elsewhere(monkeypatch, "second")
+        clock.pass_by(minutes=9)
+        found = holder(store, plan.plan_id, clock())
+        assert found is not None
+        assert found.host == "first"
+        with pytest.raises(PlanBusy, match="first"), hold(store, plan.plan_id, "x", clock):
+            pass
+        clock.pass_by(minutes=2)
+        with hold(store, plan.plan_id, "plan resume", clock) as lease:
+            assert lease.epoch == 2
 
 
 def test_a_holder_that_was_paused_while_another_took_over_writes_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, clock = add_plan(store), Clock()
-    elsewhere(monkeypatch, "paused")
-    held = hold(store, plan.plan_id, "plan execute", clock)
-    paused = Session(store, plan, held.__enter__(), clock)
     elsewhere(monkeypatch, "awake")
-    clock.pass_by(hours=1)
-    with hold(store, plan.plan_id, "plan resume", clock) as lease:
-        awake = Session(store, store.plans.get(plan.plan_id), lease, clock)
-        with pytest.raises(LeaseLost):
-            paused.commit(state=State.COMPLETE)
-        awake.commit(state=State.ERRORED)
-        with pytest.raises(LeaseLost):
-            paused.commit(state=State.COMPLETE)
-        with pytest.raises(LeaseLost), store.transaction(paused.lease):
-            store.intents.put(intent(plan.plan_id))
-        held.__exit__(None, None, None)
+    with ExitStack() as stack:
+        with ExitStack() as sleep:
+            elsewhere(monkeypatch, "paused")
+            old = sleep.enter_context(hold(store, plan.plan_id, "plan execute", clock))
+            paused = Session(store, plan, old, clock)
+            elsewhere(monkeypatch, "awake")
+            clock.pass_by(hours=1)
+            lease = stack.enter_context(hold(store, plan.plan_id, "plan resume", clock))
+            awake = Session(store, store.plans.get(plan.plan_id), lease, clock)
+            with pytest.raises(LeaseLost):
+                paused.commit(state=State.COMPLETE)
+            awake.commit(state=State.ERRORED)
+            with pytest.raises(LeaseLost):
+                paused.commit(state=State.COMPLETE)
+            with pytest.raises(LeaseLost), store.transaction(paused.lease):
+                store.intents.put(intent(plan.plan_id))
+        # The paused one has let go of what it does not hold: the other goes on.
         awake.commit(state=State.QUEUED)
     with pytest.raises(LeaseLost):
         awake.commit(state=State.COMPLETE)
@@ -642,17 +637,17 @@ def test_a_process_forked_while_another_thread_makes_ids_can_make_its_own() -> N
             new_id()
 
     def make_one() -> None:
-        signal.alarm(5)
+        signal.alarm(3)
         new_id()
 
     thread = threading.Thread(target=busy)
     thread.start()
     try:
-        statuses = [in_children([make_one])[0] for _ in range(60)]
+        statuses = in_children([make_one] * 10)
     finally:
         stop.set()
         thread.join()
-    assert statuses == [0] * 60
+    assert statuses == [0] * 10
 
 
 # Retention

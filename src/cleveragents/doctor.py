@@ -107,7 +107,7 @@ def _confinement(ctx: Context) -> Confinement:
 def not_confined(how: str) -> tuple[str, ...]:
     """What a tool can still do, in words."""
     always = (
-        "read whatever you can read",
+        "read whatever you can read, but for the store under bwrap",
         "use the network, unless the tool says network: false",
         "ask whoever listens on a socket in a folder, such as docker or ssh-agent",
     )
@@ -139,7 +139,7 @@ def _shares_blocks(folder: str) -> bool:
 
 
 def find_leftovers(ctx: Context) -> list[Leftover]:
-    """Directories first, rows after: a plan that is made meanwhile has its row before its folder."""
+    """Folders first, rows after: a plan that is made meanwhile has its row before its folder."""
     folders = _sandbox_folders(ctx.settings.sandboxes)
     plans = {plan.plan_id for plan in ctx.store.plans.all()}
     shared = not is_inside(ctx.settings.sandboxes, ctx.settings.home)

@@ -46,7 +46,7 @@ def _confinement(found: Confinement) -> Panel:
         ("in force", found.problem or found.in_force),
         ("bwrap", able if wrap.works else f"no: {wrap.reason}"),
         ("Landlock", f"ABI {found.landlock_abi}" if found.landlock_abi else "no"),
-        *(("Landlock does not stop", text) for text in found.landlock_cannot),
+        *(("under Landlock tools can", text) for text in found.landlock_cannot),
         *(("tools can still", text) for text in found.not_confined),
         *(("not rolled back", path) for path in found.writable),
     ]

@@ -2,8 +2,8 @@
  *
  * walk(root_fd, prune_names, prune_paths) -> list of (path, blob | errno)
  *
- * blob: u64 newest time stamp in it, then per entry sorted by name
- *       u16 length, name, u64 inode, size, mtime_ns, ctime_ns, mode | nlink << 32
+ * blob: i64 newest time stamp in it, 0 at least, then per entry sorted by name
+ *       u16 length, name, u64 inode, size, i64 mtime_ns, ctime_ns, u64 mode | nlink << 32
  *
  * `walker.py` has the same in Python; one test feeds both the same trees.
  */
@@ -107,14 +107,14 @@ static int add_result(Walk *walk, Result result) {
 }
 
 static char *pack(Entry *entries, size_t count, size_t *size) {
-    uint64_t newest = 0;
+    int64_t newest = 0;
     *size = 8;
     for (size_t n = 0; n < count; n++) *size += 2 + entries[n].length + 8 * FIELDS;
     char *blob = malloc(*size), *at = blob ? blob + 8 : NULL;
     for (size_t n = 0; blob && n < count; n++) {
         uint16_t length = (uint16_t)entries[n].length;
         for (int f = 2; f < 4; f++)
-            if (entries[n].field[f] > newest) newest = entries[n].field[f];
+            if ((int64_t)entries[n].field[f] > newest) newest = (int64_t)entries[n].field[f];
         memcpy(at, &length, 2);
         memcpy(at + 2, entries[n].name, length);
         memcpy(at + 2 + length, entries[n].field, 8 * FIELDS);

@@ -17,6 +17,8 @@ from cleveragents.errors import CheckpointFailed, ContentDamaged
 from cleveragents.resource import show_path
 
 CHUNK = 256 << 10
+NO_TIME = -(1 << 62)
+"""An mtime that is not put back: the content is new."""
 ATTEMPTS = 3
 Stamp = tuple[int, int, int, int, int]
 
@@ -155,7 +157,7 @@ def write_content(
         for block in content_blocks(read, key):
             fsio.write_all(fd, block)
         os.fchmod(fd, mode)
-        if mtime_ns is not None and mtime_ns >= 0:
+        if mtime_ns is not None and mtime_ns != NO_TIME:
             os.utime(fd, ns=(mtime_ns, mtime_ns))
         if durable:
             fsio.sync(fd)

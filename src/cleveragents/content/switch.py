@@ -36,8 +36,10 @@ class Op(msgspec.Struct, frozen=True, array_like=True):
     after: Entry | None
     staged: tuple[int, int, int] | None = None
     """Inode, size and mtime of the staged new file; None for directories and removals."""
+    checked: bool = False
+    """Whether only what is `expected` may be replaced: so in a target that is not ours."""
     expected: tuple[int, int, int] | None = None
-    """The same of what is to be replaced; None: nothing may be there."""
+    """Inode, size and mtime of what is to be replaced; None: nothing may be there."""
 
     def is_in_place(self, found: os.stat_result) -> bool:
         return self.staged is not None and self.staged[0] == found.st_ino
@@ -88,6 +90,7 @@ def stage(
                 item.path,
                 item.before,
                 item.after,
+                checked=expected is not None,
                 expected=(expected or {}).get(item.path),
             )
             if item.after is not None and not _is_dir(item.after):
@@ -244,7 +247,7 @@ class Switch:
             os.mkdir(name, 0o700, dir_fd=fd)
 
     def _require_expected(self, op: Op, found: os.stat_result) -> None:
-        if not self._force and op.expected != identity(found):
+        if op.checked and op.expected != identity(found):
             raise ApplyRefused(
                 f"{show_path(op.path)} changed while it was being applied",
                 "nothing was applied; run the command again",
@@ -253,7 +256,7 @@ class Switch:
     def _check_swapped(self, op: Op, fd: int, name: bytes) -> None:
         """What the exchange took out must be what we meant to take out."""
         found = fsio.lstat_at(self._staging, op.new)
-        if self._force or (found is not None and identity(found) == op.expected):
+        if not op.checked or (found is not None and identity(found) == op.expected):
             return
         fsio.exchange(op.new, self._staging, name, fd)
         raise ApplyRefused(

@@ -14,9 +14,9 @@ from cleveragents.content.files import Stamp
 
 Found = list[tuple[bytes, bytes | int]]
 """(path, blob), or (path, errno) for what could not be read."""
-_HEAD = struct.Struct("<Q")
+_HEAD = struct.Struct("<q")
 _LENGTH = struct.Struct("<H")
-_FIELDS = struct.Struct("<5Q")
+_FIELDS = struct.Struct("<QQqqQ")
 _ONE_LINK = struct.pack("<I", 1)
 NOTHING = _HEAD.pack(0)
 """The stat data of an empty directory."""
@@ -56,6 +56,7 @@ def _read(fd: int) -> list[tuple[bytes, os.stat_result]]:
 
 def _pack(entries: list[tuple[bytes, os.stat_result]]) -> bytes:
     newest = max((max(s.st_mtime_ns, s.st_ctime_ns) for _, s in entries), default=0)
+    newest = max(newest, 0)
     parts = [_HEAD.pack(newest)]
     for name, status in entries:
         parts += (_LENGTH.pack(len(name)), name, _FIELDS.pack(*_fields(status)))

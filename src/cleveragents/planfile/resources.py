@@ -9,6 +9,7 @@ from itertools import combinations
 from cleveragents.planfile.node import Fields, Node, Problems, suggest
 from cleveragents.planspec import ResourceSpec
 from cleveragents.resource import Carry, Kind
+from cleveragents.triggers import nearest
 
 DEFAULT_KINDS: Mapping[str, tuple[str, ...]] = {
     Kind.GIT_CHECKOUT: ("git_worktree", "copy_on_write"),
@@ -22,6 +23,15 @@ KEYS = tuple(key for key in ResourceSpec.__struct_fields__ if key != "name")
 _FOLDERS = (Kind.GIT_CHECKOUT, Kind.FS_DIRECTORY)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _VARIABLE = re.compile(r"\$(?:(\$)|\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+
+
+def _nearest_path(path: str) -> str:
+    """`, did you mean X?` for what lies beside a path that is not there."""
+    try:
+        beside = os.listdir(os.path.dirname(path))
+    except OSError:
+        return ""
+    return nearest(os.path.basename(path), beside)
 
 
 class ResourceReader:
@@ -92,7 +102,8 @@ class ResourceReader:
             mode = os.stat(path).st_mode
         except (OSError, ValueError) as error:
             reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else "not a path"
-            fields.bad("path", f"{reason[:1].lower()}{reason[1:]}: {expanded}")
+            shown = f"{reason[:1].lower()}{reason[1:]}: {expanded}"
+            fields.bad("path", f"'path': {shown}{_nearest_path(path)}")
             return ""
         if kind in _FOLDERS and not stat.S_ISDIR(mode):
             fields.bad("path", f"not a directory: {expanded}")

@@ -257,7 +257,7 @@ def _order(drafts: dict[str, _Draft]) -> list[str]:
     left = {key: min(needs, key=place.__getitem__) for key, needs in waiting.items() if needs}
     for cycle in _cycles(left):
         fields = drafts[cycle[0]].fields
-        fields.bad("needs", f"steps need each other: {' -> '.join((*cycle, cycle[0]))}")
+        fields.bad("needs", f"'needs': steps need each other: {' -> '.join((*cycle, cycle[0]))}")
     return ids
 
 

@@ -104,12 +104,12 @@ class Repository(msgspec.Struct, frozen=True):
         return commit.decode().strip() or None, branch.decode().strip() or None
 
     def tree(self, commit: str | None) -> dict[bytes, tuple[bytes, int]]:
-        """Path -> (git key, size) of every regular file of a commit."""
+        """Path -> (git key, size) of every file and link of a commit."""
         if commit is None:
             return {}
         found: dict[bytes, tuple[bytes, int]] = {}
         for line in self.git("ls-tree", "-r", "-z", "-l", "--full-tree", commit).split(b"\0"):
-            if line.startswith(b"100"):
+            if line.startswith((b"100", b"120")):
                 about, path = line.split(b"\t", 1)
                 _, _, name, size = about.split()
                 found[path] = (GIT + bytes.fromhex(name.decode()), int(size))

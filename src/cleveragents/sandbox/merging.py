@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from cleveragents.content import fsio
-from cleveragents.content.files import content_blocks, hash_file_as, store_blocks
+from cleveragents.content.files import NO_TIME, content_blocks, hash_file_as, store_blocks
 from cleveragents.content.packs import Batch
 from cleveragents.content.switch import identity
 from cleveragents.content.trees import Difference, Entry, EntryKind, kind_of
@@ -175,7 +175,7 @@ class _Target:
             return
         key, size = store_blocks(iter(_blocks(text)), self._batch)
         there = Entry(name, EntryKind.FILE, stat.S_IMODE(found.st_mode), found.st_size)
-        result = Entry(name, EntryKind.FILE, mode, size, -1, key)
+        result = Entry(name, EntryKind.FILE, mode, size, NO_TIME, key)
         self._take(Difference(item.path, there, result), found)
         self._merge.merged.append(show_path(item.path))
 

@@ -1,10 +1,12 @@
 """A sandbox that is a directory: captured as manifests, put back name by name."""
 
 import os
+import stat
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from blake3 import blake3
 
 from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import copying, files, fsio, trees
@@ -13,7 +15,7 @@ from cleveragents.content.packs import Batch
 from cleveragents.content.switch import Op, Switch, stage
 from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
 from cleveragents.errors import SandboxError
-from cleveragents.resource import Change
+from cleveragents.resource import Action, Change
 from cleveragents.sandbox import merging
 from cleveragents.sandbox.protocol import (
     Applied,
@@ -122,12 +124,13 @@ class TreeSandbox:
         return self._state(self.engine.capture(batch, [op.path for op in ops]), 0)
 
     def _state(self, tree: Tree, added: int) -> SandboxCheckpoint:
+        mode = stat.S_IMODE(os.stat(self.place.root).st_mode)
         return SandboxCheckpoint(
             resource_id=self.place.resource.resource_id,
             root=tree.key,
-            state_hash=tree.state.hex(),
+            state_hash=blake3(b"root %o " % mode + tree.state).hexdigest(),
             added_bytes=added,
-            metadata=self.about(),
+            metadata={**self.about(), "tree": tree.state.hex(), "mode": mode},
         )
 
     def keep_old(self, previous: SandboxCheckpoint, now: Tree, batch: Batch) -> None:
@@ -141,7 +144,8 @@ class TreeSandbox:
         return list(trees.diff(read, tree_of(before), tree_of(after)))
 
     def changes(self, before: SandboxCheckpoint, after: SandboxCheckpoint) -> tuple[Change, ...]:
-        return tuple(
+        root = () if before.metadata["mode"] == after.metadata["mode"] else (self._root_change,)
+        return root + tuple(
             Change(
                 self.name,
                 item.path,
@@ -152,6 +156,10 @@ class TreeSandbox:
             for item in self.differences(before, after)
         )
 
+    @property
+    def _root_change(self) -> Change:
+        return Change(self.name, b".", Action.CHANGED, "d", "d")
+
     def ignored(self, changes: tuple[Change, ...], state: SandboxCheckpoint) -> frozenset[bytes]:
         return frozenset()
 
@@ -159,11 +167,12 @@ class TreeSandbox:
         self, current: SandboxCheckpoint, target: SandboxCheckpoint, staging: str
     ) -> dict[str, Any]:
         ops = stage(self.read, self.differences(current, target), staging)
-        return {"ops": msgspec.to_builtins(ops)}
+        return {"ops": msgspec.to_builtins(ops), "mode": target.metadata["mode"]}
 
     def switch(self, staged: dict[str, Any], staging: str) -> None:
         ops = msgspec.convert(staged["ops"], tuple[Op, ...])
         Switch(self.place.root, staging, ops, force=True).forward()
+        os.chmod(self.place.root, staged["mode"])
         self._mend_links()
 
     def _mend_links(self) -> None:
@@ -277,7 +286,7 @@ class TreeSandbox:
 
 
 def tree_of(state: SandboxCheckpoint) -> Tree:
-    return Tree(state.root, bytes.fromhex(state.state_hash))
+    return Tree(state.root, bytes.fromhex(state.metadata["tree"]))
 
 
 def require_not_too_wide(path: str, *stores: str) -> None:

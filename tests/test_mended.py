@@ -1,5 +1,4 @@
-"""Known bugs, each shown by a test that fails. `xfail` is strict: whoever mends one has to take
-the mark out, and move the test to where it belongs."""
+"""Bugs that were found once and mended: each came first as a failing test."""
 
 import os
 import signal
@@ -22,10 +21,6 @@ WAITING = """
 """
 
 
-def bug(reason: str) -> pytest.MarkDecorator:
-    return pytest.mark.xfail(reason=f"BUG: {reason}")
-
-
 @pytest.fixture
 def shop(agents: Agents) -> Shop:
     made = Shop(agents)
@@ -33,7 +28,6 @@ def shop(agents: Agents) -> Shop:
     return made
 
 
-@bug("rollback_step goes back to the newest group, steps after that group still count as done")
 def test_work_that_a_failed_step_took_back_with_it_is_done_again(shop: Shop) -> None:
     shop.policy = "{auto_create_on: []}"
     shop.write_plan("shop", STEPS)
@@ -43,7 +37,6 @@ def test_work_that_a_failed_step_took_back_with_it_is_done_again(shop: Shop) -> 
     assert (shop.sandbox("app") / "first.txt").read_text() == "first\n"
 
 
-@bug("residue of a killed process is taken back to the newest group, steps after it count as done")
 def test_work_that_went_with_the_residue_of_a_dead_process_is_done_again(shop: Shop) -> None:
     shop.policy = "{auto_create_on: []}"
     shop.write_plan("shop", WAITING)
@@ -55,7 +48,6 @@ def test_work_that_went_with_the_residue_of_a_dead_process_is_done_again(shop: S
     assert (shop.sandbox("app") / "first.txt").read_text() == "first\n"
 
 
-@bug("the rows of a pruned group are deleted, so their ids are unknown: NotFound, exit code 3")
 def test_a_pruned_checkpoint_is_refused_by_its_own_id_too(shop: Shop) -> None:
     shop.write_plan("shop", STEPS)
     (shop.agents.work / "go").touch()
@@ -68,7 +60,6 @@ def test_a_pruned_checkpoint_is_refused_by_its_own_id_too(shop: Shop) -> None:
     assert error["type"] == "CheckpointPruned"
 
 
-@bug("the checkpoint is looked up before the guard: `no checkpoint yet`, exit code 3, no hint")
 def test_a_plan_without_rollback_says_that_it_has_none(shop: Shop) -> None:
     shop.policy = "{rollback_enabled: false}"
     shop.write_plan("shop", '- {id: greet, on: app, run: "echo again >> greeting.txt"}')
@@ -77,7 +68,6 @@ def test_a_plan_without_rollback_says_that_it_has_none(shop: Shop) -> None:
     assert error["type"] == "RollbackDisabled"
 
 
-@bug("the private temporary directory of a killed tool stays beside the sandboxes")
 def test_nothing_of_a_killed_tool_is_left_over(shop: Shop) -> None:
     shop.write_plan("shop", WAITING)
     shop.start("shop")
@@ -88,7 +78,6 @@ def test_nothing_of_a_killed_tool_is_left_over(shop: Shop) -> None:
     assert sorted(os.listdir(shop.sandbox("app").parent)) == ["app", "db"]
 
 
-@bug("rollback does not end what a killed process left running; it writes on into the sandbox")
 def test_a_tool_that_outlived_its_process_is_ended_before_a_rollback(shop: Shop) -> None:
     wait = 'touch waiting; until test -e "$AGENTS_PLAN_DIR/go"; do sleep 0.02; done; touch late'
     child = f"timeout 20 sh -c '{wait}'"
@@ -104,7 +93,6 @@ def test_a_tool_that_outlived_its_process_is_ended_before_a_rollback(shop: Shop)
     assert not (shop.sandbox("app") / "late").exists()
 
 
-@bug("a checkpoint that cannot be made ends the plan before `on_failure` is asked")
 def test_a_step_that_breaks_a_resource_is_taken_back(shop: Shop) -> None:
     shop.write_plan("shop", """- {id: drop, on: db, run: 'rm "$AGENTS_SANDBOX_DB"'}""")
     shop.run("plan", "run", "shop.yaml").expect(5)
@@ -113,7 +101,6 @@ def test_a_step_that_breaks_a_resource_is_taken_back(shop: Shop) -> None:
     assert step["state"] == "errored"
 
 
-@bug("a database that was removed and comes back is called `restored`")
 def test_a_database_that_comes_back_is_recreated(shop: Shop) -> None:
     shop.write_plan("shop", '- {id: idle, on: db, run: "true"}')
     shop.run("plan", "run", "shop.yaml").expect(0)
@@ -122,7 +109,6 @@ def test_a_database_that_comes_back_is_recreated(shop: Shop) -> None:
     assert [item["action"] for item in rolled["changes_reverted"]] == ["recreated"]
 
 
-@bug("the mode of the sandbox's own directory is in no checkpoint")
 def test_the_mode_of_the_sandbox_itself_comes_back(shop: Shop) -> None:
     shop.write_plan("shop", '- {id: open, on: app, run: "chmod 777 ."}')
     shop.run("plan", "run", "shop.yaml").expect(0)
@@ -130,7 +116,6 @@ def test_the_mode_of_the_sandbox_itself_comes_back(shop: Shop) -> None:
     assert os.stat(shop.sandbox("app")).st_mode & 0o777 != 0o777
 
 
-@bug("Ctrl-C with --json has no hint; in plain it has")
 def test_an_interrupted_plan_says_to_programs_how_to_go_on(shop: Shop) -> None:
     shop.write_plan("shop", WAITING)
     shop.start("shop")
@@ -148,7 +133,6 @@ def test_an_interrupted_plan_says_to_programs_how_to_go_on(shop: Shop) -> None:
         pytest.param("aapp", "", "did you mean 'app'?", id="the path nearest to a missing one"),
     ],
 )
-@bug("these two messages name neither the key nor, for a path, the nearest that is there")
 def test_a_wrong_plan_file_names_key_and_nearest(
     shop: Shop, path: str, needs: str, wanted: str
 ) -> None:
