@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cleveragents.errors import AgentsError, ApplyRefused, CheckpointFailed
+from cleveragents.errors import AgentsError, ApplyRefused, CheckpointFailed, SandboxError
 from tests.contract_sandbox import (
     Bench,
     Change,

@@ -5,7 +5,7 @@ and rows together with the plan's own view.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -29,6 +29,16 @@ from cleveragents.triggers import fires
 T = TypeVar("T")
 _LENIENT = frozenset({CheckpointType.PRE_ROLLBACK, CheckpointType.ON_ERROR})
 """These keep a state to go back from, also one that a tool broke."""
+
+
+class _About(NamedTuple):
+    """Why a group is made."""
+
+    trigger: CheckpointType
+    decision_id: str | None
+    step: Step | None
+    label: str | None
+    reason: str
 
 
 class CheckpointService:
@@ -113,23 +123,37 @@ class CheckpointService:
                 for rid, state in after.items()
                 if rid not in before or before[rid].state_hash != state.state_hash
             }
+            same_view = head is not None and head.view_mark == session.plan.view_mark
+            same = not changed and same_view and not (view_changed or force or label)
+            writes = bool(steps or decisions or fields)
+            if same and head and trigger in head.triggers and not (writes or prepare or also):
+                return head
             batch.seal()
             if prepare is not None:
                 prepare(after)
-            with self._store.transaction(session.lease):
+            with session.transaction():
                 self._keep_content(batch)
                 if also is not None:
                     also(before, after)
-                session.write(steps=steps, decisions=decisions, view_changed=view_changed, **fields)
-                same_view = head is not None and head.view_mark == session.plan.view_mark
-                if head is not None and not changed and same_view and not (force or label):
-                    self._store.checkpoints.add_trigger(head, trigger)
+                if same and head is not None:
                     group = head
+                    self._store.checkpoints.add_trigger(head, trigger)
+                    if writes:
+                        session.write(steps=steps, decisions=decisions, **fields)
                 else:
                     rows = changed or self._unchanged_row(session, after, step)
-                    group = self._add(
-                        trigger, session, head, rows, decision_id, step, label, reason
+                    ids = {rid: new_id() for rid in rows}
+                    group_id = new_id()
+                    session.write(
+                        steps=steps,
+                        decisions=decisions,
+                        view_changed=view_changed,
+                        head_group_id=group_id,
+                        last_checkpoint_id=next(iter(ids.values())),
+                        **fields,
                     )
+                    about = _About(trigger, decision_id, step, label, reason or str(trigger))
+                    group = self._add(session, group_id, head, rows, ids, about)
                     self._prune(session, head)
         for learned in batch.after_commit:
             learned()
@@ -190,36 +214,33 @@ class CheckpointService:
 
     def _add(
         self,
-        trigger: CheckpointType,
         session: Session,
+        group_id: str,
         head: CheckpointGroup | None,
         rows: States,
-        decision_id: str | None,
-        step: Step | None,
-        label: str | None,
-        reason: str,
+        ids: dict[str, str],
+        about: "_About",
     ) -> CheckpointGroup:
-        plan = session.plan
-        group_id, now = new_id(), self._now()
+        plan, now, step = session.plan, self._now(), about.step
         records = self._manager.sandboxes(plan.plan_id).records
         step_index = step.index if step else plan.last_completed_step
         made = [
             Checkpoint(
-                checkpoint_id=new_id(),
+                checkpoint_id=ids[rid],
                 group_id=group_id,
                 plan_id=plan.plan_id,
                 resource_id=rid,
                 sandbox_ref=records[rid].sandbox_id,
-                decision_id=decision_id,
-                checkpoint_type=trigger,
+                decision_id=about.decision_id,
+                checkpoint_type=about.trigger,
                 step_index=step_index,
                 state_hash=state.state_hash,
-                label=label,
+                label=about.label,
                 filesystem_path=records[rid].path,
                 size_bytes=state.added_bytes,
                 created_at=now,
                 metadata_json={
-                    "reason": reason or str(trigger),
+                    "reason": about.reason,
                     "source_tool": step.tool if step else None,
                     "phase": str(plan.phase),
                     "step": step.step_id if step else None,
@@ -233,10 +254,10 @@ class CheckpointService:
         group = CheckpointGroup(
             group_id=group_id,
             plan_id=plan.plan_id,
-            decision_id=decision_id,
-            checkpoint_type=trigger,
-            triggers=(str(trigger),),
-            label=label,
+            decision_id=about.decision_id,
+            checkpoint_type=about.trigger,
+            triggers=(str(about.trigger),),
+            label=about.label,
             step_index=step_index,
             version=plan.version,
             view_mark=plan.view_mark,
@@ -248,7 +269,6 @@ class CheckpointService:
             created_at=now,
         )
         self._store.checkpoints.add(group, made)
-        session.write(head_group_id=group_id, last_checkpoint_id=made[0].checkpoint_id)
         return group
 
     def head(self, session: Session) -> CheckpointGroup | None:

@@ -1,6 +1,7 @@
 """A plan in the hands of this process: what it reads, and the only way it writes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -55,6 +56,17 @@ class Session:
             ended_at=self.now(),
         )
 
+    @contextmanager
+    def transaction(self) -> Generator[None]:
+        """One commit under the lease; if it fails, `plan` is what it was."""
+        before = self.plan
+        try:
+            with self.store.transaction(self.lease):
+                yield
+        except BaseException:
+            self.plan = before
+            raise
+
     def write(
         self,
         *,
@@ -78,5 +90,5 @@ class Session:
         **fields: Any,
     ) -> None:
         """The same as a transaction of its own."""
-        with self.store.transaction(self.lease):
+        with self.transaction():
             self.write(steps=steps, decisions=decisions, view_changed=view_changed, **fields)

@@ -60,6 +60,11 @@ class CheckpointManager:
         for sandbox in self.sandboxes(plan_id).capturable.values():
             sandbox.follow()
 
+    def drain(self, plan_id: str) -> None:
+        """Take in what the trackers were told; to be called often while a tool runs."""
+        for sandbox in self.sandboxes(plan_id).opened.values():
+            sandbox.drain()
+
     def doubt(self, plan_id: str) -> None:
         """The next capture looks at everything, whatever was told."""
         for sandbox in self.sandboxes(plan_id).capturable.values():

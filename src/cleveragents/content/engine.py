@@ -94,6 +94,11 @@ class TreeEngine:
             self.tracker = Tracker(self.root)
             self._synced = False
 
+    def drain(self) -> None:
+        """Take in what the kernel has queued, so that the queue never overflows."""
+        if self.tracker is not None:
+            self.tracker.drain()
+
     def doubt(self) -> None:
         """Trust nothing that was only told: the next capture looks at everything."""
         self._synced = False

@@ -6,8 +6,9 @@ a built environment. Commands that could run filters are never used on the user'
 
 import os
 import subprocess
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from typing import IO
 
 import msgspec
 
@@ -194,6 +195,9 @@ def add_config(git_dir: str, section: str, values: Mapping[str, str]) -> None:
 class Blobs:
     """Reads blobs of the user's repository through one `git cat-file --batch`."""
 
+    TOGETHER = 200
+    """So many questions fit into a pipe."""
+
     def __init__(self, repository: Repository) -> None:
         self._repository = repository
         self._process: subprocess.Popen[bytes] | None = None
@@ -204,15 +208,30 @@ class Blobs:
         assert process.stdout is not None
         process.stdin.write(key[1:].hex().encode() + b"\n")
         process.stdin.flush()
-        head = process.stdout.readline().split()
+        return self._answer(process.stdout, key)
+
+    def _answer(self, source: IO[bytes], key: bytes) -> bytes:
+        head = source.readline().split()
         if len(head) != 3 or head[1] != b"blob":
             raise ContentDamaged(
                 f"blob {key[1:].hex()} is no longer in {self._repository.top}",
                 "the base commit was removed from the repository",
             )
-        data = process.stdout.read(int(head[2]))
-        process.stdout.read(1)
+        data = source.read(int(head[2]))
+        source.read(1)
         return data
+
+    def get_many(self, keys: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        """Several at once: asked for together, so that git does not wait for us."""
+        process = self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for start in range(0, len(keys), self.TOGETHER):
+            some = keys[start : start + self.TOGETHER]
+            process.stdin.write(b"".join(key[1:].hex().encode() + b"\n" for key in some))
+            process.stdin.flush()
+            for key in some:
+                yield key, self._answer(process.stdout, key)
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
@@ -254,6 +273,11 @@ class BaseTree:
             return self._all.get(path)
         self._asked[path] = self._ask(path)
         return self._asked[path]
+
+    def load(self) -> None:
+        """Read it all: for a process that will ask often."""
+        if self._all is None:
+            self._all = self._repository().tree(self._commit)
 
     def _ask(self, path: bytes) -> tuple[bytes, int] | None:
         if self._process is None:

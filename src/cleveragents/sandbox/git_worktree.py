@@ -50,9 +50,13 @@ class GitWorktree(GitTarget, TreeSandbox):
         """From the store, or borrowed from the user's repository."""
         if key[:1] != GIT or self.place.packs.has(key):
             return self.place.packs.get(key)
+        return self.blobs.get(key)
+
+    @property
+    def blobs(self) -> git.Blobs:
         if self._blobs is None:
             self._blobs = git.Blobs(self.repository)
-        return self._blobs.get(key)
+        return self._blobs
 
     def create(self, making: Making) -> dict[str, Any]:
         commit, branch = self.repository.head()
@@ -137,12 +141,20 @@ class GitWorktree(GitTarget, TreeSandbox):
 
     def keep_old(self, previous: SandboxCheckpoint, now: Tree, batch: Batch) -> None:
         read = trees.reading(self.place.packs.get)
-        for item in trees.diff(read, tree_of(previous), now):
-            old = item.before
-            if old is None or old.kind is not EntryKind.FILE or old.key[:1] != GIT:
-                continue
-            if not self.place.packs.has(old.key):
-                batch.put_keyed(old.key, self.read(old.key))
+        wanted = [
+            item.before.key
+            for item in trees.diff(read, tree_of(previous), now)
+            if item.before is not None
+            and item.before.kind is EntryKind.FILE
+            and item.before.key[:1] == GIT
+            and not self.place.packs.has(item.before.key)
+        ]
+        for key, data in self.blobs.get_many(list(dict.fromkeys(wanted))):
+            batch.put_keyed(key, data)
+
+    def follow(self) -> None:
+        self.base().load()
+        super().follow()
 
     def ignored(self, changes: tuple[Change, ...], state: SandboxCheckpoint) -> frozenset[bytes]:
         """Paths in the private git directory, and new ones that the ignore rules name."""

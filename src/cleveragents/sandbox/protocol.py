@@ -117,6 +117,10 @@ class Sandbox(Protocol):
         """This process will capture several times: begin to follow what changes."""
         ...
 
+    def drain(self) -> None:
+        """Called often while a tool runs: take in what was told meanwhile."""
+        ...
+
     def doubt(self) -> None:
         """Trust nothing that was only told: the next capture looks at everything."""
         ...

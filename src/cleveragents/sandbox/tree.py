@@ -63,6 +63,9 @@ class TreeSandbox:
     def follow(self) -> None:
         self.engine.track()
 
+    def drain(self) -> None:
+        self.engine.drain()
+
     def doubt(self) -> None:
         self.engine.doubt()
 

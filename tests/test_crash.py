@@ -1,0 +1,555 @@
+"""The process dies at any moment: the next command finds old or new, never a mixture.
+
+`CLEVERAGENTS_TEST_KILL_AT=n` makes a process kill itself at its n-th fault point. Here the command
+runs in a fork of the test's own process, which saves the start of an interpreter each time; one
+test uses the installed command and the variable. CLEVERAGENTS_TEST_FULL=1 tries every point.
+"""
+
+import io
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cleveragents.cli import main
+from cleveragents.content import fsio
+from tests.contract_sandbox import look, require_same
+from tests.harness import Agents, Outcome
+
+FULL = os.environ.get("CLEVERAGENTS_TEST_FULL") == "1"
+SAMPLE = 14
+"""Points tried per command if not all are."""
+KILLED = -signal.SIGKILL
+
+PLAN = """
+name: small
+resources:
+  app: {kind: git-checkout, path: repo}
+  docs: {kind: fs-directory, path: docs}
+  db: {kind: sqlite, path: app.db}
+steps:
+  - {id: code, on: app, run: "echo new > a; mkdir n; echo c > n/c; rm gone/x; rmdir gone"}
+  - {id: text, tool: file.write, on: docs, with: {path: sub/new, content: "text"}}
+  - {id: rows, tool: sql, on: db, with: {script: "INSERT INTO t VALUES (2)"}}
+"""
+CHECKED = (
+    PLAN
+    + """
+validate:
+  - {on: app, run: "echo dirt > dirt; grep new a"}
+  - {on: docs, run: "rm -r sub"}
+"""
+)
+FAILING = """
+name: failing
+resources:
+  app: {kind: git-checkout, path: repo}
+  db: {kind: sqlite, path: app.db}
+steps:
+  - {id: first, on: app, run: "echo once >> log"}
+  - {id: second, on: app, run: "echo twice >> log; mkdir -p half; test -e $AGENTS_PLAN_DIR/flag"}
+  - {id: third, tool: sql, on: db, with: {script: "INSERT INTO t VALUES (3)"}}
+"""
+
+
+class World(Agents):
+    """A repository, a directory and a database, and commands that may be made to die."""
+
+    def __init__(self, root: Path, plan: str = PLAN) -> None:
+        super().__init__(root)
+        self.root = root
+        self.repo, self.docs, self.db = (self.work / n for n in ("repo", "docs", "app.db"))
+        (self.repo / "gone").mkdir(parents=True)
+        (self.repo / "a").write_text("old\n")
+        (self.repo / "gone/x").write_text("x\n")
+        self.git("init", "-q", "-b", "main")
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", "start")
+        self.docs.mkdir()
+        (self.docs / "d").write_text("d")
+        with closing(sqlite3.connect(self.db)) as db:
+            db.executescript("CREATE TABLE t (x); INSERT INTO t VALUES (1)")
+        (self.work / "plan.yaml").write_text(plan)
+        self.points = 0
+        self.old = self.targets()
+
+    def git(self, *argv: str) -> str:
+        done = subprocess.run(
+            ["git", *argv], cwd=self.repo, env=self.env, check=True, capture_output=True, text=True
+        )
+        return done.stdout.strip()
+
+    def run(
+        self,
+        *argv: str,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float = 60,
+        kill_at: int = 0,
+    ) -> Outcome:
+        """The command in a fork of this process; counts the fault points it reached."""
+        files = [self.root / name for name in ("out", "err", "points")]
+        child = os.fork()
+        if child == 0:
+            self._become(files, [*argv], kill_at or 10**9)
+        give_up = time.monotonic() + timeout
+        while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+            if time.monotonic() > give_up:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                raise AssertionError(f"{argv} hangs")
+            time.sleep(0.002)
+        out, err, points = (path.read_text() if path.exists() else "" for path in files)
+        self.points = int(points or 0)
+        code = os.waitstatus_to_exitcode(ended[1])
+        return Outcome(("agents", *argv), code, out, err)
+
+    def _become(self, files: list[Path], argv: list[str], kill_at: int) -> None:
+        status = 1
+        try:
+            for path, number in zip(files, (1, 2, 9), strict=True):
+                path.unlink(missing_ok=True)
+                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), number)
+            sys.stdout = io.TextIOWrapper(io.FileIO(1, "w"), write_through=True)
+            sys.stderr = io.TextIOWrapper(io.FileIO(2, "w"), write_through=True)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.environ.clear()
+            os.environ.update(self.env)
+            os.chdir(self.work)
+            signal.alarm(0)
+            setattr(fsio, "_points", 0)  # noqa: B010
+            setattr(fsio, "_kill_at", kill_at)  # noqa: B010
+            sys.argv = ["agents", *argv]
+            main.entry()
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        finally:
+            os.write(9, str(getattr(fsio, "_points")).encode())  # noqa: B009
+            os._exit(status)
+
+    def ok(self, *argv: str) -> dict[str, Any]:
+        return self.run(*argv, "--json").expect(0).data
+
+    def status(self) -> dict[str, Any]:
+        return self.ok("plan", "status", "last")
+
+    def targets(self) -> dict[str, Any]:
+        """What the user has: files, rows, and where the branch stands."""
+        return {
+            "repo": look(self.repo, (b".git",)),
+            "docs": look(self.docs),
+            "db": rows(self.db),
+            "commits": self.git("rev-list", "--count", "HEAD"),
+            "index": self.git("status", "--porcelain"),
+        }
+
+    def sandboxes(self) -> dict[str, Any]:
+        """What the plan has, in the same terms."""
+        [plan] = (self.root / "store/sandboxes").iterdir()
+        return {
+            "repo": look(plan / "repo", (b".git",)),
+            "docs": look(plan / "docs") if (plan / "docs").exists() else None,
+            "db": rows(plan / "db/app.db"),
+        }
+
+    def leftovers(self) -> list[str]:
+        """Anything of ours that lies where it should not once nothing is under way."""
+        inside = [p for p in self.work.rglob("*") if p.name.startswith(".cleveragents-")]
+        store = self.root / "store"
+        staging = [*store.glob("staging/*"), *store.glob("sandboxes/*/.staging-*")]
+        return [str(path) for path in (*inside, *staging)]
+
+    def require_whole(self) -> None:
+        """The next command works, and nothing in the store is damaged."""
+        self.run("plan", "list").expect(0)
+        self.run("check", "--read-data").expect(0)
+
+
+def rows(path: Path) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+        return db.execute("SELECT x FROM t ORDER BY x").fetchall()
+
+
+def is_new(seen: dict[str, Any]) -> bool:
+    """All three resources have what the plan makes; False if none has. Anything else is wrong."""
+    new = (
+        seen["repo"].get(b"a", ("", 0, b""))[2] == b"new\n",
+        b"n/c" in seen["repo"] and b"gone" not in seen["repo"],
+        b"sub/new" in seen["docs"],
+        seen["db"] == [(1,), (2,)],
+    )
+    old = (
+        seen["repo"].get(b"a", ("", 0, b""))[2] == b"old\n",
+        b"n" not in seen["repo"] and b"gone/x" in seen["repo"],
+        b"sub" not in seen["docs"],
+        seen["db"] == [(1,)],
+    )
+    assert all(new) or all(old), f"a mixture: new {new}, old {old}"
+    return all(new)
+
+
+Check = Callable[[World, Outcome], None]
+
+
+class Crashes:
+    """Tries a command again and again in a new world, each time dying at another point."""
+
+    def __init__(self, folder: Path, subtests: pytest.Subtests) -> None:
+        self._folder = folder
+        self._subtests = subtests
+        self._worlds = 0
+
+    def world(self, plan: str = PLAN) -> World:
+        self._worlds += 1
+        root = self._folder / str(self._worlds)
+        root.mkdir()
+        return World(root, plan)
+
+    def everywhere(
+        self,
+        *argv: str,
+        prepare: Callable[[World], None],
+        check: Check,
+        plan: str = PLAN,
+        sample: int = SAMPLE,
+    ) -> None:
+        untouched = self.world(plan)
+        prepare(untouched)
+        first = untouched.run(*argv)
+        total = untouched.points
+        assert total > 0, f"no fault point was reached: {first}"
+        check(untouched, first)
+        for number in spread(total, sample):
+            with self._subtests.test(f"{' '.join(argv)} killed at {number} of {total}"):
+                world = self.world(plan)
+                prepare(world)
+                died = world.run(*argv, kill_at=number)
+                assert died.rc == KILLED, died
+                try:
+                    check(world, died)
+                except AssertionError as error:
+                    raise AssertionError(f"{died.stderr.strip()}: {error}") from error
+
+
+def spread(total: int, sample: int) -> list[int]:
+    """Numbers from 1 to the total, all of them or evenly spread."""
+    if FULL or total <= sample:
+        return list(range(1, total + 1))
+    return sorted({1 + round(n * (total - 1) / (sample - 1)) for n in range(sample)})
+
+
+@pytest.fixture
+def crashes(tmp_path: Path, subtests: pytest.Subtests) -> Crashes:
+    return Crashes(tmp_path, subtests)
+
+
+def nothing(_world: World) -> None: ...
+
+
+def executed(world: World) -> None:
+    world.run("plan", "run", "plan.yaml").expect(0)
+    assert is_new(world.sandboxes())
+
+
+def rolled_back(world: World) -> None:
+    executed(world)
+    world.run("plan", "rollback", "last", "first", "--yes").expect(0)
+    assert not is_new(world.sandboxes())
+
+
+def require_matching(world: World) -> bool:
+    """The plan says of itself what its sandboxes are; whether they are new."""
+    new = is_new(world.sandboxes())
+    status = world.status()
+    steps = {item["status"] for item in status["progress"]}
+    wanted = ("complete", {"complete"}) if new else ("queued", {"queued"})
+    assert (status["state"], steps) == wanted
+    require_same(world.targets(), world.old, "the user's own")
+    return new
+
+
+def require_applied_once(world: World) -> None:
+    """Apply, twice: the second time gives the first result and changes nothing."""
+    first = world.ok("plan", "apply", "last", "--yes")
+    after = world.targets()
+    again = world.ok("plan", "apply", "last", "--yes")
+    assert first == again
+    assert is_new(after)
+    require_same(world.targets(), after)
+    assert after["commits"] == "2"
+    assert after["index"] == ""
+    assert first["applied"][0]["commit"] == world.git("rev-parse", "HEAD")
+    assert world.git("for-each-ref", "refs/cleveragents") == ""
+    assert world.leftovers() == []
+    assert list((world.root / "store/sandboxes").iterdir()) == []
+
+
+def test_a_run_that_died_is_resumed_to_the_same_end(crashes: Crashes) -> None:
+    def check(world: World, _died: Outcome) -> None:
+        world.require_whole()
+        require_same(world.targets(), world.old, "the user's own")
+        if not world.ok("plan", "list")["plans"]:
+            world.run("plan", "run", "plan.yaml").expect(0)
+        world.run("plan", "resume", "last").expect(0)
+        assert require_matching(world)
+        tree = world.ok("plan", "tree", "last")["tree"]
+        [root] = tree if isinstance(tree, list) else [tree]
+        in_force = [child for child in root["children"] if child["state"] == "active"]
+        assert [child["steps"] for child in in_force] == [["code"], ["text"], ["rows"]]
+        assert world.leftovers() == []
+        world.run("plan", "undo", "last").expect(0)
+        assert not is_new(world.sandboxes()), "undo takes back the whole run"
+        world.run("plan", "redo", "last").expect(0)
+        require_applied_once(world)
+
+    crashes.everywhere("plan", "run", "plan.yaml", prepare=nothing, check=check)
+
+
+def test_a_step_that_failed_leaves_nothing_however_the_process_ended(crashes: Crashes) -> None:
+    def check(world: World, _died: Outcome) -> None:
+        world.require_whole()
+        (world.work / "flag").touch()
+        if not world.ok("plan", "list")["plans"]:
+            world.run("plan", "run", "plan.yaml").expect(0)
+        world.run("plan", "resume", "last").expect(0)
+        seen = world.sandboxes()
+        assert seen["repo"][b"log"][2] == b"once\ntwice\n"
+        assert seen["db"] == [(1,), (3,)]
+        assert world.status()["state"] == "complete"
+        assert world.leftovers() == []
+
+    crashes.everywhere("plan", "run", "plan.yaml", prepare=nothing, check=check, plan=FAILING)
+
+
+def test_a_rollback_that_died_happened_or_not(crashes: Crashes) -> None:
+    def check(world: World, _died: Outcome) -> None:
+        world.require_whole()
+        new = require_matching(world)
+        world.run("plan", "undo", "last").expect(0)
+        assert is_new(world.sandboxes()) != new, "undo takes back the last operation as a whole"
+        world.run("plan", "rollback", "last", "first", "--yes").expect(0)
+        assert not require_matching(world)
+        world.run("plan", "resume", "last").expect(0)
+        assert require_matching(world)
+        assert world.leftovers() == []
+
+    argv = ("plan", "rollback", "last", "first", "--yes")
+    crashes.everywhere(*argv, prepare=executed, check=check)
+
+
+def test_edits_by_hand_outlive_a_rollback_that_died(crashes: Crashes) -> None:
+    def edited(world: World) -> None:
+        executed(world)
+        [plan] = (world.root / "store/sandboxes").iterdir()
+        (plan / "docs/sub/new").write_text("by hand")
+        (plan / "repo/mine").write_text("mine")
+
+    def check(world: World, _died: Outcome) -> None:
+        world.require_whole()
+        seen = world.sandboxes()
+        if b"mine" not in seen["repo"]:
+            assert not require_matching(world)
+            world.run("plan", "undo", "last").expect(0)
+            seen = world.sandboxes()
+        assert seen["repo"][b"mine"][2] == b"mine"
+        assert seen["docs"][b"sub/new"][2] == b"by hand"
+        assert seen["db"] == [(1,), (2,)]
+
+    argv = ("plan", "rollback", "last", "first", "--yes")
+    crashes.everywhere(*argv, prepare=edited, check=check, sample=8)
+
+
+def test_a_resume_that_died_is_resumed(crashes: Crashes) -> None:
+    def check(world: World, _died: Outcome) -> None:
+        world.require_whole()
+        world.run("plan", "resume", "last").expect(0)
+        assert require_matching(world)
+        world.run("plan", "rollback", "last", "first", "--yes").expect(0)
+        assert not require_matching(world)
+        assert world.leftovers() == []
+
+    crashes.everywhere("plan", "resume", "last", prepare=rolled_back, check=check)
+
+
+def test_an_undo_that_died_happened_or_not(crashes: Crashes) -> None:
+    def check(world: World, _died: Outcome) -> None:
+        world.require_whole()
+        new = is_new(world.sandboxes())
+        require_same(world.targets(), world.old, "the user's own")
+        world.run("plan", "undo" if new else "redo", "last").expect(0)
+        assert is_new(world.sandboxes()) != new
+        world.run("plan", "resume", "last").expect(0)
+        assert require_matching(world)
+        assert world.leftovers() == []
+
+    crashes.everywhere("plan", "undo", "last", prepare=executed, check=check)
+
+
+def test_an_apply_that_died_happened_as_a_whole_or_not_at_all_and_once(crashes: Crashes) -> None:
+    crashes.everywhere(
+        "plan", "apply", "last", "--yes", prepare=executed, check=check_applied, sample=20
+    )
+
+
+def check_applied(world: World, _died: Outcome) -> None:
+    world.require_whole()
+    targets, state = world.targets(), world.status()["state"]
+    assert is_new(targets) == (state == "applied")
+    if state != "applied":
+        require_same(targets, world.old, "the user's own")
+        assert is_new(world.sandboxes()), "the work is still there"
+    require_applied_once(world)
+
+
+def test_an_apply_with_validations_leaves_nothing_of_them_however_it_ended(
+    crashes: Crashes,
+) -> None:
+    def check(world: World, died: Outcome) -> None:
+        check_applied(world, died)
+        assert not (world.repo / "dirt").exists()
+
+    argv = ("plan", "apply", "last", "--yes")
+    crashes.everywhere(*argv, prepare=executed, check=check, plan=CHECKED, sample=8)
+
+
+def test_an_apply_as_changes_beside_the_users_own_edits_is_all_or_nothing(
+    crashes: Crashes,
+) -> None:
+    def prepare(world: World) -> None:
+        executed(world)
+        (world.repo / "own").write_text("own")
+        (world.docs / "d").write_text("edited")
+        world.old = world.targets()
+
+    def check(world: World, _died: Outcome) -> None:
+        world.require_whole()
+        applied = is_new(world.targets())
+        assert applied == (world.status()["state"] == "applied")
+        if not applied:
+            require_same(world.targets(), world.old)
+        world.run("plan", "apply", "last", "--yes", "--as", "changes").expect(0)
+        now = world.targets()
+        assert is_new(now)
+        assert now["repo"][b"own"][2] == b"own"
+        assert now["docs"][b"d"][2] == b"edited"
+        assert now["commits"] == "1"
+        assert world.leftovers() == []
+
+    argv = ("plan", "apply", "last", "--yes", "--as", "changes")
+    crashes.everywhere(*argv, prepare=prepare, check=check, sample=8)
+
+
+def test_a_recovery_that_died_is_recovered(crashes: Crashes, subtests: pytest.Subtests) -> None:
+    """Killed while switching, and again while the next command finishes that."""
+    cases: list[tuple[tuple[str, ...], Check]] = [
+        (("plan", "rollback", "last", "first", "--yes"), check_rolled_back),
+        (("plan", "apply", "last", "--yes"), check_applied),
+    ]
+    for argv, check in cases:
+        untouched = crashes.world()
+        executed(untouched)
+        untouched.run(*argv).expect(0)
+        total = untouched.points
+        # The switch lies in the second half: there is something left to recover.
+        for number in spread(total, 5 if not FULL else total)[1:]:
+            for again in (2, 6, 12) if not FULL else range(1, 40):
+                name = f"{argv[1]} killed at {number} of {total}, recovery at {again}"
+                with subtests.test(name):
+                    world = crashes.world()
+                    executed(world)
+                    world.run(*argv, kill_at=number)
+                    died = world.run("plan", "list", kill_at=again)
+                    check(world, died)
+                    if died.rc != KILLED:
+                        break
+
+
+def check_rolled_back(world: World, _died: Outcome) -> None:
+    world.require_whole()
+    if require_matching(world):
+        world.run("plan", "rollback", "last", "first", "--yes").expect(0)
+    world.run("plan", "resume", "last").expect(0)
+    assert require_matching(world)
+    assert world.leftovers() == []
+
+
+def test_a_delete_that_died_can_be_repeated(crashes: Crashes) -> None:
+    def check(world: World, _died: Outcome) -> None:
+        world.require_whole()
+        if world.ok("plan", "list")["plans"]:
+            world.run("plan", "delete", "last", "--yes").expect(0)
+        assert world.ok("plan", "list")["plans"] == []
+        assert list((world.root / "store/sandboxes").iterdir()) == []
+        assert world.git("for-each-ref", "refs/cleveragents") == ""
+        require_same(world.targets(), world.old)
+
+    crashes.everywhere("plan", "delete", "last", "--yes", prepare=executed, check=check)
+
+
+def test_a_collection_that_died_loses_nothing(crashes: Crashes) -> None:
+    def prepare(world: World) -> None:
+        executed(world)
+        for number in range(3):
+            (world.docs / f"large{number}").write_bytes(os.urandom(30_000))
+        world.run("plan", "run", "plan.yaml").expect(0)
+        gone = world.ok("plan", "list")["plans"][0]["plan_id"]
+        world.run("plan", "delete", gone, "--yes").expect(0)
+
+    def check(world: World, _died: Outcome) -> None:
+        world.require_whole()
+        world.run("plan", "rollback", "last", "first", "--yes").expect(0)
+        world.run("plan", "resume", "last").expect(0)
+        assert is_new(world.sandboxes())
+        world.run("gc", "--grace", "0s").expect(0)
+        assert sum(p.stat().st_size for p in (world.root / "store/content").iterdir()) < 60_000
+        world.require_whole()
+
+    crashes.everywhere("gc", "--grace", "0s", prepare=prepare, check=check)
+
+
+def test_the_installed_command_dies_where_it_is_told_to(agents: Agents) -> None:
+    """The variable works on the real command; and what it left is found by the real command."""
+    world = World(agents.work.parent / "world")
+    died = Agents.run(world, "plan", "run", "plan.yaml", env={"CLEVERAGENTS_TEST_KILL_AT": "20"})
+    assert died.rc == KILLED
+    assert "killed at point 20" in died.stderr
+    done = Agents.run(world, "plan", "resume", "last", "--json").expect(0)
+    assert json.loads(done.stdout)["data"]["state"] == "complete"
+    assert is_new(world.sandboxes())
+
+
+def test_a_process_killed_while_a_tool_works_leaves_a_plan_that_goes_on(agents: Agents) -> None:
+    plan = FAILING.replace(
+        "test -e $AGENTS_PLAN_DIR/flag", "test -e $AGENTS_PLAN_DIR/flag || sleep 60"
+    )
+    world = World(agents.work.parent / "world", plan)
+    from tests.harness import command
+
+    running = subprocess.Popen(
+        [command(), "plan", "run", "plan.yaml"],
+        cwd=world.work,
+        env=world.env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    give_up = time.monotonic() + 30
+    while not list((world.root / "store").glob("sandboxes/*/repo/half")):
+        assert time.monotonic() < give_up, "the step never started"
+        time.sleep(0.01)
+    running.kill()
+    running.wait()
+    (world.work / "flag").touch()
+    world.run("plan", "resume", "last").expect(0)
+    seen = world.sandboxes()
+    assert seen["repo"][b"log"][2] == b"once\ntwice\n"
+    assert seen["db"] == [(1,), (3,)]
+    world.require_whole()
