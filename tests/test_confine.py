@@ -462,6 +462,9 @@ def test_what_cannot_be_started_is_named_alike(yard: Yard, how: str) -> None:
     assert yard.run(how, "run", argv=["./plain"]).error == "not executable: ./plain"
     missing = "the interpreter that ./script names is missing"
     assert yard.run(how, "run", argv=["./script"]).error == missing
+    if how == "bwrap":
+        absolute = yard.run(how, "run", argv=[f"{yard.own}/script"]).error
+        assert absolute == f"the interpreter that {yard.own}/script names is missing"
     gone = msgspec.structs.replace(yard.call(how), cwd=str(yard.plan / "gone"))
     result = run_tool(resolve_tool("shell", {}), {"command": "true"}, gone)
     assert result.error == f"the sandbox {yard.plan}/gone is missing"

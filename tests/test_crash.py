@@ -5,9 +5,12 @@ runs in a fork of the test's own process, which saves the start of an interprete
 test uses the installed command and the variable. CLEVERAGENTS_TEST_FULL=1 tries every point.
 """
 
+import importlib
 import io
 import json
 import os
+import pkgutil
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -20,13 +23,14 @@ from typing import Any
 
 import pytest
 
+import cleveragents
 from cleveragents.cli import main
 from cleveragents.content import fsio
 from tests.contract_sandbox import look, require_same
 from tests.harness import Agents, Outcome
 
 FULL = os.environ.get("CLEVERAGENTS_TEST_FULL") == "1"
-SAMPLE = 14
+SAMPLE = 10
 """Points tried per command if not all are."""
 KILLED = -signal.SIGKILL
 
@@ -61,6 +65,16 @@ steps:
 """
 
 
+def import_everything() -> None:
+    """Once, here: then no child has to."""
+    for found in pkgutil.walk_packages(cleveragents.__path__, "cleveragents."):
+        if "__main__" not in found.name and "migrations" not in found.name:
+            importlib.import_module(found.name)
+
+
+import_everything()
+
+
 class World(Agents):
     """A repository, a directory and a database, and commands that may be made to die."""
 
@@ -72,6 +86,7 @@ class World(Agents):
         (self.repo / "a").write_text("old\n")
         (self.repo / "gone/x").write_text("x\n")
         self.git("init", "-q", "-b", "main")
+        self.env["GIT_OPTIONAL_LOCKS"] = "0"
         self.git("add", "-A")
         self.git("commit", "-q", "-m", "start")
         self.docs.mkdir()
@@ -161,12 +176,14 @@ class World(Agents):
             "db": rows(plan / "db/app.db"),
         }
 
-    def leftovers(self) -> list[str]:
-        """Anything of ours that lies where it should not once nothing is under way."""
+    def require_tidy(self) -> None:
+        """Nothing of ours lies in the user's folders; none of the store's after a `gc`."""
         inside = [p for p in self.work.rglob("*") if p.name.startswith(".cleveragents-")]
+        assert not inside, f"left in the user's folder: {inside}"
+        self.run("gc", "--grace", "0s").expect(0)
         store = self.root / "store"
-        staging = [*store.glob("staging/*"), *store.glob("sandboxes/*/.staging-*")]
-        return [str(path) for path in (*inside, *staging)]
+        left = [*store.glob("staging/*"), *store.glob("sandboxes/*/.staging-*")]
+        assert not left, f"left in the store: {left}"
 
     def require_whole(self) -> None:
         """The next command works, and nothing in the store is damaged."""
@@ -201,18 +218,30 @@ Check = Callable[[World, Outcome], None]
 
 
 class Crashes:
-    """Tries a command again and again in a new world, each time dying at another point."""
+    """Does a command again and again from the same start, each time dying at another point."""
 
     def __init__(self, folder: Path, subtests: pytest.Subtests) -> None:
         self._folder = folder
         self._subtests = subtests
-        self._worlds = 0
+        self._images = 0
 
-    def world(self, plan: str = PLAN) -> World:
-        self._worlds += 1
-        root = self._folder / str(self._worlds)
+    def start(self, prepare: Callable[[World], None], plan: str = PLAN) -> Callable[[], World]:
+        """Prepares once; what is returned brings that state back, as from a backup."""
+        root, self._images = self._folder / "world", self._images + 1
+        image = self._folder / f"image{self._images}"
+        shutil.rmtree(root, ignore_errors=True)
         root.mkdir()
-        return World(root, plan)
+        world = World(root, plan)
+        prepare(world)
+        subprocess.run(["cp", "-a", root, image], check=True)
+
+        def again() -> World:
+            shutil.rmtree(root)
+            subprocess.run(["cp", "-a", image, root], check=True)
+            recognise_sandboxes(root / "store/store.db")
+            return world
+
+        return again
 
     def everywhere(
         self,
@@ -222,22 +251,33 @@ class Crashes:
         plan: str = PLAN,
         sample: int = SAMPLE,
     ) -> None:
-        untouched = self.world(plan)
-        prepare(untouched)
-        first = untouched.run(*argv)
-        total = untouched.points
+        again = self.start(prepare, plan)
+        world = again()
+        first = world.run(*argv)
+        total = world.points
         assert total > 0, f"no fault point was reached: {first}"
-        check(untouched, first)
+        check(world, first)
         for number in spread(total, sample):
             with self._subtests.test(f"{' '.join(argv)} killed at {number} of {total}"):
-                world = self.world(plan)
-                prepare(world)
+                again()
                 died = world.run(*argv, kill_at=number)
                 assert died.rc == KILLED, died
                 try:
                     check(world, died)
                 except AssertionError as error:
-                    raise AssertionError(f"{died.stderr.strip()}: {error}") from error
+                    where = died.stderr.strip().splitlines()[-1]
+                    raise AssertionError(f"{where}: {error}") from error
+
+
+def recognise_sandboxes(database: Path) -> None:
+    """A sandbox is known by its inode, and a copy has another."""
+    if not database.exists():
+        return
+    with closing(sqlite3.connect(database)) as db, db:
+        for sandbox, root in db.execute("SELECT sandbox_id, root FROM sandboxes").fetchall():
+            if os.path.isdir(root):
+                known = (fsio.identity(root), sandbox)
+                db.execute("UPDATE sandboxes SET identity = ? WHERE sandbox_id = ?", known)
 
 
 def spread(total: int, sample: int) -> list[int]:
@@ -289,7 +329,7 @@ def require_applied_once(world: World) -> None:
     assert after["index"] == ""
     assert first["applied"][0]["commit"] == world.git("rev-parse", "HEAD")
     assert world.git("for-each-ref", "refs/cleveragents") == ""
-    assert world.leftovers() == []
+    world.require_tidy()
     assert list((world.root / "store/sandboxes").iterdir()) == []
 
 
@@ -305,10 +345,11 @@ def test_a_run_that_died_is_resumed_to_the_same_end(crashes: Crashes) -> None:
         [root] = tree if isinstance(tree, list) else [tree]
         in_force = [child for child in root["children"] if child["state"] == "active"]
         assert [child["steps"] for child in in_force] == [["code"], ["text"], ["rows"]]
-        assert world.leftovers() == []
+        world.require_tidy()
         world.run("plan", "undo", "last").expect(0)
-        assert not is_new(world.sandboxes()), "undo takes back the whole run"
+        assert world.status()["state"] != "complete"
         world.run("plan", "redo", "last").expect(0)
+        assert require_matching(world)
         require_applied_once(world)
 
     crashes.everywhere("plan", "run", "plan.yaml", prepare=nothing, check=check)
@@ -325,7 +366,7 @@ def test_a_step_that_failed_leaves_nothing_however_the_process_ended(crashes: Cr
         assert seen["repo"][b"log"][2] == b"once\ntwice\n"
         assert seen["db"] == [(1,), (3,)]
         assert world.status()["state"] == "complete"
-        assert world.leftovers() == []
+        world.require_tidy()
 
     crashes.everywhere("plan", "run", "plan.yaml", prepare=nothing, check=check, plan=FAILING)
 
@@ -340,7 +381,7 @@ def test_a_rollback_that_died_happened_or_not(crashes: Crashes) -> None:
         assert not require_matching(world)
         world.run("plan", "resume", "last").expect(0)
         assert require_matching(world)
-        assert world.leftovers() == []
+        world.require_tidy()
 
     argv = ("plan", "rollback", "last", "first", "--yes")
     crashes.everywhere(*argv, prepare=executed, check=check)
@@ -375,7 +416,7 @@ def test_a_resume_that_died_is_resumed(crashes: Crashes) -> None:
         assert require_matching(world)
         world.run("plan", "rollback", "last", "first", "--yes").expect(0)
         assert not require_matching(world)
-        assert world.leftovers() == []
+        world.require_tidy()
 
     crashes.everywhere("plan", "resume", "last", prepare=rolled_back, check=check)
 
@@ -389,14 +430,14 @@ def test_an_undo_that_died_happened_or_not(crashes: Crashes) -> None:
         assert is_new(world.sandboxes()) != new
         world.run("plan", "resume", "last").expect(0)
         assert require_matching(world)
-        assert world.leftovers() == []
+        world.require_tidy()
 
     crashes.everywhere("plan", "undo", "last", prepare=executed, check=check)
 
 
 def test_an_apply_that_died_happened_as_a_whole_or_not_at_all_and_once(crashes: Crashes) -> None:
     crashes.everywhere(
-        "plan", "apply", "last", "--yes", prepare=executed, check=check_applied, sample=20
+        "plan", "apply", "last", "--yes", prepare=executed, check=check_applied, sample=16
     )
 
 
@@ -442,7 +483,7 @@ def test_an_apply_as_changes_beside_the_users_own_edits_is_all_or_nothing(
         assert now["repo"][b"own"][2] == b"own"
         assert now["docs"][b"d"][2] == b"edited"
         assert now["commits"] == "1"
-        assert world.leftovers() == []
+        world.require_tidy()
 
     argv = ("plan", "apply", "last", "--yes", "--as", "changes")
     crashes.everywhere(*argv, prepare=prepare, check=check, sample=8)
@@ -454,23 +495,20 @@ def test_a_recovery_that_died_is_recovered(crashes: Crashes, subtests: pytest.Su
         (("plan", "rollback", "last", "first", "--yes"), check_rolled_back),
         (("plan", "apply", "last", "--yes"), check_applied),
     ]
+    again = crashes.start(executed)
     for argv, check in cases:
-        untouched = crashes.world()
-        executed(untouched)
-        untouched.run(*argv).expect(0)
-        total = untouched.points
+        world = again()
+        world.run(*argv).expect(0)
+        total = world.points
         # The switch lies in the second half: there is something left to recover.
-        for number in spread(total, 5 if not FULL else total)[1:]:
-            for again in (2, 6, 12) if not FULL else range(1, 40):
-                name = f"{argv[1]} killed at {number} of {total}, recovery at {again}"
+        for number in spread(total, 4)[1:]:
+            for later in (2, 6, 12) if not FULL else range(1, 40):
+                name = f"{argv[1]} killed at {number} of {total}, recovery at {later}"
                 with subtests.test(name):
-                    world = crashes.world()
-                    executed(world)
+                    again()
                     world.run(*argv, kill_at=number)
-                    died = world.run("plan", "list", kill_at=again)
+                    died = world.run("plan", "list", kill_at=later)
                     check(world, died)
-                    if died.rc != KILLED:
-                        break
 
 
 def check_rolled_back(world: World, _died: Outcome) -> None:
@@ -479,7 +517,7 @@ def check_rolled_back(world: World, _died: Outcome) -> None:
         world.run("plan", "rollback", "last", "first", "--yes").expect(0)
     world.run("plan", "resume", "last").expect(0)
     assert require_matching(world)
-    assert world.leftovers() == []
+    world.require_tidy()
 
 
 def test_a_delete_that_died_can_be_repeated(crashes: Crashes) -> None:

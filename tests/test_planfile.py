@@ -599,7 +599,8 @@ def test_a_resource_name_is_plain(read: Reader, name: str) -> None:
 
 def test_a_path_that_is_not_there_is_named_as_written(read: Reader) -> None:
     assert read.problems(resources("a: {kind: sqlite, path: data/no.db}")) == (
-        "plan.yaml:3: resource 'a': 'path': no such file or directory: data/no.db",
+        "plan.yaml:3: resource 'a': 'path': no such file or directory: data/no.db,"
+        " did you mean 'app.db'?",
     )
 
 
@@ -624,7 +625,7 @@ def test_a_path_and_a_url_do_not_change_places(read: Reader) -> None:
 
 def test_a_path_that_no_system_knows_is_refused(read: Reader) -> None:
     (found,) = read.problems(resources(r'a: {kind: sqlite, path: "a\0b"}'))
-    assert "resource 'a': not a path" in found
+    assert "resource 'a': 'path': not a path" in found
     (found,) = read.problems(resources(f"a: {{kind: sqlite, path: {'a' * 5000}}}"))
     assert "resource 'a': file name too long" in found
 

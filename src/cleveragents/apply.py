@@ -60,7 +60,7 @@ def options_for(ctx: Context, plan: Plan, session_spec: Any, request: Request) -
         ignored=request.ignored or spec.ignored,
         message=f"{subject.rstrip()}\n\n{trailers}\n",
         branch="agents/" + (re.sub(r"[^A-Za-z0-9_-]+", "-", plan.name).strip("-") or plan.plan_id),
-        staging=f"{ctx.staging}/{new_id()}",
+        staging=f"{ctx.staging}/{plan.plan_id}",
     )
 
 
@@ -305,6 +305,7 @@ def tidy(ctx: Context, session: Session, intent: Intent) -> None:
     sandboxes = ctx.manager.sandboxes(session.plan.plan_id)
     for rid, one in intent.body["staged"].items():
         sandboxes[rid].finish_apply(one)
+    fsio.remove_tree(intent.body["staging"])
     if ctx.settings.sandbox_cleanup != "manual":
         remove_sandboxes(ctx, session.plan.plan_id)
     with ctx.store.transaction(session.lease):

@@ -322,6 +322,10 @@ class CheckpointService:
         """Go the rest of the way after a crash: look at what is there, stage and switch again."""
         plan_id = session.plan.plan_id
         restoration = msgspec.convert(intent.body, Restoration)
+        # What is there now may be half of each: it is kept, but undo goes to what was whole.
+        came_from = restoration.came_from or session.plan.head_group_id
+        restoration = msgspec.structs.replace(restoration, came_from=came_from)
+        intent = msgspec.structs.replace(intent, body=msgspec.to_builtins(restoration))
         group = self._store.checkpoints.group(restoration.group_id)
         targets = self.states(group)
         staging = self._manager.staging(plan_id, intent.intent_id)
@@ -331,6 +335,7 @@ class CheckpointService:
             CheckpointType.PRE_ROLLBACK,
             session,
             reason="found after an interrupted rollback",
+            also=lambda _before, _now: self._store.intents.put(intent),
             prepare=lambda now: staged.append(self._manager.stage(plan_id, now, targets, staging)),
         )
         self._switch(session, staged[0], restoration, group, targets, intent.intent_id)

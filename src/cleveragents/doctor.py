@@ -29,6 +29,8 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     """bwrap, landlock, off; or `refused`: tools are not run at all."""
     problem: str
     bwrap: bwrap.Found
+    bwrap_version: str
+    bwrap_cuts_network: bool
     landlock_abi: int
     landlock_cannot: tuple[str, ...]
     not_confined: tuple[str, ...]
@@ -97,6 +99,8 @@ def _confinement(ctx: Context) -> Confinement:
         in_force=how,
         problem=problem,
         bwrap=bwrap.probe(),
+        bwrap_version=bwrap.version(),
+        bwrap_cuts_network=bwrap.cuts_network(),
         landlock_abi=version,
         landlock_cannot=landlock.cannot(version) if version else (),
         not_confined=not_confined(how),

@@ -16,6 +16,7 @@ from cleveragents.making import make_sandboxes
 from cleveragents.plan import Failure, OnFailure, Phase, State, Step, StepState
 from cleveragents.planspec import DecisionSpec, StepSpec
 from cleveragents.preflight import confinement_warnings
+from cleveragents.resource import Change
 from cleveragents.restoring import Restoration
 from cleveragents.rollback import changes_since, restoration_to
 from cleveragents.session import Session
@@ -319,7 +320,10 @@ class PlanExecutor:
         session = self._session
         step = self._put(number, state=StepState.ERRORED, error=call.error)
         hint = f"agents plan resume {session.plan.plan_id}"
-        failure = Failure("ToolFailed", f"step {spec.id}: {call.error}", hint, spec.id)
+        policy = spec.on_failure or session.spec.policy.on_failure
+        back = None if safe is None or policy is OnFailure.STOP else self._way_back(policy, safe)
+        message = f"step {spec.id}: {call.error}"
+        failure = Failure("ToolFailed", message, hint, spec.id, undo_to=back)
         kept = self._ctx.checkpoints.auto_create_if_configured(
             CheckpointType.ON_ERROR,
             session,
@@ -334,21 +338,27 @@ class PlanExecutor:
             failure = msgspec.structs.replace(failure, group_id=kept.group_id)
             session.commit(error=failure)
         self._ctx.talk.tell("failed", {"id": spec.id, "error": call.error, "output": call.output})
-        policy = spec.on_failure or session.spec.policy.on_failure
-        if safe is None or policy is OnFailure.STOP:
-            return
-        self._roll_back(policy, safe, failure)
+        if back is not None:
+            changes = take_back_failure(self._ctx, session)
+            self._ctx.talk.tell("rolled_back", {"group": back, "changes": changes})
 
-    def _roll_back(self, policy: OnFailure, safe: str, failure: Failure) -> None:
-        session = self._session
-        store = self._ctx.store
-        groups = store.checkpoints.groups(session.plan.plan_id)
-        whole = policy is OnFailure.ROLLBACK_PLAN
-        target = groups[0] if whole else store.checkpoints.group(safe)
-        todo = restoration_to(store, session.plan, target, state=State.ERRORED, error=failure)
-        todo = _still_failed(todo, store.plans.steps(session.plan.plan_id), failure)
-        changes = self._ctx.checkpoints.rollback_to_checkpoint(session, todo)
-        self._ctx.talk.tell("rolled_back", {"group": todo.group_id, "changes": changes})
+    def _way_back(self, policy: OnFailure, safe: str) -> str:
+        if policy is not OnFailure.ROLLBACK_PLAN:
+            return safe
+        return self._ctx.store.checkpoints.groups(self._session.plan.plan_id)[0].group_id
+
+
+def take_back_failure(ctx: Context, session: Session) -> tuple[Change, ...]:
+    """Go back to where the failed step, or the plan, began; what failed stays known."""
+    failure = session.plan.error
+    assert failure is not None
+    assert failure.undo_to is not None
+    store, plan = ctx.store, session.plan
+    target = store.checkpoints.group(failure.undo_to)
+    done = msgspec.structs.replace(failure, undo_to=None)
+    todo = restoration_to(store, plan, target, state=State.ERRORED, error=done)
+    todo = _still_failed(todo, store.plans.steps(plan.plan_id), done)
+    return ctx.checkpoints.rollback_to_checkpoint(session, todo)
 
 
 def _still_failed(todo: Restoration, now: list[Step], failure: Failure) -> Restoration:

@@ -15,8 +15,10 @@ _last = 0
 
 def _forget() -> None:
     # A forked child must not continue its parent's series.
-    global _last
+    global _last, _lock
     _last = 0
+    # It may have been held by a thread that does not exist in the child.
+    _lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forget)

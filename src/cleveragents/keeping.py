@@ -47,7 +47,9 @@ def verdicts_on(
 
 def reachable_groups(store: Store, plan: Plan) -> set[str | None]:
     """Where the plan stands, what undo and redo can come back to, and a failed state kept."""
-    found = {plan.head_group_id, plan.error.group_id if plan.error else None}
+    found = {plan.head_group_id}
+    if plan.error is not None:
+        found |= {plan.error.group_id, plan.error.undo_to}
     for intent in store.intents.all():
         if intent.plan_id == plan.plan_id and intent.kind == "restore":
             found.add(intent.body["group_id"])

@@ -40,6 +40,8 @@ class Failure(msgspec.Struct, frozen=True):
     step: str | None = None
     group_id: str | None = None
     """The group that kept the failed state, if one was made."""
+    undo_to: str | None = None
+    """The group to go back to, as long as that has not been done."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

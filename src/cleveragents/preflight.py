@@ -13,7 +13,6 @@ from cleveragents.sandbox.registry import kinds
 from cleveragents.sandbox.tree import require_not_too_wide
 from cleveragents.tools import resolve_tool
 from cleveragents.tools.builtin import runs_process
-from cleveragents.tools.carried import naming_files
 from cleveragents.tools.confine import (
     BWRAP,
     INSTALL,
@@ -93,7 +92,8 @@ def confinement_warnings(spec: PlanSpec, bounds: Bounds) -> list[str]:
     if how == BWRAP:
         aside = seen_at_own_paths(bounds.stand_ins).elsewhere
         folders = [one for one in aside if one.is_folder]
-        warnings += [text for one in folders for text in _naming(one.name, one.root, one.own)]
+        why = "it holds a link to an inner sandbox and cannot be mounted there"
+        warnings += [text for one in folders for text in _naming(one.name, one.root, one.own, why)]
     return warnings
 
 
@@ -108,15 +108,21 @@ def _foreign_paths(ctx: Context, spec: PlanSpec) -> list[str]:
         if item.kind in FOLDERS and item.carry is Carry.ALL and item.strategy != "none"
     ]
     return [
-        text for item in carried for text in _naming(item.name, item.path, item.path, item.exclude)
+        text
+        for item in carried
+        for text in _naming(item.name, item.path, item.path, INSTALL, item.exclude)
     ]
 
 
-def _naming(name: str, top: str, original: str, exclude: tuple[str, ...] = ()) -> list[str]:
+def _naming(
+    name: str, top: str, original: str, why: str, exclude: tuple[str, ...] = ()
+) -> list[str]:
+    from cleveragents.tools.carried import naming_files
+
     scope = Scope(tuple(os.fsencode(rule) for rule in exclude))
     return [
         f"resource {name!r}: {found} names {original}: tools that use it work with the original,"
-        f" not with the sandbox ({INSTALL}, or make it anew in a step)"
+        f" not with the sandbox ({why}; or make it anew in a step)"
         for found in naming_files(top, original, lambda rel: scope.excludes(os.fsencode(rel)))
     ]
 

@@ -1,11 +1,14 @@
 """What every open does first: finish what a dead process had begun."""
 
 from cleveragents.apply import finish_apply
+from cleveragents.checkpoint import CheckpointType
+from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.errors import PlanBusy
 from cleveragents.journal import EntryState
 from cleveragents.leases import hold, holder
 from cleveragents.plan import Failure, Phase, State
+from cleveragents.restoring import Restoration
 from cleveragents.session import Session
 from cleveragents.store import Intent
 from cleveragents.tools.leftovers import end_leftovers
@@ -16,6 +19,9 @@ def recover(ctx: Context) -> tuple[str, ...]:
     said: list[str] = []
     for intent in ctx.store.intents.all():
         said += _recover_intent(ctx, intent)
+    for plan_id in ctx.store.leases.held():
+        if holder(ctx.store, plan_id, ctx.now()) is None:
+            _clean(ctx, plan_id)
     for plan_id in ctx.store.plans.processing():
         if holder(ctx.store, plan_id, ctx.now()) is None:
             said += _free(ctx, plan_id)
@@ -40,6 +46,29 @@ def _recover_intent(ctx: Context, intent: Intent) -> list[str]:
         return [f"plan {intent.plan_id}: an interrupted {intent.kind} waits: {error}"]
 
 
+def _end_validations(ctx: Context, session: Session) -> None:
+    """Validations of an apply that died may have left something in the sandboxes."""
+    head = session.plan.head_group_id
+    if session.plan.phase is not Phase.APPLY or not session.spec.validate or head is None:
+        return
+    group = ctx.store.checkpoints.group(head)
+    if group.checkpoint_type is CheckpointType.PRE_APPLY:
+        todo = Restoration(group_id=head, plan={})
+        ctx.checkpoints.rollback_to_checkpoint(session, todo)
+
+
+def _clean(ctx: Context, plan_id: str) -> None:
+    """What a dead process had prepared and never begun is removed."""
+    waiting = {intent.plan_id for intent in ctx.store.intents.all()}
+    try:
+        with hold(ctx.store, plan_id, "recovery", ctx.now):
+            if plan_id not in waiting:
+                ctx.manager.discard_staging(plan_id)
+                fsio.remove_tree(f"{ctx.staging}/{plan_id}")
+    except PlanBusy:
+        return
+
+
 def _free(ctx: Context, plan_id: str) -> list[str]:
     """No plan stays in `processing` without a process."""
     try:
@@ -49,6 +78,7 @@ def _free(ctx: Context, plan_id: str) -> list[str]:
             if plan.state is not State.PROCESSING:
                 return []
             end_leftovers(plan_id)
+            _end_validations(ctx, session)
             verb = "apply" if plan.phase is Phase.APPLY else "resume"
             failure = Failure(
                 "Interrupted",

@@ -24,6 +24,8 @@ class Restoration(msgspec.Struct, frozen=True, kw_only=True):
     entry: JournalEntry | None = None
     """The journal entry to close; its `after` is filled in by the final commit."""
     cancelled_children: tuple[str, ...] = ()
+    came_from: str | None = None
+    """The group of what was there before; None: the plan's newest when the commit comes."""
 
 
 def commit_restoration(
@@ -34,7 +36,7 @@ def commit_restoration(
         store.checkpoints.of_members(group).values()
     )
     with store.transaction(session.lease):
-        came_from = session.plan.head_group_id
+        came_from = todo.came_from or session.plan.head_group_id
         store.plans.remove_steps(session.plan.plan_id, todo.removed_steps)
         fields = msgspec.convert({**msgspec.to_builtins(session.plan), **todo.plan}, Plan)
         session.write(

@@ -6,7 +6,7 @@ import msgspec
 
 from cleveragents.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.context import Context
-from cleveragents.executor import PlanExecutor
+from cleveragents.executor import PlanExecutor, take_back_failure
 from cleveragents.journal import Operation
 from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_not_final
@@ -91,8 +91,11 @@ def _difference(
 
 
 def _settle(ctx: Context, session: Session, discard_edits: bool) -> Resumption:
+    end_leftovers(session.plan.plan_id)
+    if session.plan.error is not None and session.plan.error.undo_to is not None:
+        # Its process died between keeping the failed state and going back from it.
+        take_back_failure(ctx, session)
     plan = session.plan
-    end_leftovers(plan.plan_id)
     settled, changes = _difference(ctx, plan, discard_edits)
     if settled is Settled.ADOPTED:
         adopt_edits(ctx, session)

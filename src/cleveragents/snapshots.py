@@ -1,10 +1,12 @@
 """The states of a plan's sandboxes, taken and put back: the half that knows no database rows."""
 
+import os
 from typing import Any
 
 import msgspec
 
 from cleveragents.checkpoint import SandboxCheckpoint
+from cleveragents.content import fsio
 from cleveragents.content.packs import Batch, Packs
 from cleveragents.errors import CheckpointFailed
 from cleveragents.resource import Change
@@ -50,6 +52,14 @@ class CheckpointManager:
     def staging(self, plan_id: str, name: str) -> str:
         """Beside the plan's sandboxes: renames must not cross a file system."""
         return f"{self.sandbox_home}/{plan_id}/.staging-{name}"
+
+    def discard_staging(self, plan_id: str) -> None:
+        """Remove what was prepared for restores that never began."""
+        folder = f"{self.sandbox_home}/{plan_id}"
+        if os.path.isdir(folder):
+            for name in os.listdir(folder):
+                if name.startswith(".staging-"):
+                    fsio.remove_tree(f"{folder}/{name}")
 
     def forget(self, plan_id: str) -> None:
         if (known := self._open.pop(plan_id, None)) is not None:

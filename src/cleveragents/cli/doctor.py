@@ -40,7 +40,8 @@ def _blocks(report: Report) -> tuple[Block, ...]:
 
 def _confinement(found: Confinement) -> Panel:
     wrap = found.bwrap
-    able = f"works ({wrap.version}{'' if wrap.no_network else ', cannot cut the network'})"
+    lacking = "" if found.bwrap_cuts_network else ", cannot cut the network"
+    able = f"works ({found.bwrap_version}{lacking})"
     rows = [
         ("sandbox.confine", found.setting),
         ("in force", found.problem or found.in_force),

@@ -305,19 +305,27 @@ def _locked(path: str) -> Generator[int]:
 
 def copy_live(live: str, target: str) -> None:
     """Copy a database somebody may be using; nothing beside it is created or changed."""
-    sides = [side for side in SIDES if os.path.exists(live + side)]
-    if "-shm" in sides:
-        # Somebody is connected: SQLite's own locks make the copy consistent.
-        _backup(f"file:{_quoted(live)}?mode=ro", target)
-        return
+    if os.path.exists(f"{live}-shm") or not _uses_wal(live):
+        # SQLite's own locks make the copy consistent, and opening it makes no files.
+        try:
+            _backup(f"file:{_quoted(live)}?mode=ro", target)
+            return
+        except SandboxError:
+            if not os.path.exists(f"{live}-journal"):
+                raise
     for _ in range(files.ATTEMPTS):
         if _copy_still(live, target):
             return
-    _backup(f"file:{_quoted(live)}?mode=ro", target)
+    raise SandboxError(f"{live} changes all the time", "end what is writing it")
+
+
+def _uses_wal(live: str) -> bool:
+    with open(live, "rb") as found:
+        return found.read(20)[18:19] == b"\x02"
 
 
 def _copy_still(live: str, target: str) -> bool:
-    """Copy a database nobody seems to be using, with what a crash left beside it.
+    """Copy a database nobody is connected to, with what a crash left beside it.
 
     False if somebody was using it after all.
     """

@@ -157,6 +157,11 @@ class LeaseRepository:
         found = LEASES.select(self._db, "WHERE plan_id = ?", (plan_id,))
         return found[0] if found else None
 
+    def held(self) -> list[str]:
+        """Plans that some process took and did not give back."""
+        rows = self._db.execute("SELECT plan_id FROM leases WHERE held")
+        return [row[0] for row in rows]
+
     def put(self, lease: Lease) -> None:
         self._db.execute(LEASES.upsert, LEASES.row(lease))
 

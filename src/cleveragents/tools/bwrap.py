@@ -30,10 +30,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """Whether bubblewrap can be used here, tried once."""
 
     path: str = ""
-    version: str = ""
     works: bool = False
-    no_network: bool = False
-    """Whether it can take the network away as well."""
     reason: str = ""
 
 
@@ -44,10 +41,14 @@ def probe() -> Found:
         return Found(reason="bwrap is not installed")
     path = os.path.abspath(path)
     reason = _try(path)
-    if reason:
-        return Found(path=path, version=_version(path), reason=reason)
-    alone = not _try(path, "--unshare-net")
-    return Found(path=path, version=_version(path), works=True, no_network=alone)
+    return Found(path=path, works=not reason, reason=reason)
+
+
+@functools.cache
+def cuts_network() -> bool:
+    """Whether it can take the network away as well; asked only for a tool that wants that."""
+    found = probe()
+    return found.works and not _try(found.path, "--unshare-net")
 
 
 def _try(path: str, *more: str) -> str:
@@ -63,10 +64,10 @@ def _try(path: str, *more: str) -> str:
     return (said[-1] if said else f"exit code {done.returncode}") if done.returncode else ""
 
 
-def _version(path: str) -> str:
+def version() -> str:
     try:
         done = subprocess.run(
-            [path, "--version"], capture_output=True, timeout=PATIENCE, check=False
+            [probe().path, "--version"], capture_output=True, timeout=PATIENCE, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
@@ -114,7 +115,8 @@ def beside(seen: Seen, plan_dir: str, place: str) -> Sides:
             moved.append(line)
         if moved != lines:
             tops = [one.root, one.own] if one in seen.mounted else [one.root]
-            files += [(f"{top}/{ALTERNATES}", "\n".join(moved) + "\n") for top in tops]
+            text = "\n".join(moved) + "\n"
+            files += [(f"{os.path.realpath(top)}/{ALTERNATES}", text) for top in tops]
     return Sides(tuple(mounts), tuple(files), plan_dir)
 
 
@@ -159,7 +161,7 @@ def arguments(
     for one in seen.mounted:
         words += ["--bind", one.root, os.path.realpath(one.own)]
     for fd, (where, _) in zip(texts, sides.files, strict=True):
-        words += ["--ro-bind-data", str(fd), os.path.realpath(where)]
+        words += ["--ro-bind-data", str(fd), where]
     words += [word for path in closed for word in ("--remount-ro", path)]
     return [*words, "--chdir", cwd, "--"]
 
@@ -169,10 +171,8 @@ def _bind(option: str, paths: Sequence[str]) -> list[str]:
     return [word for path in real for word in (option, path, path)]
 
 
-_FAILED = re.compile(r"bwrap: (?:execvp (?P<program>.*): )?(?P<reason>[^\n]*)\n?", re.DOTALL)
-
-
 def failure(output: str) -> tuple[bool, str] | None:
     """(whether the program could not be started, why) when bwrap itself gave up."""
-    match = _FAILED.fullmatch(output)
+    pattern = r"bwrap: (?:execvp (?P<program>.*): )?(?P<reason>[^\n]*)\n?"
+    match = re.fullmatch(pattern, output, re.DOTALL)
     return (match["program"] is not None, match["reason"]) if match else None

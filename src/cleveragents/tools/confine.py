@@ -13,7 +13,6 @@ import msgspec
 
 from cleveragents.errors import NotAllowed
 from cleveragents.tools import bwrap, landlock
-from cleveragents.tools.denied import denied_writes
 from cleveragents.tools.standin import Seen, StandIn, seen_as_they_are, seen_at_own_paths
 
 BWRAP, LANDLOCK, OFF = "bwrap", "landlock", "off"
@@ -75,7 +74,7 @@ def why_not(confine: str = "auto") -> str:
 
 def can_cut_network(how: str) -> bool:
     if how == BWRAP:
-        return bwrap.probe().no_network
+        return bwrap.cuts_network()
     return how == LANDLOCK and landlock.limits_network(landlock.abi())
 
 
@@ -153,6 +152,9 @@ class Cell:
             yield Launch([bwrap.probe().path, *words, *argv], "/", namespace=True, fds=fds)
 
     def denied(self, output: str, exit_code: int, cwd: str) -> list[str]:
+        """What the confinement kept a call that failed from writing, in sentences."""
+        from cleveragents.tools.denied import denied_writes
+
         return denied_writes(
             output,
             mechanism=self.how,

@@ -163,7 +163,8 @@ def _run_command(
         return _result(out, CallState.OK, 0)
     output = out.text()
     if launch.namespace and ended.exit_code == 1 and (gave_up := bwrap_failure(output)):
-        raise _not_wrapped(program, cell.seen.real(call.cwd), *gave_up)
+        where = cell.seen.real(os.path.join(call.cwd, program))
+        raise _not_wrapped(program, call.cwd, where, *gave_up)
     how = _how_it_ended(ended.exit_code, output, launch.namespace)
     denied = cell.denied(output, ended.exit_code, call.cwd)
     return _failed(out, "; ".join([how, *denied]), ended.exit_code)
@@ -194,20 +195,23 @@ def _run_launched(
     )
 
 
-def _not_wrapped(program: str, cwd: str, started: bool, reason: str) -> ToolFailed:
+def _not_wrapped(program: str, cwd: str, where: str, at_exec: bool, reason: str) -> ToolFailed:
     """bwrap's own words for what would have been an OSError without it."""
     code = next((code for code in errno.errorcode if os.strerror(code) == reason), None)
-    if not started or code is None:
+    if not at_exec or code is None:
         return ToolFailed(f"cannot run {program} under bwrap: {reason}")
-    return _not_started(program, cwd, OSError(code, reason))
+    return _not_started(program, cwd, OSError(code, reason), where)
 
 
-def _not_started(program: str, cwd: str, error: OSError | ValueError) -> ToolFailed:
+def _not_started(
+    program: str, cwd: str, error: OSError | ValueError, where: str | None = None
+) -> ToolFailed:
+    """`where` the program would be for us, if the tool sees it elsewhere."""
     name = show_path(os.fsencode(program))
     if not os.path.isdir(cwd):
         return ToolFailed(f"the sandbox {show_path(os.fsencode(cwd))} is missing")
     if isinstance(error, FileNotFoundError):
-        if "/" in program and os.path.exists(os.path.join(cwd, program)):
+        if "/" in program and os.path.exists(where or os.path.join(cwd, program)):
             return ToolFailed(f"the interpreter that {name} names is missing")
         return ToolFailed(f"no such command: {name}")
     if isinstance(error, PermissionError):
