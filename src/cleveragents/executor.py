@@ -49,6 +49,13 @@ class PlanExecutor:
         if session.plan.phase is not Phase.STRATEGIZE:
             return
         session.commit(state=State.PROCESSING)
+        if self._root_decision() is None:
+            self._record_root()
+        session.commit(state=State.COMPLETE)
+        session.commit(phase=Phase.EXECUTE, state=State.QUEUED)
+
+    def _record_root(self) -> None:
+        session = self._session
         root = Decision(
             decision_id=new_id(),
             plan_id=session.plan.plan_id,
@@ -60,8 +67,7 @@ class PlanExecutor:
             attempt=session.plan.attempt,
             created_at=self._ctx.now(),
         )
-        session.commit(decisions=(root,), view_changed=True, state=State.COMPLETE)
-        session.commit(phase=Phase.EXECUTE, state=State.QUEUED)
+        session.commit(decisions=(root,), view_changed=True)
 
     def prepare(self) -> None:
         """Sandboxes, and the group from before the first write."""
