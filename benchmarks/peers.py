@@ -2,10 +2,10 @@
 
     python benchmarks/peers.py --sizes S,M,L --rounds 9
 
-Each peer is a public tool's sequence of git commands (see docs/benchmarks.md), replayed on the very
-work tree that our plan has as its sandbox, alternating with ours. Every round checks that the change
-was really captured, and every restore that the tree is what it was. What is written down are ratios:
-times on one machine at one moment mean little.
+Each peer is a public tool's sequence of git commands, replayed on the very work tree that our plan
+has as its sandbox, alternating with ours. Every round checks that the change was really captured,
+and every restore that the tree is what it was. What counts are the ratios: times on one machine at
+one moment mean little.
 """
 
 import argparse
@@ -213,13 +213,11 @@ class Ours:
         self.checkpoint()
 
     def settle(self) -> None:
-        """What the executor does while a tool runs: take in the events the peers made by reading."""
+        """What the executor does while a tool runs: take in events, here of the peers' reading."""
         self.ctx.manager.drain(self.plan.plan_id)
 
     def checkpoint(self) -> str:
-        return self.ctx.checkpoints.create_checkpoint(
-            CheckpointType.MANUAL, self.session
-        ).group_id
+        return self.ctx.checkpoints.create_checkpoint(CheckpointType.MANUAL, self.session).group_id
 
     def restore(self, group: str) -> None:
         todo = Restoration(group_id=group, plan={})
@@ -302,9 +300,7 @@ def measure(size: str, rounds: int, peers: list[str], folder: Path) -> dict[str,
     }
 
 
-def one_round(
-    table: Table, ours: Ours, theirs: list[Peer], changer: Changer, turn: int
-) -> None:
+def one_round(table: Table, ours: Ours, theirs: list[Peer], changer: Changer, turn: int) -> None:
     for peer in theirs:
         table.add("nothing changed", peer.name, timed(peer.checkpoint)[0])
     ours.settle()
@@ -386,8 +382,8 @@ def report(result: dict[str, object]) -> str:
     lines = [
         f"# {result['date']}, {result['machine']}, commit {result['commit']}",
         "",
-        f"Compiled walker: {result['accelerated']}. Ratios to the fastest peer on the same tree in"
-        " the same run; above 1 is quicker.",
+        f"Compiled walker: {result['accelerated']}.",
+        "Ratios to the fastest peer on the same tree in the same run; above 1 is quicker.",
         "",
     ]
     for size, one in result["sizes"].items():
@@ -422,8 +418,7 @@ def main() -> None:
     ).stdout.strip()  # fmt: skip
     result: dict[str, object] = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.release().split('-')[0]},"
-        f" Python {platform.python_version()}",
+        "machine": f"{os.cpu_count()} cores, {platform.system()}, Python {sys.version.split()[0]}",
         "commit": commit,
         "accelerated": walker.ACCELERATED,
         "sizes": {},

@@ -76,7 +76,13 @@ def put(packs: Packs, *contents: bytes) -> list[bytes]:
 class Directory:
     """A directory that can be captured as often as one likes; remembers like a sandbox does."""
 
-    def __init__(self, packs: Packs, root: Path | str, exclude: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        packs: Packs,
+        root: Path | str,
+        exclude: tuple[str, ...] = (),
+        cache: str | None = None,
+    ) -> None:
         where = str(root)
         resource = Resource(
             resource_id="R",
@@ -87,7 +93,9 @@ class Directory:
             strategy="copy_on_write",
             exclude=exclude,
         )
-        place = Place(plan_id="P", resource=resource, root=where, path=where, packs=packs)
+        place = Place(
+            plan_id="P", resource=resource, root=where, path=where, packs=packs, cache=cache
+        )
         self.sandbox = CopyOnWrite(place)
         self.packs = packs
 
@@ -326,6 +334,37 @@ def test_two_states_have_the_same_hash_exactly_if_they_are_the_same(
 ) -> None:
     with scene(both) as one:
         assert (one.first.state == one.second.state) == (one.before == one.after)
+
+
+@st.composite
+def many_trees(draw: st.DrawFn) -> list[dict[bytes, Node]]:
+    found = [draw(TREES)]
+    for _ in range(draw(st.integers(1, 4))):
+        found.append(draw(edited(found[-1])))
+    return found
+
+
+@settings(max_examples=SOME)
+@given(many_trees(), st.lists(st.sampled_from(["followed", "restarted", ""]), min_size=5))
+def test_whoever_remembers_or_follows_sees_what_a_stranger_sees(
+    states: list[Node], how: list[str]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder, opened_packs() as packs:
+        root, cache = Path(folder, "root"), f"{folder}/cache/known"
+        root.mkdir()
+        directory = Directory(packs, root, cache=cache)
+        before: Node = {}
+        for after, way in zip(states, how, strict=False):
+            if way == "restarted":
+                directory.sandbox.close()
+                directory = Directory(packs, root, cache=cache)
+            elif way == "followed":
+                directory.sandbox.follow()
+                directory.captured()
+            become(os.fsencode(root), before, after)
+            assert directory.captured().state == captured(packs, root).state
+            before = after
+        directory.sandbox.close()
 
 
 @settings(max_examples=MANY)

@@ -105,5 +105,4 @@ class RollbackResult(msgspec.Struct, frozen=True, kw_only=True):
     phase: str
     state: str
     checkpoints_remaining: int
-    effects: tuple[Any, ...] = ()
     dry_run: bool = False

@@ -6,7 +6,7 @@ AgentsError                         1  a bug of ours, if nothing below fits
   NotFound                          3  no such plan, checkpoint, decision
   NotAllowed                        4  right, but not now
     PlanApplied  PlanCancelled  PlanBusy  LeaseLost
-    ForeignCheckpoint  CheckpointPruned  RollbackDisabled  LossNotAccepted
+    ForeignCheckpoint  CheckpointPruned  RollbackDisabled
     ApplyConflict  ValidationFailed  ApplyRefused  NothingToUndo  UnappliedWork  CarryLimit
     Declined  CorrectionRefused
   ExecutionFailed                   5  a sandbox or a tool failed
@@ -77,14 +77,6 @@ class CheckpointPruned(NotAllowed):
 
 
 class RollbackDisabled(NotAllowed):
-    pass
-
-
-class LossNotAccepted(NotAllowed):
-    pass
-
-
-class CorrectionRefused(NotAllowed):
     pass
 
 

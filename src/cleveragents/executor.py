@@ -410,6 +410,7 @@ def call_context(ctx: Context, session: Session, step_id: str, on: str | None) -
         output_limit=ctx.settings.output_limit,
         environ=dict(os.environ),
         bounds=bounds_of(ctx, session),
+        meanwhile=lambda: ctx.manager.drain(session.plan.plan_id),
     )
 
 

@@ -3,29 +3,6 @@
 from cleveragents.errors import NotAllowed, PlanApplied, PlanCancelled
 from cleveragents.plan import Phase, Plan, State
 
-NEXT: dict[tuple[Phase, State], frozenset[tuple[Phase, State]]] = {
-    (Phase.STRATEGIZE, State.QUEUED): frozenset({(Phase.STRATEGIZE, State.PROCESSING)}),
-    (Phase.STRATEGIZE, State.PROCESSING): frozenset(
-        {(Phase.STRATEGIZE, State.COMPLETE), (Phase.STRATEGIZE, State.ERRORED)}
-    ),
-    (Phase.STRATEGIZE, State.COMPLETE): frozenset({(Phase.EXECUTE, State.QUEUED)}),
-    (Phase.EXECUTE, State.QUEUED): frozenset({(Phase.EXECUTE, State.PROCESSING)}),
-    (Phase.EXECUTE, State.PROCESSING): frozenset(
-        {(Phase.EXECUTE, State.COMPLETE), (Phase.EXECUTE, State.ERRORED)}
-    ),
-    (Phase.EXECUTE, State.COMPLETE): frozenset(
-        {(Phase.APPLY, State.QUEUED), (Phase.EXECUTE, State.QUEUED)}
-    ),
-    (Phase.APPLY, State.QUEUED): frozenset({(Phase.APPLY, State.PROCESSING)}),
-    (Phase.APPLY, State.PROCESSING): frozenset(
-        {
-            (Phase.APPLY, State.APPLIED),
-            (Phase.APPLY, State.CONSTRAINED),
-            (Phase.APPLY, State.ERRORED),
-        }
-    ),
-}
-
 
 def require_not_final(plan: Plan, verb: str) -> None:
     if plan.state is State.APPLIED:

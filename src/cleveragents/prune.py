@@ -58,9 +58,13 @@ def create_manual(ctx: Context, plan: Plan, label: str | None) -> CheckpointGrou
             return adopt_edits(ctx, session, CheckpointType.MANUAL)
         if changes_since(ctx, head):
             adopt_edits(ctx, session)
-        return ctx.checkpoints.create_checkpoint(
+        entry = session.opened(Operation.CHECKPOINT, label=label)
+        group = ctx.checkpoints.create_checkpoint(
             CheckpointType.MANUAL, session, label=label, force=True, reason="asked for"
         )
+        with session.transaction():
+            ctx.store.journal.put(session.closed(entry))
+        return group
 
 
 def delete_group(ctx: Context, plan: Plan, group: CheckpointGroup) -> None:

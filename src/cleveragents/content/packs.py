@@ -9,7 +9,7 @@ import fcntl
 import hashlib
 import os
 import struct
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
@@ -339,11 +339,3 @@ def _lock(path: str) -> int | None:
         pass
     os.close(fd)
     return None
-
-
-def records_in(data: Iterable[tuple[bytes, Location]]) -> dict[str, list[tuple[bytes, Location]]]:
-    """Objects by the pack they lie in."""
-    found: dict[str, list[tuple[bytes, Location]]] = {}
-    for key, location in data:
-        found.setdefault(location.pack, []).append((key, location))
-    return found

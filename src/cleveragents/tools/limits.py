@@ -1,21 +1,34 @@
 """What a call may use up: bytes of output that are kept, and time."""
 
 import time
+from collections.abc import Callable
 
 
 class OutOfTime(Exception):
     """The call's time limit has passed."""
 
 
-class Deadline:
-    """A moment in the future; None never comes."""
+PAUSE = 0.02
 
-    def __init__(self, seconds: float | None) -> None:
+
+class Deadline:
+    """A moment in the future; None never comes. Who waits for it may have something to do."""
+
+    def __init__(self, seconds: float | None, meanwhile: Callable[[], None] | None = None) -> None:
         self.seconds = seconds
+        self._meanwhile = meanwhile
         self._at = None if seconds is None else time.monotonic() + seconds
 
     def left(self) -> float | None:
         return None if self._at is None else max(0.0, self._at - time.monotonic())
+
+    def pause(self) -> float | None:
+        """How long to wait at a time."""
+        left = self.left()
+        if self._meanwhile is None:
+            return left
+        self._meanwhile()
+        return PAUSE if left is None else min(PAUSE, left)
 
     def passed(self) -> bool:
         return self.left() == 0.0

@@ -129,7 +129,7 @@ def _follow(
     """Move bytes until the process ends; whether it had to be told to."""
     with _Pump(process, stdin, out, namespace) as pump:
         while not deadline.passed():
-            if pump.turn(deadline.left()):
+            if pump.turn(deadline.pause()):
                 return False
         grace = Deadline(GRACE)
         # bwrap would not survive the signal, nor let the tool say goodbye.

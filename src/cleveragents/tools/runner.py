@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from subprocess import SubprocessError
 from typing import Any, NamedTuple
@@ -70,6 +70,8 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     environ: dict[str, str]
     """The caller's environment; only what is on the list reaches the tool."""
     bounds: Bounds = Bounds()
+    meanwhile: Callable[[], None] | None = None
+    """Called again and again while a tool's process runs."""
 
 
 class Command(NamedTuple):
@@ -84,7 +86,7 @@ def run_tool(
     out = Capture(call.output_limit)
     if problems := check_inputs(tool, inputs):
         return _failed(out, "; ".join(problems))
-    deadline = Deadline(tool.timeout if timeout is None else timeout)
+    deadline = Deadline(tool.timeout if timeout is None else timeout, call.meanwhile)
     try:
         return _run(tool, filled(tool, inputs), call, out, deadline)
     except ToolFailed as error:
