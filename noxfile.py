@@ -16,7 +16,7 @@ nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.sessions = ["lint", "typecheck", "bench_check", "coverage_report"]
 
-PYTEST = ("pytest",)
+PYTEST = ("pytest", "-n", "auto")
 BEHAVE = ("behave",)
 ROBOT = ("robot", "--outputdir", "build/robot", "--pythonpath", ".", "--console", "dotted")
 
