@@ -240,9 +240,10 @@ def test_a_variable_sets_a_field(
 
 
 def test_relative_paths_start_where_they_were_written(place: Place) -> None:
-    place.project_file.write_text('[sandbox]\ndir = "../boxes"\nwritable = ["out", "~/cache"]\n')
-    assert place.load().sandbox_dir == str(place.project.parent / "boxes")
-    assert place.load().writable == (str(place.project / "out"), str(place.home / "cache"))
+    place.user('[sandbox]\ndir = "../boxes"\nwritable = ["out", "~/cache"]\n')
+    own = place.user_file.parent
+    assert place.load().sandbox_dir == str(own.parent / "boxes")
+    assert place.load().writable == (str(own / "out"), str(place.home / "cache"))
     assert place.flags({"sandbox.dir": "boxes"}).sandbox_dir == str(place.cwd / "boxes")
 
 
@@ -450,6 +451,11 @@ def test_a_value_that_was_set_is_in_force(
     place: Place, key: str, raw: str, line: str, project: bool
 ) -> None:
     before = place.flags({key: raw})
+    if project and key.startswith(("store.", "sandbox.confine", "sandbox.dir", "sandbox.writable")):
+        with pytest.raises(ConfigError, match="cannot be set by a project"):
+            place.set(key, raw, project=True)
+        assert not place.project_file.exists()
+        return
     path = place.set(key, raw, project=project)
     expected = place.cwd / ".cleveragents.toml" if project else place.user_file
     assert path == str(expected)
@@ -497,13 +503,13 @@ def test_any_form_of_toml_can_be_changed(place: Place, text: str, key: str) -> N
 
 def test_the_nearest_project_file_is_written(place: Place) -> None:
     place.project_file.write_text("# ours\n")
-    assert place.set("sandbox.confine", "off", project=True) == str(place.project_file)
+    assert place.set("sandbox.confine", "required", project=True) == str(place.project_file)
     assert place.project_file.read_text().startswith("# ours\n")
 
 
 def test_a_new_project_file_goes_to_the_git_root(place: Place) -> None:
     (place.project / ".git").mkdir()
-    assert place.set("sandbox.confine", "off", project=True) == str(place.project_file)
+    assert place.set("sandbox.confine", "required", project=True) == str(place.project_file)
 
 
 def test_a_relative_path_is_written_so_that_it_stays_right(place: Place) -> None:
@@ -511,9 +517,23 @@ def test_a_relative_path_is_written_so_that_it_stays_right(place: Place) -> None
     place.set("sandbox.dir", "boxes")
     assert place.load().sandbox_dir == str(place.cwd / "boxes")
     assert str(place.cwd / "boxes") in place.user_file.read_text()
-    place.set("sandbox.dir", "boxes", project=True)
-    assert 'dir = "src/deep/boxes"' in place.project_file.read_text()
-    assert place.load().sandbox_dir == str(place.cwd / "boxes")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[sandbox]\nconfine = "off"\n',
+        '[sandbox]\nwritable = ["/"]\n',
+        '[sandbox]\ndir = "here"\n',
+        "[store]\nbudget = 1\n",
+    ],
+)
+def test_a_cloned_project_cannot_loosen_what_protects_whoever_runs_it(
+    place: Place, text: str
+) -> None:
+    place.project_file.write_text(text)
+    with pytest.raises(ConfigError, match="cannot be set by a project"):
+        place.load()
 
 
 @pytest.mark.parametrize(

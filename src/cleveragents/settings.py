@@ -31,6 +31,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.sandbox_dir or f"{self.home}/sandboxes"
 
 
+ANY = ("*",)
+
+
 class Key(msgspec.Struct, frozen=True):
     """A setting's public name, the field it fills, and what it may be."""
 
@@ -42,6 +45,8 @@ class Key(msgspec.Struct, frozen=True):
     choices: tuple[str, ...] = ()
     alias: str = ""
     minimum: int = 0
+    personal: tuple[str, ...] = ()
+    """Values a project's file may not give, or ANY: a clone must not loosen what protects you."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -65,7 +70,7 @@ KEYS: tuple[Key, ...] = (
         alias="max_checkpoints_per_plan",
         minimum=1,
     ),
-    Key("sandbox.dir", "sandbox_dir", "path", "where sandboxes are made"),
+    Key("sandbox.dir", "sandbox_dir", "path", "where sandboxes are made", personal=ANY),
     Key(
         "sandbox.cleanup",
         "sandbox_cleanup",
@@ -81,10 +86,25 @@ KEYS: tuple[Key, ...] = (
         "choice",
         "how tools are confined",
         ("auto", "required", "bwrap", "landlock", "off"),
+        personal=("off",),
     ),
-    Key("sandbox.writable", "writable", "paths", "paths tools may write besides; not rolled back"),
-    Key("store.gc-grace", "gc_grace", "duration", "how long unreferenced content stays"),
-    Key("store.budget", "content_budget", "bytes", "largest size of the content store"),
+    Key(
+        "sandbox.writable",
+        "writable",
+        "paths",
+        "paths tools may write besides; not rolled back",
+        personal=ANY,
+    ),
+    Key(
+        "store.gc-grace",
+        "gc_grace",
+        "duration",
+        "how long unreferenced content stays",
+        personal=ANY,
+    ),
+    Key(
+        "store.budget", "content_budget", "bytes", "largest size of the content store", personal=ANY
+    ),
     Key("tools.output-limit", "output_limit", "bytes", "bytes of a tool's output that are kept"),
 )
 BY_NAME: dict[str, Key] = {name: key for key in KEYS for name in key.names}

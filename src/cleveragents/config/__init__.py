@@ -12,7 +12,7 @@ import msgspec
 from cleveragents.config import tomledit
 from cleveragents.config.value import FLAG, Given, absolute, texts_of, user_home, value_of
 from cleveragents.errors import ConfigError, NotFound
-from cleveragents.settings import BY_NAME, KEYS, Key, Settings, shown
+from cleveragents.settings import ANY, BY_NAME, KEYS, Key, Settings, shown
 from cleveragents.triggers import nearest
 
 PROJECT_FILE = ".cleveragents.toml"
@@ -53,6 +53,8 @@ def set_value(
     path = _file_to_write(project, cwd, environ)
     known = _known(key, "")
     value = _written(Given(known, raw_value, FLAG, cwd), path, project, environ)
+    if project:
+        _require_not_personal(Given(known, value, path, cwd))
 
     def change(document: tomledit.Table) -> None:
         for name in known.names[1:]:
@@ -122,11 +124,25 @@ def _settings(cwd: str, environ: Mapping[str, str], given: list[Given]) -> Setti
 
 def _layers(cwd: str, environ: Mapping[str, str], overrides: Mapping[str, str]) -> list[Given]:
     """What is given, weakest first."""
-    files = [_user_file(environ), _project_file(cwd, environ)]
-    given = [each for path in files if path for each in _from_file(path)]
+    given = _from_file(_user_file(environ))
+    project = _project_file(cwd, environ)
+    for each in _from_file(project) if project else ():
+        _require_not_personal(each)
+        given.append(each)
     given += _from_environment(cwd, environ)
     given += [Given(_known(name, ""), raw, FLAG, cwd) for name, raw in overrides.items()]
     return given
+
+
+def _require_not_personal(given: Given) -> None:
+    """Whoever clones a repository does not know what its settings say."""
+    name, barred = given.key.name, given.key.personal
+    if barred == ANY or given.raw in barred:
+        what = name if barred == ANY else f"{name} = {given.raw}"
+        raise ConfigError(
+            f"{given.source}: {what} cannot be set by a project",
+            f"set it for yourself: agents config set {name} VALUE",
+        )
 
 
 def _known(name: str, source: str) -> Key:
