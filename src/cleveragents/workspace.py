@@ -11,35 +11,27 @@ import os
 import sqlite3
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cleveragents import apply as applying
-from cleveragents import ending, undo
-from cleveragents import rollback as rolling
 from cleveragents.checkpoint import Checkpoint, CheckpointGroup, RollbackResult
 from cleveragents.checkpoints import CheckpointService
 from cleveragents.config import load_settings
 from cleveragents.content import fsio
 from cleveragents.content.packs import Packs
 from cleveragents.context import Context, Talk, utc_now
-from cleveragents.difference import Diff, diff_between
 from cleveragents.errors import StoreError
-from cleveragents.names import find_group, find_plan
 from cleveragents.plan import Plan
-from cleveragents.planfile import read_plan_file
-from cleveragents.planspec import PlanSpec
-from cleveragents.preflight import preflight
-from cleveragents.prune import create_manual
-from cleveragents.recovery import recover
-from cleveragents.resume import Resumption, execute_plan
-from cleveragents.sandbox.registry import kinds
 from cleveragents.settings import Settings
 from cleveragents.snapshots import CheckpointManager
 from cleveragents.store import open_store
-from cleveragents.undo import Undone
-from cleveragents.use import use_plan
+
+if TYPE_CHECKING:
+    from cleveragents.difference import Diff
+    from cleveragents.planspec import PlanSpec
+    from cleveragents.resume import Resumption
+    from cleveragents.undo import Undone
 
 
 class PlanHandle:
@@ -59,10 +51,14 @@ class PlanHandle:
         """Name of each resource -> where the plan works on it."""
         return self._ctx.manager.sandboxes(self.plan_id).paths
 
-    def execute(self) -> Resumption:
+    def execute(self) -> "Resumption":
+        from cleveragents.resume import execute_plan
+
         return execute_plan(self._ctx, self.plan_id)
 
-    def resume(self, *, discard_edits: bool = False) -> Resumption:
+    def resume(self, *, discard_edits: bool = False) -> "Resumption":
+        from cleveragents.resume import execute_plan
+
         return execute_plan(
             self._ctx, self.plan_id, verb="plan resume", discard_edits=discard_edits
         )
@@ -71,19 +67,31 @@ class PlanHandle:
         return self._ctx.checkpoints.list_checkpoints(self.plan_id)
 
     def checkpoint(self, label: str | None = None) -> CheckpointGroup:
+        from cleveragents.prune import create_manual
+
         return create_manual(self._ctx, self.plan, label)
 
     def rollback(self, checkpoint: str) -> RollbackResult:
+        from cleveragents import rollback as rolling
+        from cleveragents.names import find_group
+
         plan = self.plan
         return rolling.rollback(self._ctx, plan, find_group(self._ctx.store, plan, checkpoint))
 
-    def undo(self) -> Undone:
+    def undo(self) -> "Undone":
+        from cleveragents import undo
+
         return undo.undo(self._ctx, self.plan)
 
-    def redo(self) -> Undone:
+    def redo(self) -> "Undone":
+        from cleveragents import undo
+
         return undo.redo(self._ctx, self.plan)
 
-    def diff(self, start: str | None = None, end: str | None = None) -> Diff:
+    def diff(self, start: str | None = None, end: str | None = None) -> "Diff":
+        from cleveragents.difference import diff_between
+        from cleveragents.names import find_group
+
         plan = self.plan
         groups = [
             find_group(self._ctx.store, plan, text) if text else None for text in (start, end)
@@ -91,12 +99,18 @@ class PlanHandle:
         return diff_between(self._ctx, plan, groups[0], groups[1])
 
     def apply(self, mode: str | None = None, *, ignored: bool = False) -> dict[str, Any]:
+        from cleveragents import apply as applying
+
         return applying.apply(self._ctx, self.plan, applying.Request(mode=mode, ignored=ignored))
 
     def cancel(self) -> Plan:
+        from cleveragents import ending
+
         return ending.cancel(self._ctx, self.plan)
 
     def delete(self, *, force: bool = False) -> int:
+        from cleveragents import ending
+
         return ending.delete(self._ctx, self.plan, force=force)
 
 
@@ -110,14 +124,20 @@ class Workspace:
 
     def use(self, file: str) -> PlanHandle:
         """Take a plan file into the store; nothing runs yet."""
+        from cleveragents.planfile import read_plan_file
+        from cleveragents.sandbox.registry import kinds
+
         spec, text = read_plan_file(file, kinds())
         path = os.path.abspath(file)
         return self.use_spec(spec, source=file, path=path, text=text, folder=os.path.dirname(path))
 
     def use_spec(
-        self, spec: PlanSpec, *, source: str, folder: str, path: str = "", text: str = ""
+        self, spec: "PlanSpec", *, source: str, folder: str, path: str = "", text: str = ""
     ) -> PlanHandle:
         """The same for a plan that was built and not read."""
+        from cleveragents.preflight import preflight
+        from cleveragents.use import use_plan
+
         preflight(self.ctx, spec, source)
         plan = use_plan(self.ctx, spec, source_path=path, source_text=text, plan_dir=folder)
         return PlanHandle(self.ctx, plan.plan_id)
@@ -130,6 +150,8 @@ class Workspace:
 
     def find(self, text: str) -> PlanHandle:
         """By name, by `last`, or by the beginning or end of its id."""
+        from cleveragents.names import find_plan
+
         return PlanHandle(self.ctx, find_plan(self.ctx.store, text)[0].plan_id)
 
     def plans(self) -> list[Plan]:
@@ -162,7 +184,7 @@ def open_workspace(
             now=now,
         )
         try:
-            yield Workspace(ctx, recover(ctx))
+            yield Workspace(ctx, _recovered(ctx))
         finally:
             manager.close()
             packs.close()
@@ -172,6 +194,16 @@ def open_workspace(
         raise StoreError(f"the store has a row that cannot be read: {error}") from error
     finally:
         store.close()
+
+
+def _recovered(ctx: Context) -> tuple[str, ...]:
+    """Finish what a dead process left; nearly always there is nothing, and nothing is imported."""
+    store = ctx.store
+    if not (store.intents.all() or store.plans.processing() or store.leases.held()):
+        return ()
+    from cleveragents.recovery import recover
+
+    return recover(ctx)
 
 
 def settings_here(home: str | None = None, overrides: Mapping[str, str] | None = None) -> Settings:

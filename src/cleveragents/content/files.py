@@ -161,6 +161,8 @@ def write_content(
             os.utime(fd, ns=(mtime_ns, mtime_ns))
         if durable:
             fsio.sync(fd)
+        else:
+            fsio.begin_sync(fd)
     finally:
         os.close(fd)
     if hash_file_as(dir_fd, name, key) != key:

@@ -81,10 +81,8 @@ def stage(
     """Write everything new into the staging directory, durable and verified; nothing live moves."""
     fsio.make_private_dir(staging)
     ops: list[Op] = []
-    items = list(differences)
-    many = len(items) > MANY
     with fsio.directory(staging) as fd:
-        for number, item in enumerate(items):
+        for number, item in enumerate(differences):
             op = Op(
                 number,
                 item.path,
@@ -94,20 +92,22 @@ def stage(
                 expected=(expected or {}).get(item.path),
             )
             if item.after is not None and not _is_dir(item.after):
-                _stage_entry(read, fd, op.new, item.after, durable=not many)
+                _stage_entry(read, fd, op.new, item.after)
                 op = msgspec.structs.replace(op, staged=identity(os.lstat(op.new, dir_fd=fd)))
             ops.append(op)
-        if many:
+        if len(ops) > MANY:
             fsio.sync_all(fd)
+        else:
+            for op in ops:
+                if op.after is not None and op.after.kind is EntryKind.FILE:
+                    fsio.sync_file(op.new, fd)
         fsio.sync(fd)
     return tuple(ops)
 
 
-def _stage_entry(
-    read: Callable[[bytes], bytes], fd: int, name: bytes, entry: Entry, durable: bool
-) -> None:
+def _stage_entry(read: Callable[[bytes], bytes], fd: int, name: bytes, entry: Entry) -> None:
     if entry.kind is EntryKind.FILE:
-        write_content(read, entry.key, fd, name, entry.mode, entry.mtime_ns, durable)
+        write_content(read, entry.key, fd, name, entry.mode, entry.mtime_ns, durable=False)
     elif entry.kind is EntryKind.LINK:
         os.symlink(entry.key, name, dir_fd=fd)
     else:
