@@ -19,7 +19,7 @@ LAYERS = {
     "seams": "store content sandbox tools actors planfile",
     "verbs": "apply check checkpoints context correction difference ending executor gc keeping "
     "doctor leases making names oneshot preflight prune recovery reports restoring resume rollback "
-    "sandboxes session snapshots subplans undo use",
+    "sandboxes session snapshots subplans undo usage use",
     "edges": "workspace config cli render demo",
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names.split()}

@@ -25,15 +25,24 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
 
 
-def live_keys(ctx: Context) -> set[bytes]:
-    """Every key that a checkpoint, or a sandbox's origin, needs."""
-    read = trees.reading(ctx.manager.packs.get)
-    seen: set[bytes] = set()
-    roots = [root for _, _, root in ctx.store.checkpoints.roots() if root]
+def roots_of(ctx: Context) -> list[tuple[str, bytes]]:
+    """(plan id, key) of every state that must stay: checkpoints and what sandboxes began with."""
+    roots = [(plan, root) for plan, _, root in ctx.store.checkpoints.roots() if root]
     for record in ctx.store.resources.all_sandboxes():
         state = record.origin.get("state")
         if state:
-            roots.append(msgspec.convert(state["root"], bytes))
+            roots.append((record.plan_id, msgspec.convert(state["root"], bytes)))
+    return roots
+
+
+def live_keys(ctx: Context) -> set[bytes]:
+    """Every key that must stay."""
+    return reachable(ctx, [root for _, root in roots_of(ctx)])
+
+
+def reachable(ctx: Context, roots: list[bytes]) -> set[bytes]:
+    read = trees.reading(ctx.manager.packs.get)
+    seen: set[bytes] = set()
     for root in roots:
         if root[:1] == TREE:
             for _ in trees.keys_in(read, root, seen):
@@ -62,6 +71,7 @@ def collect(ctx: Context, grace: float, dry_run: bool = False) -> Collected:
         ctx.store.objects.condemn(dead, now)
     removed = _remove(ctx, before)
     freed, rewritten = _compact(ctx)
+    ctx.store.compact()
     return _collected(live, dead, removed, known, freed, rewritten, dry_run=False)
 
 

@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("", "Work with plans: run, look, roll back, resume, apply."),
     "config": ("", "Show and change settings."),
     "check": (f"{STORE}:check", "Check that the store is whole."),
+    "du": (f"{STORE}:du", "Which plan holds how much."),
     "gc": (f"{STORE}:gc", "Free what no plan refers to."),
     "doctor": (
         "cleveragents.cli.doctor:doctor",

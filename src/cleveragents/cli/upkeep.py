@@ -56,6 +56,23 @@ def gc(ctx: Context, asked: Asked, dry_run: bool, grace: str | None) -> Reply:
     return Reply(data=msgspec.to_builtins(result), blocks=(Text(text),))
 
 
+@command("du")
+def du(ctx: Context, asked: Asked) -> Reply:
+    """Which plan holds how much of the content store."""
+    from cleveragents.usage import usage
+
+    result = usage(ctx)
+    rows = tuple(
+        (plan.name, plan.plan_id, show_bytes(plan.bytes), show_bytes(plan.alone), str(plan.groups))
+        for plan in sorted(result.plans, key=lambda plan: -plan.alone)
+    )
+    blocks: tuple[Block, ...] = (
+        Table(("plan", "id", "holds", "alone", "groups"), rows),
+        Text(f"{show_bytes(result.packs)} on disk, {show_bytes(result.unused)} that no plan needs"),
+    )
+    return Reply(data=msgspec.to_builtins(result), blocks=blocks)
+
+
 @command("config list", context=False)
 def config_list(asked: Asked) -> Reply:
     """All settings, their values, and where each comes from."""

@@ -281,6 +281,8 @@ class TreeSandbox:
     def remove(self) -> None:
         self.close()
         fsio.remove_tree(self.place.root)
+        if self.place.cache is not None:
+            fsio.unlink_if_there(self.place.cache)
 
     def close(self) -> None:
         if self._engine is not None:

@@ -55,6 +55,16 @@ class Store:
         ]
         return [text for text in found if text != "ok"] + broken
 
+    def compact(self) -> None:
+        """Give the file's unused pages back to the disk, if they are most of it."""
+        pages, free = (
+            self._db.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("page_count", "freelist_count")
+        )
+        if free > 64 and free * 2 > pages:
+            self._db.execute("VACUUM")
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
     def close(self) -> None:
         self._db.close()
 
