@@ -257,7 +257,7 @@ class Crashes:
         total = world.points
         assert total > 0, f"no fault point was reached: {first}"
         check(world, first)
-        for number in spread(total, sample):
+        for number in numbers(total, total if FULL else sample):
             with self._subtests.test(f"{' '.join(argv)} killed at {number} of {total}"):
                 again()
                 died = world.run(*argv, kill_at=number)
@@ -280,9 +280,9 @@ def recognise_sandboxes(database: Path) -> None:
                 db.execute("UPDATE sandboxes SET identity = ? WHERE sandbox_id = ?", known)
 
 
-def spread(total: int, sample: int) -> list[int]:
-    """Numbers from 1 to the total, all of them or evenly spread."""
-    if FULL or total <= sample:
+def numbers(total: int, sample: int) -> list[int]:
+    """From 1 to the total, evenly spread."""
+    if total <= sample:
         return list(range(1, total + 1))
     return sorted({1 + round(n * (total - 1) / (sample - 1)) for n in range(sample)})
 
@@ -337,7 +337,9 @@ def test_a_run_that_died_is_resumed_to_the_same_end(crashes: Crashes) -> None:
     def check(world: World, _died: Outcome) -> None:
         world.require_whole()
         require_same(world.targets(), world.old, "the user's own")
-        if not world.ok("plan", "list")["plans"]:
+        plans = world.ok("plan", "list")["plans"]
+        assert [p["state"] for p in plans if p["state"] == "processing"] == []
+        if not plans:
             world.run("plan", "run", "plan.yaml").expect(0)
         world.run("plan", "resume", "last").expect(0)
         assert require_matching(world)
@@ -372,19 +374,20 @@ def test_a_step_that_failed_leaves_nothing_however_the_process_ended(crashes: Cr
 
 
 def test_a_rollback_that_died_happened_or_not(crashes: Crashes) -> None:
-    def check(world: World, _died: Outcome) -> None:
-        world.require_whole()
-        new = require_matching(world)
-        world.run("plan", "undo", "last").expect(0)
-        assert is_new(world.sandboxes()) != new, "undo takes back the last operation as a whole"
-        world.run("plan", "rollback", "last", "first", "--yes").expect(0)
-        assert not require_matching(world)
-        world.run("plan", "resume", "last").expect(0)
-        assert require_matching(world)
-        world.require_tidy()
-
     argv = ("plan", "rollback", "last", "first", "--yes")
-    crashes.everywhere(*argv, prepare=executed, check=check)
+    crashes.everywhere(*argv, prepare=executed, check=check_rolled_back)
+
+
+def check_rolled_back(world: World, _died: Outcome) -> None:
+    world.require_whole()
+    new = require_matching(world)
+    world.run("plan", "undo", "last").expect(0)
+    assert is_new(world.sandboxes()) != new, "undo takes back the last operation as a whole"
+    world.run("plan", "rollback", "last", "first", "--yes").expect(0)
+    assert not require_matching(world)
+    world.run("plan", "resume", "last").expect(0)
+    assert require_matching(world)
+    world.require_tidy()
 
 
 def test_edits_by_hand_outlive_a_rollback_that_died(crashes: Crashes) -> None:
@@ -501,23 +504,14 @@ def test_a_recovery_that_died_is_recovered(crashes: Crashes, subtests: pytest.Su
         world.run(*argv).expect(0)
         total = world.points
         # The switch lies in the second half: there is something left to recover.
-        for number in spread(total, 4)[1:]:
-            for later in (2, 6, 12) if not FULL else range(1, 40):
+        for number in numbers(total, 12 if FULL else 4)[1:]:
+            for later in range(1, 30, 3) if FULL else (2, 7, 13):
                 name = f"{argv[1]} killed at {number} of {total}, recovery at {later}"
                 with subtests.test(name):
                     again()
                     world.run(*argv, kill_at=number)
                     died = world.run("plan", "list", kill_at=later)
                     check(world, died)
-
-
-def check_rolled_back(world: World, _died: Outcome) -> None:
-    world.require_whole()
-    if require_matching(world):
-        world.run("plan", "rollback", "last", "first", "--yes").expect(0)
-    world.run("plan", "resume", "last").expect(0)
-    assert require_matching(world)
-    world.require_tidy()
 
 
 def test_a_delete_that_died_can_be_repeated(crashes: Crashes) -> None:

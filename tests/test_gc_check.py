@@ -197,12 +197,38 @@ def test_condemned_content_that_is_needed_again_is_pardoned(place: Place, ws: Wo
     place.run(ws, step).delete(force=True)
     assert collect(ws, HOUR).condemned > 0
     plan = place.run(ws, step)
+    needed = gc.live_keys(ws.ctx)
+    assert not [k for k, _, condemned in ws.ctx.store.objects.all() if condemned and k in needed]
     place.clock.time += timedelta(hours=2)
     collect(ws, HOUR)
     require_whole(ws)
     plan.rollback("first")
     plan.resume()
     assert Path(plan.sandboxes["docs"], "numbers").stat().st_size > 100_000
+
+
+def test_content_that_came_into_use_while_a_collection_was_at_work_stays(place: Place) -> None:
+    """The plan commits after the collection has looked round and before it removes anything."""
+    writer = place.open()
+    step = "seq 1 20000 > numbers"
+    place.run(writer, step).delete(force=True)
+    writer.ctx.manager.packs.close()
+    plans: list[PlanHandle] = []
+
+    def meanwhile() -> str:
+        if not plans:
+            plans.append(place.run(writer, step))
+            writer.ctx.manager.packs.close()
+        return place.clock()
+
+    settings = Settings(home=str(place.root / "store"), confine="off")
+    with open_workspace(settings=settings, now=meanwhile) as slow:
+        collect(slow)
+    assert plans, "the collection never looked at the clock"
+    require_whole(place.open())
+    plans[0].rollback("first")
+    plans[0].undo()
+    assert Path(plans[0].sandboxes["docs"], "numbers").stat().st_size > 100_000
 
 
 def test_content_removed_between_capture_and_commit_is_never_acknowledged(

@@ -459,7 +459,10 @@ def test_all_problems_come_at_once_in_the_order_of_the_file(read: Reader) -> Non
     )
     assert found == (
         "plan.yaml:1: the plan: 'name' is missing",
-        "plan.yaml:2: resource 'app': 'path': no such file or directory: data/nope.db",
+        (
+            "plan.yaml:2: resource 'app': 'path': no such file or directory: data/nope.db, "
+            "did you mean 'app.db'?"
+        ),
         (
             "plan.yaml:3: resource 'ap!': a name starts with a letter and has only letters, "
             "digits, '_' and '-'"
@@ -626,7 +629,7 @@ def test_a_path_that_no_system_knows_is_refused(read: Reader) -> None:
     (found,) = read.problems(resources(r'a: {kind: sqlite, path: "a\0b"}'))
     assert "resource 'a': 'path': not a path" in found
     (found,) = read.problems(resources(f"a: {{kind: sqlite, path: {'a' * 5000}}}"))
-    assert "resource 'a': file name too long" in found
+    assert "resource 'a': 'path': file name too long" in found
 
 
 def test_links_in_a_path_are_resolved(read: Reader, folder: Path) -> None:

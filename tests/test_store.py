@@ -434,9 +434,8 @@ def test_a_plan_whose_process_is_gone_is_taken_over_at_once(home: str, store: St
     store.close()
 
     def hold_and_die() -> None:
-        own = open_store(home)
-        hold(own, plan.plan_id, "plan execute", lambda: NOW).__enter__()
-        os.kill(os.getpid(), signal.SIGKILL)
+        with hold(open_store(home), plan.plan_id, "plan execute", lambda: NOW):
+            os.kill(os.getpid(), signal.SIGKILL)
 
     child = fork(hold_and_die)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)

@@ -1,4 +1,4 @@
-"""Who holds what: `agents du` counts what is shared once for each, and what is freed by deleting."""
+"""Who holds what: `agents du` tells what is shared, and what deleting a plan would free."""
 
 from pathlib import Path
 

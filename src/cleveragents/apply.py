@@ -307,6 +307,7 @@ def tidy(ctx: Context, session: Session, intent: Intent) -> None:
         sandboxes[rid].finish_apply(one)
     fsio.remove_tree(intent.body["staging"])
     if ctx.settings.sandbox_cleanup != "manual":
+        ctx.checkpoints.keep_borrowed(session)
         remove_sandboxes(ctx, session.plan.plan_id)
     with ctx.store.transaction(session.lease):
         ctx.store.intents.remove(intent.intent_id)

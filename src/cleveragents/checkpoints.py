@@ -17,7 +17,7 @@ from cleveragents.errors import CheckpointFailed, ContentDamaged
 from cleveragents.ids import new_id
 from cleveragents.keeping import policy_of, verdicts_on
 from cleveragents.plan import Step
-from cleveragents.resource import Change
+from cleveragents.resource import Change, SandboxState
 from cleveragents.restoring import Restoration, commit_restoration
 from cleveragents.retention import Verdict
 from cleveragents.session import Session
@@ -29,6 +29,10 @@ from cleveragents.triggers import fires
 T = TypeVar("T")
 _LENIENT = frozenset({CheckpointType.PRE_ROLLBACK, CheckpointType.ON_ERROR})
 """These keep a state to go back from, also one that a tool broke."""
+
+
+class Collected(CheckpointFailed):
+    """Content that was found in the store was collected before it could be used again."""
 
 
 class _About(NamedTuple):
@@ -113,51 +117,60 @@ class CheckpointService:
         runs inside it, with the states of the last group and of now.
         Where neither a resource nor the view changed, the last group gets the trigger's name.
         """
-        head = self.head(session)
-        before = self.states(head) if head else {}
-        with self._manager.packs.batch() as batch:
-            strict = trigger not in _LENIENT
-            after = self._manager.create_checkpoint(session.plan.plan_id, batch, before, strict)
-            changed = {
-                rid: state
-                for rid, state in after.items()
-                if rid not in before or before[rid].state_hash != state.state_hash
-            }
-            same_view = head is not None and head.view_mark == session.plan.view_mark
-            same = not changed and same_view and not (view_changed or force or label)
-            writes = bool(steps or decisions or fields)
-            if same and head and trigger in head.triggers and not (writes or prepare or also):
-                return head
-            batch.seal()
-            if prepare is not None:
-                prepare(after)
-            with session.transaction():
-                self._keep_content(batch)
-                if also is not None:
-                    also(before, after)
-                if same and head is not None:
-                    group = head
-                    self._store.checkpoints.add_trigger(head, trigger)
-                    if writes:
-                        session.write(steps=steps, decisions=decisions, **fields)
-                else:
-                    rows = changed or self._unchanged_row(session, after, step)
-                    ids = {rid: new_id() for rid in rows}
-                    group_id = new_id()
-                    session.write(
-                        steps=steps,
-                        decisions=decisions,
-                        view_changed=view_changed,
-                        head_group_id=group_id,
-                        last_checkpoint_id=next(iter(ids.values())),
-                        **fields,
-                    )
-                    about = _About(trigger, decision_id, step, label, reason or str(trigger))
-                    group = self._add(session, group_id, head, rows, ids, about)
-                    self._prune(session, head)
-        for learned in batch.after_commit:
-            learned()
-        return group
+
+        def attempt() -> CheckpointGroup:
+            head = self.head(session)
+            before = self.states(head) if head else {}
+            with self._manager.packs.batch() as batch:
+                strict = trigger not in _LENIENT
+                after = self._manager.create_checkpoint(session.plan.plan_id, batch, before, strict)
+                changed = {
+                    rid: state
+                    for rid, state in after.items()
+                    if rid not in before or before[rid].state_hash != state.state_hash
+                }
+                same_view = head is not None and head.view_mark == session.plan.view_mark
+                same = not changed and same_view and not (view_changed or force or label)
+                writes = bool(steps or decisions or fields)
+                if same and head and trigger in head.triggers and not (writes or prepare or also):
+                    return head
+                batch.seal()
+                if prepare is not None:
+                    prepare(after)
+                with session.transaction():
+                    self._keep_content(batch)
+                    if also is not None:
+                        also(before, after)
+                    if same and head is not None:
+                        group = head
+                        self._store.checkpoints.add_trigger(head, trigger)
+                        if writes:
+                            session.write(steps=steps, decisions=decisions, **fields)
+                    else:
+                        rows = changed or self._unchanged_row(session, after, step)
+                        ids = {rid: new_id() for rid in rows}
+                        group_id = new_id()
+                        session.write(
+                            steps=steps,
+                            decisions=decisions,
+                            view_changed=view_changed,
+                            head_group_id=group_id,
+                            last_checkpoint_id=next(iter(ids.values())),
+                            **fields,
+                        )
+                        about = _About(trigger, decision_id, step, label, reason or str(trigger))
+                        group = self._add(session, group_id, head, rows, ids, about)
+                        self._prune(session, head)
+            for learned in batch.after_commit:
+                learned()
+            return group
+
+        try:
+            return attempt()
+        except Collected:
+            # A collection took content that was just found in the store: look once more.
+            self._manager.doubt(session.plan.plan_id)
+            return attempt()
 
     def look(self, plan_id: str, use: Callable[[States], T]) -> T:
         """What `use` makes of the states as they are now; nothing of them is kept."""
@@ -172,6 +185,23 @@ class CheckpointService:
             with self._store.transaction(session.lease):
                 self._keep_content(batch)
         return now
+
+    def keep_borrowed(self, session: Session) -> None:
+        """Before sandboxes go: everything that a kept group needs comes into the store."""
+        plan_id = session.plan.plan_id
+        sandboxes = self._manager.sandboxes(plan_id)
+        roots: dict[str, list[bytes]] = {}
+        for group in self._store.checkpoints.groups(plan_id):
+            for rid, state in self.states(group).items():
+                roots.setdefault(rid, []).append(state.root)
+        with self._manager.packs.batch() as batch:
+            for rid, found in roots.items():
+                record = sandboxes.records[rid]
+                if record.state is SandboxState.READY:
+                    sandboxes[rid].keep_borrowed(list(dict.fromkeys(found)), batch)
+            batch.seal()
+            with session.transaction():
+                self._keep_content(batch)
 
     def keep_origins(self, session: Session) -> None:
         """For a plan without groups: note in each sandbox's row what it was made with."""
@@ -198,7 +228,7 @@ class CheckpointService:
     def _keep_content(self, batch: Batch) -> None:
         self._store.objects.add(batch.located.items())
         if missing := self._store.objects.reuse(batch.reused):
-            raise CheckpointFailed(
+            raise Collected(
                 f"{len(missing)} pieces of content were collected while they were needed again",
                 "run the command again",
             )

@@ -20,6 +20,7 @@ def cancel(ctx: Context, plan: Plan) -> Plan:
             session.write(state=State.CANCELLED)
             ctx.store.journal.put(session.closed(entry))
         if ctx.settings.sandbox_cleanup == "on_terminal":
+            ctx.checkpoints.keep_borrowed(session)
             remove_sandboxes(ctx, plan.plan_id)
         return session.plan
 
@@ -47,7 +48,7 @@ def delete(ctx: Context, plan: Plan, *, force: bool) -> int:
             f"agents plan apply {plan.plan_id}, or agents plan delete {plan.plan_id} --yes",
         )
     with hold(ctx.store, plan.plan_id, "plan delete", ctx.now):
-        remove_sandboxes(ctx, plan.plan_id)
+        remove_sandboxes(ctx, plan.plan_id, again=True)
         with ctx.store.transaction():
             ctx.store.plans.delete(plan.plan_id)
     return count

@@ -56,6 +56,7 @@ def reachable(ctx: Context, roots: list[bytes]) -> set[bytes]:
 
 
 def collect(ctx: Context, grace: float, dry_run: bool = False) -> Collected:
+    ctx.manager.packs.rest()
     live = live_keys(ctx)
     now = ctx.now()
     known = list(ctx.store.objects.all())
@@ -121,7 +122,8 @@ def _remove(ctx: Context, before: str) -> list[bytes]:
 
 def _compact(ctx: Context) -> tuple[int, int]:
     """Drop packs without content in use, rewrite those that are mostly unused."""
-    packs, freed, rewritten = ctx.manager.packs, 0, 0
+    packs, rewritten = ctx.manager.packs, 0
+    before = packs.size()
     used = ctx.store.objects.packs()
     for name in packs.names():
         size = os.stat(f"{packs.directory}/{name}").st_size
@@ -137,10 +139,10 @@ def _compact(ctx: Context) -> tuple[int, int]:
                 rewritten += 1
             with ctx.store.transaction():
                 ctx.store.objects.forget_pack(name)
-            freed += packs.drop(name)
+            packs.drop(name)
         finally:
             os.close(lock)
-    return freed - _written(ctx, used), rewritten
+    return before - packs.size(), rewritten
 
 
 def _move_out(ctx: Context, name: str) -> None:
@@ -151,9 +153,3 @@ def _move_out(ctx: Context, name: str) -> None:
     packs.sync()
     with ctx.store.transaction():
         ctx.store.objects.move(moved)
-
-
-def _written(ctx: Context, before: dict[str, int]) -> int:
-    """Bytes that rewriting added to packs, to be taken off what was freed."""
-    after = ctx.store.objects.packs()
-    return sum(max(size - before.get(name, 0), 0) for name, size in after.items())

@@ -64,12 +64,12 @@ def _make(ctx: Context, session: Session, sandbox: Sandbox, record: SandboxRecor
         ctx.store.resources.put_sandbox(ready)
 
 
-def remove_sandboxes(ctx: Context, plan_id: str) -> None:
-    """Remove them from disk and note it; may be repeated."""
+def remove_sandboxes(ctx: Context, plan_id: str, again: bool = False) -> None:
+    """Remove them from disk and note it; `again`: also what was left of removed ones."""
     current = ctx.manager.sandboxes(plan_id)
     for resource_id, sandbox in current.opened.items():
         record = current.records.get(resource_id)
-        if record is None or record.state is SandboxState.REMOVED:
+        if record is None or (record.state is SandboxState.REMOVED and not again):
             continue
         sandbox.remove()
         with ctx.store.transaction():

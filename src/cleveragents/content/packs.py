@@ -182,16 +182,19 @@ class Packs:
             return None
         return _lock(f"{self.directory}/{pack}")
 
-    def drop(self, pack: str) -> int:
-        """Remove a pack nobody refers to; returns the bytes that were freed."""
+    def rest(self) -> None:
+        """Let go of the pack that was last written to, if nothing is being written."""
+        if not self._batches:
+            self.sync()
+            self._close_writer()
+
+    def drop(self, pack: str) -> None:
+        """Remove a pack nobody refers to."""
         if pack in self._readers:
             os.close(self._readers.pop(pack))
-        path = f"{self.directory}/{pack}"
-        size = os.stat(path).st_size
         fsio.point("unlink")
-        os.unlink(path)
+        os.unlink(f"{self.directory}/{pack}")
         fsio.sync_dir(self.directory)
-        return size
 
     def _close_writer(self) -> None:
         if self._writer is not None:

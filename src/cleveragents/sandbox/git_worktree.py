@@ -20,6 +20,9 @@ from cleveragents.sandbox.git_apply import GitTarget
 from cleveragents.sandbox.protocol import Making, Place, source_scope
 from cleveragents.sandbox.tree import TreeSandbox, tree_of
 
+MOST_COPIED = 256 << 20
+"""Bytes of borrowed content that are copied into the store when a sandbox is removed."""
+
 
 class GitWorktree(GitTarget, TreeSandbox):
     strategy = "git_worktree"
@@ -30,6 +33,7 @@ class GitWorktree(GitTarget, TreeSandbox):
         self._base: git.BaseTree | None = None
         self._blobs: git.Blobs | None = None
         self._repository: git.Repository | None = None
+        self._keep_ref = False
 
     @property
     def repository(self) -> git.Repository:
@@ -222,8 +226,25 @@ class GitWorktree(GitTarget, TreeSandbox):
             with fsio.directory(os.path.dirname(where)) as fd:
                 write_content(self.read, entry.key, fd, b".gitignore", 0o600, durable=False)
 
+    def keep_borrowed(self, roots: list[bytes], batch: Batch) -> None:
+        """Copy the blobs of the base commit, or, if they are very many, leave the ref on them."""
+        read, seen = trees.reading(self.place.packs.get), set[bytes]()
+        borrowed = {
+            key
+            for root in roots
+            for key in trees.keys_in(read, root, seen)
+            if key[:1] == GIT and not self.place.packs.has(key)
+        }
+        sizes = dict(self.repository.tree(self.place.origin["base"]).values())
+        self._keep_ref = sum(sizes.get(key, 0) for key in borrowed) > MOST_COPIED
+        if not self._keep_ref:
+            for key, data in self.blobs.get_many(sorted(borrowed)):
+                batch.put_keyed(key, data)
+
     def remove(self) -> None:
         super().remove()
+        if self._keep_ref:
+            return
         if os.path.exists(f"{self.place.resource.path}/.git"):
             self.repository.git("update-ref", "-d", self.ref)
             try:

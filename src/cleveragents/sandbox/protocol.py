@@ -175,6 +175,10 @@ class Sandbox(Protocol):
         """Remove what staging left in the target's neighbourhood."""
         ...
 
+    def keep_borrowed(self, roots: list[bytes], batch: Batch) -> None:
+        """Before `remove`: put what these states need and the store lacks into the batch."""
+        ...
+
     def remove(self) -> None:
         """Remove the private copy and whatever else `create` left anywhere."""
         ...

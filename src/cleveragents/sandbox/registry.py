@@ -1,5 +1,6 @@
 """Which class makes which sandbox: the built-in ones, and what others registered."""
 
+import functools
 from collections.abc import Callable
 
 from cleveragents.errors import UsageError
@@ -42,6 +43,7 @@ def _factory(kind: str, strategy: str) -> Callable[[Place], Sandbox]:
     return getattr(import_module(module), name)
 
 
+@functools.cache
 def _registered() -> dict[tuple[str, str], str]:
     from importlib.metadata import entry_points
 

@@ -232,6 +232,8 @@ class SqliteSnapshot:
     def applied(self, staged: dict[str, Any]) -> Applied:
         return Applied(resource=self.place.resource.name, files=staged["files"])
 
+    def keep_borrowed(self, roots: list[bytes], batch: Batch) -> None: ...
+
     def remove(self) -> None:
         fsio.remove_tree(self.place.root)
 

@@ -278,6 +278,8 @@ class TreeSandbox:
         ops = msgspec.convert(staged["ops"], tuple[Op, ...])
         return Switch(self.place.resource.path, staged["staging"], ops)
 
+    def keep_borrowed(self, roots: list[bytes], batch: Batch) -> None: ...
+
     def remove(self) -> None:
         self.close()
         fsio.remove_tree(self.place.root)
