@@ -61,12 +61,23 @@ def _clean(ctx: Context, plan_id: str) -> None:
     """What a dead process had prepared and never begun is removed."""
     waiting = {intent.plan_id for intent in ctx.store.intents.all()}
     try:
-        with hold(ctx.store, plan_id, "recovery", ctx.now):
-            if plan_id not in waiting:
-                ctx.manager.discard_staging(plan_id)
-                fsio.remove_tree(f"{ctx.staging}/{plan_id}")
+        with hold(ctx.store, plan_id, "recovery", ctx.now) as lease:
+            if plan_id in waiting:
+                return
+            ctx.manager.discard_staging(plan_id)
+            fsio.remove_tree(f"{ctx.staging}/{plan_id}")
+            session = Session(ctx.store, ctx.store.plans.get(plan_id), lease, ctx.now)
+            if session.plan.state is not State.PROCESSING:
+                _close_entries(ctx, session)
     except PlanBusy:
         return
+
+
+def _close_entries(ctx: Context, session: Session) -> None:
+    """Operations that nobody will end any more end where the plan stands."""
+    with session.transaction():
+        for entry in ctx.store.journal.open_entries(session.plan.plan_id):
+            ctx.store.journal.put(session.closed(entry, EntryState.INTERRUPTED))
 
 
 def _free(ctx: Context, plan_id: str) -> list[str]:
@@ -86,10 +97,8 @@ def _free(ctx: Context, plan_id: str) -> list[str]:
                 f"agents plan {verb} {plan_id}",
             )
             state = State.QUEUED if plan.phase is Phase.STRATEGIZE else State.ERRORED
-            with ctx.store.transaction(lease):
-                session.write(state=state, error=failure)
-                for entry in ctx.store.journal.open_entries(plan_id):
-                    ctx.store.journal.put(session.closed(entry, EntryState.INTERRUPTED))
+            session.commit(state=state, error=failure)
+            _close_entries(ctx, session)
             return [f"plan {plan.name!r}: its process ended without finishing"]
     except PlanBusy:
         return []

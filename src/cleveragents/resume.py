@@ -129,7 +129,9 @@ def adopt_edits(
 ) -> CheckpointGroup:
     """What a person changed in the sandbox becomes part of the plan, and can be undone as one."""
     entry = session.opened(Operation.EXTERNAL_EDIT)
+    with session.transaction():
+        ctx.store.journal.put(entry)
     group = ctx.checkpoints.create_checkpoint(kind, session, force=True, reason="edited by hand")
-    with ctx.store.transaction(session.lease):
+    with session.transaction():
         ctx.store.journal.put(session.closed(entry))
     return group

@@ -109,6 +109,7 @@ class CheckpointManager:
     def stage(self, plan_id: str, current: States, targets: States, staging: str) -> "Staged":
         """Prepare the way to the targets, verified; says what will change."""
         sandboxes = self.sandboxes(plan_id)
+        fsio.remove_tree(staging)
         staged: dict[str, dict[str, Any]] = {}
         changes: list[Change] = []
         for rid, target in targets.items():
