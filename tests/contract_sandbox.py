@@ -276,6 +276,8 @@ class SandboxContract:
     private: ClassVar[tuple[bytes, ...]] = ()
     """Names at the top that the sandbox, or the target, has for itself."""
     keeps_mtime: ClassVar[bool] = True
+    stride: ClassVar[int] = 1
+    """Every how many fault points a crash is tried."""
 
     def make_source(self, folder: Path) -> Path:
         """The user's resource, made below the folder."""
@@ -515,7 +517,7 @@ class SandboxContract:
         exact = look(made.root)
         current, number = first, 0
         while True:
-            number += 1
+            number += self.stride
             self.all_changes(made.path)
             current = made.capture(current)
             staging = made.staging()
@@ -526,7 +528,7 @@ class SandboxContract:
             assert made.capture(first).state_hash == first.state_hash
             if not died:
                 break
-        assert number > 2, "no fault point was reached"
+        assert number > self.stride, "no fault point was reached"
 
     def test_damaged_content_stops_stage_before_anything_moves(self, made: Bench) -> None:
         from cleveragents.errors import ContentDamaged
@@ -618,7 +620,7 @@ class SandboxContract:
         before = (self.seen_of_target(made.source), self.around(made.source))
         number = 0
         while True:
-            number += 1
+            number += self.stride
             staged = made.stage_apply(origin, result)
             died = killed_at(number, partial(made.sandbox.switch_apply, staged))
             made.sandbox.switch_apply(staged)
@@ -636,7 +638,7 @@ class SandboxContract:
         before = (self.seen_of_target(made.source), self.around(made.source))
         number = 0
         while True:
-            number += 1
+            number += self.stride
             staged = made.stage_apply(origin, result)
             died = killed_at(number, partial(made.sandbox.switch_apply, staged))
             killed_at(1 + number % 5, partial(made.sandbox.undo_apply, staged))
@@ -644,7 +646,7 @@ class SandboxContract:
             self.require_back(made, before, f"killed at point {number}")
             if not died:
                 break
-        assert number > 1, "no fault point was reached"
+        assert number > self.stride, "no fault point was reached"
 
     # remove
 

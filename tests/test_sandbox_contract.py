@@ -8,10 +8,12 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cleveragents.errors import AgentsError, ApplyRefused, CheckpointFailed, SandboxError
+from cleveragents.sandbox import sqlite
 from tests.contract_sandbox import (
     Bench,
     Change,
@@ -282,6 +284,7 @@ class TestCopyOnWriteOfADirectory(TreeContract):
 
 class TestCopyOnWriteOfAGitCheckout(TreeContract):
     kind, strategy = "git-checkout", "copy_on_write"
+    stride = 5
 
     def make_source(self, folder: Path) -> Path:
         make_tree(folder / "repo")
@@ -442,6 +445,8 @@ class TestWorktreeOfACleanRepository(GitContract):
 
 
 class TestWorktreeOfADirtyRepository(GitContract):
+    stride = 5
+
     def make_source(self, folder: Path) -> Path:
         root = super().make_source(folder)
         (root / "readme.txt").write_text("my own, not committed\n")
@@ -472,6 +477,8 @@ class TestWorktreeOfADirtyRepository(GitContract):
 
 
 class TestWorktreeOfARepositoryWithoutACommit(GitContract):
+    stride = 5
+
     def make_source(self, folder: Path) -> Path:
         make_tree(folder / "repo")
         git(folder / "repo", "init", "-q", "-b", "main")
@@ -483,6 +490,8 @@ class TestWorktreeOfARepositoryWithoutACommit(GitContract):
 
 
 class TestWorktreeOfADetachedHead(GitContract):
+    stride = 5
+
     def make_source(self, folder: Path) -> Path:
         root = super().make_source(folder)
         git(root, "checkout", "-q", "--detach")
@@ -544,6 +553,18 @@ SQL_CHANGES = {
     "blob of 700 KB": "CREATE TABLE b (x); INSERT INTO b VALUES (randomblob(700000))",
     "vacuum after a delete": "DELETE FROM t WHERE id > 10; VACUUM",
 }
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits long for a lock that is not given up."""
+    patient = sqlite3.connect
+
+    def connect(*arguments: Any, **named: Any) -> sqlite3.Connection:
+        return patient(*arguments, **{**named, "timeout": 0.2})
+
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.2)
 
 
 class SqliteContract(SandboxContract):
@@ -650,7 +671,9 @@ class TestSnapshotOfASqliteFile(SqliteContract):
             made.sandbox.switch_apply(staged)
         assert dump(made.source) == before
 
-    def test_apply_to_a_file_that_is_locked_is_refused_in_time(self, made: Bench) -> None:
+    def test_apply_to_a_file_that_is_locked_is_refused_in_time(
+        self, made: Bench, impatient: None
+    ) -> None:
         origin = made.capture()
         run_sql(made.path, "INSERT INTO t VALUES (99, 'plan')")
         staged = made.stage_apply(origin, made.capture(origin))
@@ -659,7 +682,9 @@ class TestSnapshotOfASqliteFile(SqliteContract):
             in_time(lambda: made.sandbox.switch_apply(staged), ApplyRefused)
 
     @pytest.mark.parametrize("journal", ["DELETE", "PERSIST", "MEMORY", "WAL"])
-    def test_a_sandbox_never_has_half_of_a_transaction(self, bench: Bench, journal: str) -> None:
+    def test_a_sandbox_never_has_half_of_a_transaction(
+        self, bench: Bench, journal: str, impatient: None
+    ) -> None:
         """Somebody is in the middle of one, and part of it is in the file already."""
         before = dump(bench.source)
         with closing(sqlite3.connect(bench.source, isolation_level=None)) as user:

@@ -6,9 +6,10 @@ from collections.abc import Collection
 import msgspec
 
 from cleveragents.content import trees
-from cleveragents.content.packs import BLOB, CHUNKS, GIT, TREE, show_key
+from cleveragents.content.packs import GIT, show_key
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError
+from cleveragents.gc import reachable
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +28,7 @@ def check(ctx: Context, read_data: bool = False) -> Checked:
     for plan_id, checkpoint_id, root in roots:
         problems += [
             f"checkpoint {checkpoint_id} of plan {plan_id}: {text}"
-            for text in _reachable(ctx, root, known.keys())
+            for text in _missing(ctx, root, known.keys())
         ]
     read = 0
     if read_data:
@@ -57,21 +58,12 @@ def _packs(ctx: Context, wanted: set[str]) -> list[str]:
     return problems
 
 
-def _reachable(ctx: Context, root: bytes, known: Collection[bytes]) -> list[str]:
+def _missing(ctx: Context, root: bytes, known: Collection[bytes]) -> list[str]:
     """Keys the checkpoint needs and the store has not; git's own may be borrowed."""
     if not root:
         return []
-    read = trees.reading(ctx.manager.packs.get)
-    keys: set[bytes] = set()
     try:
-        if root[:1] == TREE:
-            for _ in trees.keys_in(read, root, keys):
-                pass
-        else:
-            keys.add(root)
-        for key in [key for key in keys if key[:1] == CHUNKS]:
-            digests = read(key)
-            keys.update(BLOB + digests[n : n + 32] for n in range(0, len(digests), 32))
+        keys = reachable(ctx, [root])
     except AgentsError as error:
         return [error.message]
     empty = trees.empty_tree_key()

@@ -11,9 +11,11 @@ from cleveragents.errors import RollbackDisabled
 from cleveragents.journal import Operation
 from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_not_final
+from cleveragents.names import find_group
 from cleveragents.plan import Phase, Plan, State, Step, StepState
 from cleveragents.resource import Change
 from cleveragents.restoring import Restoration
+from cleveragents.session import Session
 from cleveragents.snapshots import States
 from cleveragents.store import Store, View
 
@@ -113,19 +115,27 @@ def rollback(ctx: Context, plan: Plan, group: CheckpointGroup) -> RollbackResult
         ctx.store, plan.plan_id, "plan rollback", ctx.now, whatever_waits=True
     ) as session:
         require_rollback(session.plan)
+        # Found before the plan was ours: another process may have pruned it since.
+        group = find_group(ctx.store, session.plan, group.group_id)
         ctx.checkpoints.require_readable(group)
         entry = session.opened(Operation.ROLLBACK, to=group.group_id)
         todo = restoration_to(ctx.store, session.plan, group)
-        counted = _result(ctx, session.plan, group, todo, (), dry_run=False)
-        todo = msgspec.structs.replace(todo, entry=entry)
-        changes = ctx.checkpoints.rollback_to_checkpoint(session, todo)
-        return msgspec.structs.replace(
-            counted,
-            changes=changes,
-            phase=str(session.plan.phase),
-            state=str(session.plan.state),
-            checkpoints_remaining=ctx.store.checkpoints.count(plan.plan_id),
-        )
+        return go_back(ctx, session, group, msgspec.structs.replace(todo, entry=entry))
+
+
+def go_back(
+    ctx: Context, session: Session, group: CheckpointGroup, todo: Restoration
+) -> RollbackResult:
+    """Do it, and say what was done as it was counted before and measured after."""
+    counted = _result(ctx, session.plan, group, todo, (), dry_run=False)
+    changes = ctx.checkpoints.rollback_to_checkpoint(session, todo)
+    return msgspec.structs.replace(
+        counted,
+        changes=changes,
+        phase=str(session.plan.phase),
+        state=str(session.plan.state),
+        checkpoints_remaining=ctx.store.checkpoints.count(session.plan.plan_id),
+    )
 
 
 def _result(

@@ -10,7 +10,7 @@ from cleveragents.leases import working_on
 from cleveragents.names import find_group
 from cleveragents.plan import Plan, State
 from cleveragents.resume import adopt_edits
-from cleveragents.rollback import changes_since, require_rollback, restoration
+from cleveragents.rollback import changes_since, go_back, require_rollback, restoration
 from cleveragents.session import Session
 
 
@@ -79,19 +79,4 @@ def _go(
     todo = msgspec.structs.replace(
         todo, entry=msgspec.structs.replace(opened, target=entry.entry_id)
     )
-    changes = ctx.checkpoints.rollback_to_checkpoint(session, todo)
-    rows = ctx.store.checkpoints.of_group(group.group_id)
-    return RollbackResult(
-        plan_id=plan.plan_id,
-        group_id=group.group_id,
-        checkpoint_id=rows[0].checkpoint_id,
-        label=group.label,
-        changes=changes,
-        child_plans_invalidated=len(todo.cancelled_children),
-        decisions_after=len(todo.decisions),
-        tool_calls_after=ctx.store.calls.count(plan.plan_id, after=group.created_at),
-        sandboxes=ctx.manager.sandboxes(plan.plan_id).paths,
-        phase=str(session.plan.phase),
-        state=str(session.plan.state),
-        checkpoints_remaining=ctx.store.checkpoints.count(plan.plan_id),
-    )
+    return go_back(ctx, session, group, todo)
