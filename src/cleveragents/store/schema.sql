@@ -27,6 +27,7 @@ CREATE TABLE plans (
     updated_at TEXT NOT NULL
 );
 CREATE INDEX plans_by_name ON plans (name, plan_id);
+CREATE INDEX plans_by_state ON plans (state);
 
 CREATE TABLE steps (
     plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
