@@ -424,7 +424,10 @@ def test_loading_settings_imports_neither_yaml_nor_tomlkit() -> None:
         "import sys; from cleveragents.config import load_settings; load_settings('/', {}); "
         "print(sorted({'yaml', 'tomlkit', 'click', 'tomllib'} & set(sys.modules)))"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
+    )
     assert found.stdout == "[]\n"
 
 

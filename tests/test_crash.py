@@ -354,7 +354,7 @@ def test_a_run_that_died_is_resumed_to_the_same_end(crashes: Crashes) -> None:
         assert require_matching(world)
         require_applied_once(world)
 
-    crashes.everywhere("plan", "run", "plan.yaml", prepare=nothing, check=check)
+    crashes.everywhere("plan", "run", "plan.yaml", prepare=nothing, check=check, sample=16)
 
 
 def test_a_step_that_failed_leaves_nothing_however_the_process_ended(crashes: Crashes) -> None:
