@@ -142,15 +142,6 @@ def write_new(path: str, data: bytes, mode: int = 0o600) -> None:
         os.close(fd)
 
 
-def replace(path: str, data: bytes, mode: int = 0o600) -> None:
-    """Put a file in place as a whole, durably."""
-    temporary = f"{path}.new"
-    unlink_if_there(temporary)
-    write_new(temporary, data, mode)
-    os.rename(temporary, path)
-    sync_dir(os.path.dirname(path))
-
-
 def unlink_if_there(path: str) -> None:
     try:
         os.unlink(path)
