@@ -65,13 +65,6 @@ class CallRepository:
     def writes(self, plan_id: str) -> list[Write]:
         return WRITES.select(self._db, "WHERE plan_id = ? ORDER BY call_id, path", (plan_id,))
 
-    def count_written(self, plan_id: str) -> int:
-        row = self._db.execute(
-            "SELECT count(DISTINCT path) FROM writes WHERE plan_id = ?",
-            (plan_id,),
-        )
-        return row.fetchone()[0]
-
 
 class JournalRepository:
     def __init__(self, db: sqlite3.Connection) -> None:
