@@ -193,9 +193,12 @@ def remove_tree(path: str) -> None:
 
 
 def _empty(name: str | bytes, dir_fd: int | None) -> None:
+    if os.geteuid() != 0:
+        # Tools leave directories that even their owner may not list or change.
+        found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+        if stat.S_ISDIR(found.st_mode):
+            os.chmod(name, stat.S_IMODE(found.st_mode) | 0o700, dir_fd=dir_fd)
     with directory(name, dir_fd) as fd:
-        if os.geteuid() != 0:
-            os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) | 0o700)
         with os.scandir(fd) as entries:
             names = [(os.fsencode(e.name), e.is_dir(follow_symlinks=False)) for e in entries]
         for below, is_dir in names:
