@@ -15,6 +15,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -26,6 +27,10 @@ import pytest
 import cleveragents
 from cleveragents.cli import main
 from cleveragents.content import fsio
+from cleveragents.errors import AgentsError
+from cleveragents.sandbox import sqlite
+from cleveragents.settings import Settings
+from cleveragents.workspace import open_workspace
 from tests.contract_sandbox import look, require_same
 from tests.harness import Agents, Outcome
 
@@ -424,6 +429,28 @@ def test_a_resume_that_died_is_resumed(crashes: Crashes) -> None:
     crashes.everywhere("plan", "resume", "last", prepare=rolled_back, check=check)
 
 
+def test_edits_by_hand_stay_an_operation_of_their_own_however_the_resume_ended(
+    crashes: Crashes,
+) -> None:
+    def edited(world: World) -> None:
+        rolled_back(world)
+        [plan] = (world.root / "store/sandboxes").iterdir()
+        (plan / "docs/mine").write_text("mine")
+
+    def check(world: World, _died: Outcome) -> None:
+        world.require_whole()
+        world.run("plan", "resume", "last").expect(0)
+        assert is_new(world.sandboxes())
+        for _ in range(3):
+            assert world.sandboxes()["docs"][b"mine"][2] == b"mine"
+            world.run("plan", "undo", "last").expect(0)
+            if b"mine" not in world.sandboxes()["docs"]:
+                break
+        assert not is_new(world.sandboxes()), "only the edit was taken back, not what was before it"
+
+    crashes.everywhere("plan", "resume", "last", prepare=edited, check=check, sample=8)
+
+
 def test_an_undo_that_died_happened_or_not(crashes: Crashes) -> None:
     def check(world: World, _died: Outcome) -> None:
         world.require_whole()
@@ -490,6 +517,49 @@ def test_an_apply_as_changes_beside_the_users_own_edits_is_all_or_nothing(
 
     argv = ("plan", "apply", "last", "--yes", "--as", "changes")
     crashes.everywhere(*argv, prepare=prepare, check=check, sample=8)
+
+
+def test_an_apply_that_could_not_be_taken_back_at_once_is_taken_back_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second target is locked; by then somebody has locked the first one too."""
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.5)
+    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **{**k, "timeout": 0.5}))
+    one, two = tmp_path / "one.db", tmp_path / "two.db"
+    for path in (one, two):
+        with closing(sqlite3.connect(path)) as db:
+            db.executescript("CREATE TABLE t (x); INSERT INTO t VALUES (1)")
+    (tmp_path / "plan.yaml").write_text(
+        "name: two\nresources:\n  one: {kind: sqlite, path: one.db}\n"
+        "  two: {kind: sqlite, path: two.db}\n"
+        "steps:\n  - {id: a, tool: sql, on: one, with: {script: INSERT INTO t VALUES (2)}}\n"
+        "  - {id: b, tool: sql, on: two, with: {script: INSERT INTO t VALUES (2)}}\n"
+    )
+    settings = Settings(home=str(tmp_path / "store"))
+    done = threading.Event()
+
+    def lock_the_first_once_it_is_switched() -> None:
+        with closing(connect(one, isolation_level=None, timeout=30)) as user:
+            while user.execute("SELECT count(*) FROM t").fetchone() == (1,) and not done.wait(0.01):
+                pass
+            user.execute("BEGIN IMMEDIATE")
+            done.wait(30)
+
+    with open_workspace(settings=settings) as ws:
+        plan = ws.run(str(tmp_path / "plan.yaml"))
+        with closing(sqlite3.connect(two, isolation_level=None)) as user:
+            user.execute("BEGIN IMMEDIATE")
+            thread = threading.Thread(target=lock_the_first_once_it_is_switched)
+            thread.start()
+            with pytest.raises(AgentsError):
+                plan.apply()
+            done.set()
+            thread.join()
+    with open_workspace(settings=settings) as ws:
+        assert (rows(one), rows(two)) == ([(1,)], [(1,)]), f"a mixture; {ws.recovered}"
+        ws.find("last").apply()
+    assert (rows(one), rows(two)) == ([(1,), (2,)], [(1,), (2,)])
 
 
 def test_a_recovery_that_died_is_recovered(crashes: Crashes, subtests: pytest.Subtests) -> None:

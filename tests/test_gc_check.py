@@ -292,6 +292,49 @@ def test_a_pack_is_rewritten_once_most_of_it_is_unused(place: Place, ws: Workspa
     require_whole(place.open())
 
 
+def test_a_pack_that_is_written_to_just_before_it_would_be_dropped_stays(
+    place: Place, ws: Workspace
+) -> None:
+    """The collection saw a pack without content in use; before it has the lock, there is some."""
+    place.run(ws, random_file(100_000)).delete(force=True)
+    ws.ctx.manager.packs.close()
+    collector = place.open()
+    packs, plans = collector.ctx.manager.packs, []
+    lock = packs.try_lock
+
+    def late(pack: str) -> int | None:
+        if not plans:
+            plans.append(place.run(ws, "echo new > new"))
+            ws.ctx.manager.packs.close()
+        return lock(pack)
+
+    packs.try_lock = late  # type: ignore[method-assign]
+    collect(collector)
+    assert plans
+    require_whole(place.open())
+    plans[0].rollback("first")
+
+
+def test_content_that_moves_while_it_is_looked_up_is_found(place: Place, ws: Workspace) -> None:
+    plan = place.run(ws, "echo kept > kept")
+    place.run(ws, random_file(200_000)).delete(force=True)
+    ws.ctx.manager.packs.close()
+    reader, moved = place.open(), []
+    index = reader.ctx.store.objects
+    find = index.find
+
+    def slow(key: bytes) -> packing.Location | None:
+        found = find(key)
+        if not moved:
+            moved.append(collect(place.open()))
+        return found
+
+    index.find = slow  # type: ignore[method-assign]
+    [row, *_] = plan.checkpoints()
+    assert reader.ctx.manager.packs.get(row.root_key)
+    assert moved[0].packs_rewritten == 1
+
+
 def test_a_dry_run_changes_nothing_and_foretells_what_happens(place: Place, ws: Workspace) -> None:
     place.run(ws, random_file(100_000)).delete(force=True)
     place.run(ws, "echo kept > kept")

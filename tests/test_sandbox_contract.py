@@ -281,6 +281,19 @@ class TestCopyOnWriteOfADirectory(TreeContract):
         made.sandbox.undo_apply(staged)
         assert (made.source / "new.txt").read_text() == "user"
 
+    def test_what_the_user_adds_beside_applied_files_outlives_an_undo(self, made: Bench) -> None:
+        origin = made.capture()
+        before = look(made.source)
+        change_much(made.path)
+        staged = made.stage_apply(origin, made.capture(origin))
+        made.sandbox.switch_apply(staged)
+        (made.source / "n/e/mine").write_text("mine")
+        made.sandbox.undo_apply(staged)
+        after = look(made.source)
+        assert after.pop(b"n/e/mine")[2] == b"mine"
+        folders = {b"n", b"n/e"}
+        require_same({path: seen for path, seen in after.items() if path not in folders}, before)
+
 
 class TestCopyOnWriteOfAGitCheckout(TreeContract):
     kind, strategy = "git-checkout", "copy_on_write"
@@ -671,9 +684,8 @@ class TestSnapshotOfASqliteFile(SqliteContract):
             made.sandbox.switch_apply(staged)
         assert dump(made.source) == before
 
-    def test_apply_to_a_file_that_is_locked_is_refused_in_time(
-        self, made: Bench, impatient: None
-    ) -> None:
+    @pytest.mark.usefixtures("impatient")
+    def test_apply_to_a_file_that_is_locked_is_refused_in_time(self, made: Bench) -> None:
         origin = made.capture()
         run_sql(made.path, "INSERT INTO t VALUES (99, 'plan')")
         staged = made.stage_apply(origin, made.capture(origin))
@@ -681,10 +693,9 @@ class TestSnapshotOfASqliteFile(SqliteContract):
             user.execute("BEGIN IMMEDIATE")
             in_time(lambda: made.sandbox.switch_apply(staged), ApplyRefused)
 
+    @pytest.mark.usefixtures("impatient")
     @pytest.mark.parametrize("journal", ["DELETE", "PERSIST", "MEMORY", "WAL"])
-    def test_a_sandbox_never_has_half_of_a_transaction(
-        self, bench: Bench, journal: str, impatient: None
-    ) -> None:
+    def test_a_sandbox_never_has_half_of_a_transaction(self, bench: Bench, journal: str) -> None:
         """Somebody is in the middle of one, and part of it is in the file already."""
         before = dump(bench.source)
         with closing(sqlite3.connect(bench.source, isolation_level=None)) as user:

@@ -93,6 +93,8 @@ class Repository(msgspec.Struct, frozen=True):
             f"--git-dir={self.git_dir}",
             f"--work-tree={self.top}",
             *arguments,
+            # From elsewhere git cannot look at files whose index entry is as young as the index.
+            cwd=self.top,
             stdin=stdin,
             extra=extra,
             accept=accept,
