@@ -146,7 +146,9 @@ def _apply(ctx: Context, session: Session, request: Request, entry: JournalEntry
         _validate(ctx, session)
         return _switch(ctx, session, proposals, options, entry)
     finally:
-        fsio.remove_tree(options.staging)
+        # An apply that could not be taken back at once still needs what is staged there.
+        if all(intent.plan_id != plan.plan_id for intent in ctx.store.intents.all()):
+            fsio.remove_tree(options.staging)
 
 
 def _origin(ctx: Context, plan: Plan) -> States:

@@ -134,6 +134,8 @@ def _compact(ctx: Context) -> tuple[int, int]:
         if lock is None:
             continue
         try:
+            # Somebody may have written to it until we had the lock.
+            wanted = ctx.store.objects.packs().get(name, 0)
             if wanted:
                 _move_out(ctx, name)
                 rewritten += 1

@@ -84,7 +84,14 @@ class Packs:
         location = self.index.find(key)
         if location is None:
             raise ContentDamaged(f"content {show_key(key)} is not in the store", "agents check")
-        return self.read(key, location)
+        try:
+            return self.read(key, location)
+        except ContentDamaged:
+            moved = self.index.find(key)
+            if moved is None or moved == location:
+                raise
+            # A collection moved it into another pack between the two looks.
+            return self.read(key, moved)
 
     def read(self, key: bytes, location: Location) -> bytes:
         try:

@@ -195,20 +195,20 @@ class Switch:
                 return
             if _is_dir(op.before):
                 if stat.S_ISDIR(found.st_mode):
-                    self._remove_directory(fd, name)
+                    self._remove_directory(fd, name, self._force)
                 return
             self._require_expected(op, found)
             fsio.rename(name, fd, op.old, self._staging)
         finally:
             os.close(fd)
 
-    def _remove_directory(self, fd: int, name: bytes) -> None:
+    def _remove_directory(self, fd: int, name: bytes, may_stay: bool) -> None:
+        """Remove it; what is not ours to remove (excluded, or put there meanwhile) keeps it."""
         fsio.point("rmdir")
         try:
             os.rmdir(name, dir_fd=fd)
         except OSError as error:
-            # What an exclude rule names is never touched, so its directory stays.
-            if not self._force or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            if not may_stay or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
 
     def _put(self, op: Op) -> None:
@@ -275,7 +275,7 @@ class Switch:
                 return
             if _is_dir(op.after):
                 if not _is_dir(op.before) and stat.S_ISDIR(found.st_mode):
-                    os.rmdir(name, dir_fd=fd)
+                    self._remove_directory(fd, name, op.before is None)
             elif op.is_in_place(found):
                 self._take_back(op, fd, name, found)
         finally:
