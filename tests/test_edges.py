@@ -341,10 +341,10 @@ def test_a_directory_that_is_gone_is_gone_when_only_a_file_in_it_was_named(
             assert tree.state == one.truth().state
 
 
-def test_a_directory_with_only_excluded_files_in_it_is_left_out_itself(tmp_path: Path) -> None:
+def test_what_is_excluded_in_a_directory_does_not_change_its_state(tmp_path: Path) -> None:
     with bench(tmp_path, follow=False, scope=Scope(exclude=(b"*.log",))) as one:  # type: ignore[arg-type]
-        before = one.capture()
         (one.root / "logs").mkdir()
+        before = one.capture()
         (one.root / "logs/a.log").write_text("x")
         assert one.capture().state == before.state
         (one.root / "logs/a.txt").write_text("x")

@@ -24,6 +24,7 @@ from tests.contract_sandbox import (
     require_same,
     stamps,
 )
+from tests.harness import Agents
 
 OLD = 981_173_106_123_456_789
 """A time long past, with nanoseconds."""
@@ -158,19 +159,35 @@ class TestCopyOnWriteOfADirectory(TreeContract):
                 (bench.path / name).parent.mkdir(parents=True, exist_ok=True)
                 (bench.path / name).write_text(name)
             changed = bench.capture(first)
-            bench.go(changed, first)
+            staged = bench.sandbox.stage(changed, first, str(tmp_path / "back"))
+            bench.sandbox.switch(staged, str(tmp_path / "back"))
             left = {path for path, seen in look(bench.path).items() if seen[0] == "file"}
             assert {b"out/deep/a.log", b"cache/in/c", b"hollow/d.log"} <= left
             assert b"out/b.txt" not in left
-            assert bench.capture(first).state_hash == first.state_hash
             bench.go(bench.capture(first), changed)
             staged = bench.stage_apply(first, changed)
             bench.sandbox.switch_apply(staged)
             bench.sandbox.finish_apply(staged)
         assert (source / "kept.log").read_text() == "mine"
         assert (source / "out/b.txt").read_text() == "out/b.txt"
-        assert not (source / "out/deep").exists()
+        assert not list((source / "out/deep").glob("*"))
         assert not (source / "cache").exists()
+
+    def test_an_empty_directory_that_gets_something_excluded_is_still_a_directory(
+        self, tmp_path: Path
+    ) -> None:
+        source = tmp_path / "docs"
+        make_tree(source)
+        with open_bench(tmp_path, source, self.kind, self.strategy, exclude=("*.log",)) as bench:
+            bench.create()
+            first = bench.capture()
+            (bench.path / "empty/a.log").write_text("a line")
+            (bench.path / "new").touch()
+            changed = bench.capture(first)
+            assert [c.path for c in bench.sandbox.changes(first, changed)] == [b"new"]
+            bench.go(changed, first)
+            assert (bench.path / "empty/a.log").read_text() == "a line"
+            assert bench.capture(changed).state_hash == first.state_hash
 
     def test_a_file_restored_over_a_directory_keeps_what_is_excluded_in_it(
         self, tmp_path: Path
@@ -742,6 +759,38 @@ class TestSnapshotOfASqliteFileInUse(SqliteContract):
         run_sql_and_die(source, "PRAGMA journal_mode=WAL; INSERT INTO t VALUES (1, 'in the wal')")
         assert Path(f"{source}-wal").stat().st_size > 0
         return source
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "echo x > logs/a.log; echo y > f",
+        "mkdir out; echo 1 > out/a; echo 2 > out/b.log",
+        "mkdir -p out/deep; echo 1 > out/a; echo 2 > out/deep/b.log",
+        "mkdir -p cache/x; echo 1 > cache/x/y; echo y > f",
+        "rmdir logs; echo 1 > logs; echo y > f",
+    ],
+)
+def test_excluded_files_are_never_in_the_way_of_a_rollback(agents: Agents, step: str) -> None:
+    (agents.work / "docs/logs").mkdir(parents=True)
+    (agents.work / "plan.yaml").write_text(
+        'name: p\nresources: {docs: {kind: fs-directory, path: docs, exclude: ["*.log", cache]}}\n'
+        f"steps: [{{id: one, run: '{step}'}}]\n"
+    )
+    agents.run("plan", "run", "plan.yaml").expect(0)
+    [sandbox] = Path(agents.env["CLEVERAGENTS_HOME"], "sandboxes").glob("*/docs")
+    excluded = {p: s for p, s in look(sandbox).items() if b".log" in p or b"cache/x/y" in p}
+    for _ in range(2):
+        agents.run("plan", "rollback", "last", "first", "--yes").expect(0)
+        now = look(sandbox)
+        assert now[b"logs"][0] == "directory"
+        assert {path: now.get(path) for path in excluded} == excluded
+        assert not now.keys() & {b"f", b"out/a"}
+        again = agents.run("plan", "resume", "last", "--dry-run", "--json").expect(0).data
+        # A folder that holds something excluded had to stay, and is seen as a folder.
+        assert {change["file"] for change in again["changes"]} <= {"out", "out/deep"}
+        agents.run("plan", "undo", "last").expect(0)
+        assert look(sandbox).keys() & {b"f", b"out/a"}
 
 
 def in_time(action: Callable[[], object], expected: type[Exception] | None = None) -> None:

@@ -1,5 +1,6 @@
 """Go back to a group: everything that happened after it is taken back, together."""
 
+import os
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_not_final
 from cleveragents.names import find_group
 from cleveragents.plan import Phase, Plan, State, Step, StepState
-from cleveragents.resource import Change
+from cleveragents.resource import Action, Change
 from cleveragents.restoring import Restoration
 from cleveragents.session import Session
 from cleveragents.snapshots import States
@@ -82,9 +83,26 @@ def restoration(
 def changes_since(ctx: Context, group: CheckpointGroup) -> tuple[Change, ...]:
     """How the sandboxes differ from a group; looks, keeps nothing."""
     then = ctx.checkpoints.states(group)
-    return ctx.checkpoints.look(
+    found = ctx.checkpoints.look(
         group.plan_id, lambda now: ctx.checkpoints.diff(group.plan_id, then, now)
     )
+    return without_kept_folders(found, ctx.manager.sandboxes(group.plan_id).paths)
+
+
+def without_kept_folders(found: tuple[Change, ...], paths: dict[str, str]) -> tuple[Change, ...]:
+    """Leave out folders that are there only because something excluded is in them."""
+    kept: list[Change] = []
+    for change in sorted(found, key=lambda change: change.path, reverse=True):
+        below = change.path + b"/"
+        is_new_folder = change.action is Action.ADDED and change.after.startswith("d:")
+        if is_new_folder and not any(
+            other.resource == change.resource and other.path.startswith(below) for other in kept
+        ):
+            where = os.path.join(os.fsencode(paths[change.resource]), change.path)
+            if os.path.isdir(where) and os.listdir(where):
+                continue
+        kept.append(change)
+    return tuple(kept[::-1])
 
 
 def require_rollback(plan: Plan) -> None:

@@ -9,7 +9,8 @@ from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import fsio
 from cleveragents.content.packs import Batch, Packs
 from cleveragents.errors import CheckpointFailed
-from cleveragents.resource import Change
+from cleveragents.resource import Action, Change
+from cleveragents.sandbox.protocol import Sandbox
 from cleveragents.sandboxes import PlanSandboxes, open_sandboxes
 from cleveragents.settings import Settings
 from cleveragents.store import Store
@@ -99,12 +100,21 @@ class CheckpointManager:
         with self.packs.looking() as batch:
             for rid, target in targets.items():
                 found = current[rid].recapture(batch, staged.resources[rid])
-                if found.state_hash != target.state_hash:
+                if not self._is_there(current[rid], found, target):
                     raise CheckpointFailed(
                         f"sandbox {current[rid].place.path} is not what its checkpoint says:"
                         f" {found.state_hash[:12]} instead of {target.state_hash[:12]}",
                         "something wrote to it meanwhile; run the command again",
                     )
+
+    def _is_there(
+        self, sandbox: Sandbox, found: SandboxCheckpoint, target: SandboxCheckpoint
+    ) -> bool:
+        """Whether a restore succeeded; folders with excluded things in them had to stay."""
+        return found.state_hash == target.state_hash or all(
+            change.action is Action.REMOVED and change.before.startswith("d:")
+            for change in sandbox.changes(found, target)
+        )
 
     def stage(self, plan_id: str, current: States, targets: States, staging: str) -> "Staged":
         """Prepare the way to the targets, verified; says what will change."""

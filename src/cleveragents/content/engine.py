@@ -369,23 +369,14 @@ class _Pass:
             with fsio.directory(entry.name, fd) as below:
                 tree = Tree(entry.key, entry.state)
                 entries = self._updated(below, path + b"/", tree, work)
-                return self._directory_entry(below, entry.name, path, entry.mode, entries)
+                return self._directory_entry(entry.name, entry.mode, entries)
         except (FileNotFoundError, NotADirectoryError):
             # Gone since it was told of; its parent's own event or stat data says so as well.
             return None if fsio.lstat_at(fd, entry.name) is None else entry
 
-    def _directory_entry(
-        self, fd: int, name: bytes, path: bytes, mode: int, entries: list[Entry]
-    ) -> Entry | None:
+    def _directory_entry(self, name: bytes, mode: int, entries: list[Entry]) -> Entry:
         tree = trees.store_directory(entries, self._batch)
-        if not entries and self._holds_excluded(fd):
-            return None
         return Entry(name, EntryKind.DIRECTORY, mode, key=tree.key, state=tree.state)
-
-    def _holds_excluded(self, fd: int) -> bool:
-        """A directory with nothing in it but what is left out is left out itself."""
-        scope = self._engine.scope
-        return bool(scope.exclude or scope.links) and bool(os.listdir(fd))
 
     def _look(self, fd: int, name: bytes, path: bytes, fresh: bool = False) -> Entry | None:
         """The entry of one name as it is now."""
@@ -411,7 +402,7 @@ class _Pass:
                 if os.fstat(below).st_dev != os.fstat(fd).st_dev:
                     raise _unreadable(path, errno.EXDEV)
                 entries = self._scan(below, path + b"/")
-                return self._directory_entry(below, name, path, mode, entries)
+                return self._directory_entry(name, mode, entries)
         except PermissionError:
             raise _unreadable(path, errno.EACCES) from None
         except (FileNotFoundError, NotADirectoryError):
