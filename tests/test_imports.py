@@ -17,7 +17,8 @@ LAYERS = {
     "nouns": "plan planspec decision checkpoint resource tool effect journal ids errors units",
     "rules": "triggers retention lifecycle impact settings",
     "seams": "store content sandbox tools actors planfile",
-    "verbs": "apply check checkpoints context correction difference ending executor gc keeping "
+    "verbs": "apply calling check checkpoints context correction difference effects ending "
+    "executor export failing gc keeping moving only revert "
     "doctor leases making names oneshot preflight prune recovery reports restoring resume rollback "
     "sandboxes session snapshots subplans undo usage use",
     "edges": "workspace config cli render demo",

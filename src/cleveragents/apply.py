@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
+from cleveragents.calling import call_context
 from cleveragents.checkpoint import CheckpointType
 from cleveragents.content import fsio
 from cleveragents.context import Context
@@ -23,7 +24,6 @@ from cleveragents.errors import (
     NotAllowed,
     ValidationFailed,
 )
-from cleveragents.executor import call_context
 from cleveragents.ids import new_id
 from cleveragents.journal import JournalEntry, Operation
 from cleveragents.leases import working_on

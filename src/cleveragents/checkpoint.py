@@ -68,6 +68,13 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class ChildMoment(msgspec.Struct, frozen=True):
+    """Where a child plan stood when a group of its parent was made."""
+
+    group_id: str | None
+    version: int
+
+
 class CheckpointGroup(msgspec.Struct, frozen=True, kw_only=True):
     """The checkpoints taken together at one decision point, and the plan's view at that moment."""
 
@@ -84,6 +91,8 @@ class CheckpointGroup(msgspec.Struct, frozen=True, kw_only=True):
     view_mark: int
     members: dict[str, str]
     """Resource id -> the checkpoint that holds its state, its own or an earlier group's."""
+    children: dict[str, "ChildMoment"] = {}
+    """Child plan -> where it stood."""
     pinned: bool = False
     actor_state: Any = None
     created_at: str

@@ -1,31 +1,28 @@
 """Run a plan's steps in its sandboxes, with a checkpoint group at every decision."""
 
-import os
 import time
 from collections.abc import Callable
 
 import msgspec
 
+from cleveragents.calling import bounds_of, call_context, ended
 from cleveragents.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.context import Context
 from cleveragents.decision import Decision, DecisionKind
 from cleveragents.errors import AgentsError, CheckpointFailed, SandboxError
+from cleveragents.failing import take_back_failure
 from cleveragents.ids import new_id
 from cleveragents.journal import EntryState, JournalEntry, Operation
 from cleveragents.making import make_sandboxes
 from cleveragents.plan import Failure, OnFailure, Phase, State, Step, StepState
 from cleveragents.planspec import DecisionSpec, StepSpec
 from cleveragents.preflight import confinement_warnings
-from cleveragents.resource import Change
-from cleveragents.restoring import Restoration
-from cleveragents.rollback import changes_since, restoration_to
+from cleveragents.rollback import changes_since
 from cleveragents.session import Session
 from cleveragents.snapshots import States
 from cleveragents.tool import CallState, ToolCall, ToolResult, ToolSpec, Write
 from cleveragents.tools import resolve_tool
-from cleveragents.tools.confine import Bounds, cache_dir, in_force
 from cleveragents.tools.runner import CallContext, end_leftovers, remove_temporary, run_tool
-from cleveragents.tools.standin import StandIn
 
 IDEMPOTENT_RETRIES = 3
 BACK_OFF = (0.1, 0.5, 2.0)
@@ -247,6 +244,7 @@ class PlanExecutor:
             inputs=spec.inputs,
             state=CallState.RUNNING,
             started_at=self._ctx.now(),
+            decision_id=step.decision_id,
         )
         with self._ctx.store.transaction(self._session.lease):
             self._ctx.store.calls.put(call)
@@ -352,85 +350,3 @@ class PlanExecutor:
         if policy is not OnFailure.ROLLBACK_PLAN:
             return safe
         return self._ctx.store.checkpoints.groups(self._session.plan.plan_id)[0].group_id
-
-
-def take_back_failure(ctx: Context, session: Session) -> tuple[Change, ...]:
-    """Go back to where the failed step, or the plan, began; what failed stays known."""
-    failure = session.plan.error
-    assert failure is not None
-    assert failure.undo_to is not None
-    store, plan = ctx.store, session.plan
-    target = store.checkpoints.group(failure.undo_to)
-    done = msgspec.structs.replace(failure, undo_to=None)
-    todo = restoration_to(store, plan, target, state=State.ERRORED, error=done)
-    todo = _still_failed(todo, store.plans.steps(plan.plan_id), done)
-    return ctx.checkpoints.rollback_to_checkpoint(session, todo)
-
-
-def _still_failed(todo: Restoration, now: list[Step], failure: Failure) -> Restoration:
-    """Going back takes back what the step did, not that it failed."""
-    kept = {step.step_id: step for step in now} | {step.step_id: step for step in todo.steps}
-    failed = next((s for s in now if s.step_id == failure.step), None)
-    if failed is None:
-        return todo
-    shown = msgspec.structs.replace(
-        kept[failed.step_id], state=StepState.ERRORED, error=failed.error, attempts=failed.attempts
-    )
-    others = tuple(step for step in todo.steps if step.step_id != failed.step_id)
-    return msgspec.structs.replace(todo, steps=(*others, shown))
-
-
-def ended(call: ToolCall, result: ToolResult, now: str) -> ToolCall:
-    return msgspec.structs.replace(
-        call,
-        state=result.state,
-        exit_code=result.exit_code,
-        output=result.output,
-        output_bytes=result.output_bytes,
-        error=result.error,
-        ended_at=now,
-    )
-
-
-def call_context(ctx: Context, session: Session, step_id: str, on: str | None) -> CallContext:
-    """Where a tool starts and what it is told."""
-    sandboxes = ctx.manager.sandboxes(session.plan.plan_id)
-    name = on or next(iter(sandboxes.paths))
-    place = sandboxes.named(name).place
-    is_database = place.resource.kind == "sqlite"
-    return CallContext(
-        plan_id=session.plan.plan_id,
-        step_id=step_id,
-        plan_dir=session.plan.plan_dir,
-        cwd=os.path.dirname(place.path) if is_database else place.path,
-        database=place.path if is_database else None,
-        sandboxes=sandboxes.paths,
-        links=place.links,
-        temp_parent=f"{ctx.settings.sandboxes}/{session.plan.plan_id}",
-        output_limit=ctx.settings.output_limit,
-        environ=dict(os.environ),
-        bounds=bounds_of(ctx, session),
-        meanwhile=lambda: ctx.manager.drain(session.plan.plan_id),
-    )
-
-
-def bounds_of(ctx: Context, session: Session) -> Bounds:
-    """What the plan's tools may touch."""
-    settings = ctx.settings
-    places = [one.place for one in ctx.manager.sandboxes(session.plan.plan_id).opened.values()]
-    return Bounds(
-        confine=in_force(settings.confine, session.spec.policy.confine),
-        hidden=(settings.home, settings.sandboxes),
-        writable=settings.writable,
-        cache=cache_dir(os.environ),
-        stand_ins=tuple(
-            StandIn(
-                name=place.resource.name,
-                own=place.resource.path,
-                root=place.root,
-                path=place.path,
-                links=place.links,
-            )
-            for place in places
-        ),
-    )

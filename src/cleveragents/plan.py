@@ -52,6 +52,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 1
     rollback_enabled: bool = True
     parent_plan_id: str | None = None
+    parent_step_id: str | None = None
+    """The step of the parent plan that this plan is the work of."""
     plan_dir: str
     source_path: str
     source_text: str

@@ -37,11 +37,11 @@ def commit_restoration(
     )
     with store.transaction(session.lease):
         came_from = todo.came_from or session.plan.head_group_id
-        store.plans.remove_steps(session.plan.plan_id, todo.removed_steps)
         fields = msgspec.convert({**msgspec.to_builtins(session.plan), **todo.plan}, Plan)
         session.write(
             steps=todo.steps,
             decisions=todo.decisions,
+            removed_steps=todo.removed_steps,
             head_group_id=group.group_id,
             last_checkpoint_id=rows[0].checkpoint_id,
             **{name: getattr(fields, name) for name in todo.plan},

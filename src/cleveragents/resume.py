@@ -6,7 +6,8 @@ import msgspec
 
 from cleveragents.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.context import Context
-from cleveragents.executor import PlanExecutor, take_back_failure
+from cleveragents.executor import PlanExecutor
+from cleveragents.failing import take_back_failure
 from cleveragents.journal import Operation
 from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_not_final

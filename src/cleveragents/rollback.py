@@ -32,6 +32,8 @@ def rewound_steps(now: list[Step], then: dict[str, Step]) -> tuple[list[Step], l
         back = msgspec.structs.replace(old, state=state, attempts=step.attempts, error=None)
         if back != step:
             changed.append(back)
+    known = {step.step_id for step in now}
+    changed += [step for step_id, step in then.items() if step_id not in known]
     return changed, [step.step_id for step in now if step.step_id not in then]
 
 

@@ -72,13 +72,18 @@ class Session:
         *,
         steps: tuple[Step, ...] = (),
         decisions: tuple[Decision, ...] = (),
+        removed_steps: tuple[str, ...] = (),
         view_changed: bool = False,
         **fields: Any,
     ) -> None:
         """Put the plan's next version down; call it inside `store.transaction(lease)`."""
         plan = msgspec.structs.replace(self.plan, updated_at=self.now(), **fields)
         self.plan = self.store.plans.commit(
-            plan, steps=steps, decisions=decisions, view_changed=view_changed
+            plan,
+            steps=steps,
+            decisions=decisions,
+            removed_steps=removed_steps,
+            view_changed=view_changed,
         )
 
     def commit(
@@ -86,9 +91,16 @@ class Session:
         *,
         steps: tuple[Step, ...] = (),
         decisions: tuple[Decision, ...] = (),
+        removed_steps: tuple[str, ...] = (),
         view_changed: bool = False,
         **fields: Any,
     ) -> None:
         """The same as a transaction of its own."""
         with self.transaction():
-            self.write(steps=steps, decisions=decisions, view_changed=view_changed, **fields)
+            self.write(
+                steps=steps,
+                decisions=decisions,
+                removed_steps=removed_steps,
+                view_changed=view_changed,
+                **fields,
+            )

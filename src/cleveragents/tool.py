@@ -66,6 +66,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     started_at: str
     ended_at: str | None = None
+    decision_id: str | None = None
+    """The decision in force for the step when it was called."""
 
 
 class Write(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,8 @@ from cleveragents.store.tables import Table
 PLANS = Table("plans", Plan, ("plan_id",))
 STEPS = Table("steps", Step, ("plan_id", "step_id"))
 DECISIONS = Table("decisions", Decision, ("decision_id",))
+GONE = "null"
+"""In the history: from this version on the step is no longer part of the plan."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +53,7 @@ class PlanRepository:
         *,
         steps: Iterable[Step] = (),
         decisions: Iterable[Decision] = (),
+        removed_steps: Iterable[str] = (),
         view_changed: bool = False,
     ) -> Plan:
         """Write the plan and what changed with it as its next version."""
@@ -65,7 +68,18 @@ class PlanRepository:
             )
         self._db.execute(PLANS.upsert, PLANS.row(plan))
         self._remember(plan, steps, decisions)
+        self._remove_steps(plan, removed_steps)
         return plan
+
+    def _remove_steps(self, plan: Plan, step_ids: Iterable[str]) -> None:
+        for step_id in step_ids:
+            key = (plan.plan_id, step_id)
+            self._db.execute("DELETE FROM steps WHERE plan_id = ? AND step_id = ?", key)
+            self._db.execute(
+                "INSERT INTO history (plan_id, kind, entity_id, version, body)"
+                " VALUES (?, 'step', ?, ?, ?)",
+                (*key, plan.version, GONE),
+            )
 
     def _remember(self, plan: Plan, steps: Iterable[Step], decisions: Iterable[Decision]) -> None:
         standing = Standing(
@@ -99,7 +113,7 @@ class PlanRepository:
             " WHERE plan_id = ? AND version <= ? GROUP BY kind, entity_id",
             (plan_id, version),
         ).fetchall()
-        bodies = {(kind, entity): body for kind, entity, body, _ in rows}
+        bodies = {(kind, entity): body for kind, entity, body, _ in rows if body != GONE}
         return View(
             msgspec.json.decode(bodies["plan", ""], type=Standing),
             {
@@ -153,12 +167,6 @@ class PlanRepository:
 
     def steps(self, plan_id: str) -> list[Step]:
         return STEPS.select(self._db, 'WHERE plan_id = ? ORDER BY "index"', (plan_id,))
-
-    def remove_steps(self, plan_id: str, step_ids: Iterable[str]) -> None:
-        self._db.executemany(
-            "DELETE FROM steps WHERE plan_id = ? AND step_id = ?",
-            [(plan_id, step_id) for step_id in step_ids],
-        )
 
     def decisions(self, plan_id: str) -> list[Decision]:
         return DECISIONS.select(self._db, "WHERE plan_id = ? ORDER BY decision_id", (plan_id,))

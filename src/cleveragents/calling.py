@@ -1,0 +1,68 @@
+"""What a tool is given when a plan calls it, and the row its call leaves."""
+
+import os
+
+import msgspec
+
+from cleveragents.context import Context
+from cleveragents.session import Session
+from cleveragents.tool import ToolCall, ToolResult
+from cleveragents.tools.confine import Bounds, cache_dir, in_force
+from cleveragents.tools.runner import CallContext
+from cleveragents.tools.standin import StandIn
+
+
+def ended(call: ToolCall, result: ToolResult, now: str) -> ToolCall:
+    return msgspec.structs.replace(
+        call,
+        state=result.state,
+        exit_code=result.exit_code,
+        output=result.output,
+        output_bytes=result.output_bytes,
+        error=result.error,
+        ended_at=now,
+    )
+
+
+def call_context(ctx: Context, session: Session, step_id: str, on: str | None) -> CallContext:
+    """Where a tool starts and what it is told."""
+    sandboxes = ctx.manager.sandboxes(session.plan.plan_id)
+    name = on or next(iter(sandboxes.paths))
+    place = sandboxes.named(name).place
+    is_database = place.resource.kind == "sqlite"
+    return CallContext(
+        plan_id=session.plan.plan_id,
+        step_id=step_id,
+        plan_dir=session.plan.plan_dir,
+        cwd=os.path.dirname(place.path) if is_database else place.path,
+        database=place.path if is_database else None,
+        sandboxes=sandboxes.paths,
+        links=place.links,
+        temp_parent=f"{ctx.settings.sandboxes}/{session.plan.plan_id}",
+        output_limit=ctx.settings.output_limit,
+        environ=dict(os.environ),
+        bounds=bounds_of(ctx, session),
+        meanwhile=lambda: ctx.manager.drain(session.plan.plan_id),
+    )
+
+
+def bounds_of(ctx: Context, session: Session) -> Bounds:
+    """What the plan's tools may touch."""
+    settings = ctx.settings
+    places = [one.place for one in ctx.manager.sandboxes(session.plan.plan_id).opened.values()]
+    return Bounds(
+        confine=in_force(settings.confine, session.spec.policy.confine),
+        hidden=(settings.home, settings.sandboxes),
+        writable=settings.writable,
+        cache=cache_dir(os.environ),
+        stand_ins=tuple(
+            StandIn(
+                name=place.resource.name,
+                own=place.resource.path,
+                root=place.root,
+                path=place.path,
+                links=place.links,
+            )
+            for place in places
+        ),
+    )
