@@ -35,14 +35,14 @@ class Collected(CheckpointFailed):
     """Content that was found in the store was collected before it could be used again."""
 
 
-class _About(NamedTuple):
+class About(NamedTuple):
     """Why a group is made."""
 
     trigger: CheckpointType
-    decision_id: str | None
-    step: Step | None
-    label: str | None
     reason: str
+    decision_id: str | None = None
+    step: Step | None = None
+    label: str | None = None
 
 
 class CheckpointService:
@@ -158,7 +158,7 @@ class CheckpointService:
                             last_checkpoint_id=next(iter(ids.values())),
                             **fields,
                         )
-                        about = _About(trigger, decision_id, step, label, reason or str(trigger))
+                        about = About(trigger, reason or str(trigger), decision_id, step, label)
                         group = self._add(session, group_id, head, rows, ids, about)
                         self._prune(session, head)
             for learned in batch.after_commit:
@@ -249,7 +249,7 @@ class CheckpointService:
         head: CheckpointGroup | None,
         rows: States,
         ids: dict[str, str],
-        about: "_About",
+        about: About,
     ) -> CheckpointGroup:
         plan, now, step = session.plan, self._now(), about.step
         records = self._manager.sandboxes(plan.plan_id).records
@@ -347,6 +347,70 @@ class CheckpointService:
             raise
         self._switch(session, staged[0], restoration, group, targets, intent_id)
         return staged[0].changes
+
+    def restore_made(
+        self,
+        session: Session,
+        about: About,
+        make: Callable[[States, Batch], States],
+        todo: Restoration,
+        also: Callable[[CheckpointGroup], None] = lambda _now: None,
+    ) -> tuple[Change, ...]:
+        """Bring the sandboxes to a state that nobody had yet, made from the one they have.
+
+        `make` gets the states now and may raise, with nothing changed; what it returns becomes
+        the group `todo.group_id`. `also(now)` runs in the commit of that group and of the intent,
+        with the group that keeps what was there; the way from then on is that of a rollback.
+        """
+        plan_id, intent_id = session.plan.plan_id, new_id()
+        kept = self._kept_now(session, about)
+        now = self.states(kept)
+        staging = self._manager.staging(plan_id, intent_id)
+        todo = msgspec.structs.replace(todo, made=True, came_from=kept.group_id)
+        intent = Intent(
+            intent_id=intent_id,
+            plan_id=plan_id,
+            kind="restore",
+            state="staged",
+            body=msgspec.to_builtins(todo),
+            created_at=self._now(),
+        )
+        try:
+            with self._manager.packs.batch() as batch:
+                targets = make(now, batch)
+                batch.seal()
+                staged = self._manager.stage(plan_id, now, targets, staging)
+                changed = {
+                    rid: state
+                    for rid, state in targets.items()
+                    if now[rid].state_hash != state.state_hash
+                }
+                rows = changed or self._unchanged_row(session, now, about.step)
+                with session.transaction():
+                    self._keep_content(batch)
+                    ids = {rid: new_id() for rid in rows}
+                    group = self._add(session, todo.group_id, kept, rows, ids, about)
+                    also(kept)
+                    self._store.intents.replace(intent)
+        except BaseException:
+            fsio.remove_tree(staging)
+            raise
+        self._switch(session, staged, todo, group, targets, intent_id)
+        return staged.changes
+
+    def _kept_now(self, session: Session, about: About) -> CheckpointGroup:
+        """The group that holds what the sandboxes have now; made if there is none."""
+        head = self.head(session)
+        if head is not None:
+            states = self.states(head)
+            same = self.look(
+                session.plan.plan_id,
+                lambda now: all(now[r].state_hash == s.state_hash for r, s in states.items()),
+            )
+            if same and head.view_mark == session.plan.view_mark:
+                return head
+        reason = f"before: {about.reason}"
+        return self.create_checkpoint(CheckpointType.PRE_ROLLBACK, session, reason=reason)
 
     def finish_rollback(self, session: Session, intent: Intent) -> None:
         """Go the rest of the way after a crash: look at what is there, stage and switch again."""

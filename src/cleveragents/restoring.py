@@ -24,6 +24,8 @@ class Restoration(msgspec.Struct, frozen=True, kw_only=True):
     entry: JournalEntry | None = None
     """The journal entry to close; its `after` is filled in by the final commit."""
     cancelled_children: tuple[str, ...] = ()
+    made: bool = False
+    """The group was made for this restore: it is a group of the plan as it is afterwards."""
     came_from: str | None = None
     """The group of what was there before; None: the plan's newest when the commit comes."""
 
@@ -42,10 +44,14 @@ def commit_restoration(
             steps=todo.steps,
             decisions=todo.decisions,
             removed_steps=todo.removed_steps,
+            view_changed=todo.made,
             head_group_id=group.group_id,
             last_checkpoint_id=rows[0].checkpoint_id,
             **{name: getattr(fields, name) for name in todo.plan},
         )
+        if todo.made:
+            plan = session.plan
+            store.checkpoints.stand_for(group.group_id, plan.version, plan.view_mark)
         if todo.entry is not None:
             # Undo must find what was there just before, edits by hand included.
             before = Moment(came_from, todo.entry.before.version)

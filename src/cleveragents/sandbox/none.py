@@ -6,7 +6,7 @@ from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content.packs import Batch
 from cleveragents.errors import SandboxError
 from cleveragents.resource import Change
-from cleveragents.sandbox.protocol import Applied, ApplyOptions, Making, Place, Proposal
+from cleveragents.sandbox.protocol import Applied, ApplyOptions, Making, Merged, Place, Proposal
 
 
 class NoSandbox:
@@ -45,6 +45,25 @@ class NoSandbox:
 
     def ignored(self, changes: tuple[Change, ...], state: SandboxCheckpoint) -> frozenset[bytes]:
         return frozenset()
+
+    def grafted(
+        self,
+        now: SandboxCheckpoint,
+        then: SandboxCheckpoint,
+        paths: frozenset[bytes],
+        batch: Batch,
+    ) -> SandboxCheckpoint:
+        return now
+
+    def merged(
+        self,
+        base: SandboxCheckpoint,
+        ours: SandboxCheckpoint,
+        theirs: SandboxCheckpoint,
+        batch: Batch,
+        scratch: str,
+    ) -> Merged:
+        return Merged(state=theirs)
 
     def stage(
         self, current: SandboxCheckpoint, target: SandboxCheckpoint, staging: str

@@ -52,6 +52,15 @@ class Conflict(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class Merged(msgspec.Struct, frozen=True, kw_only=True):
+    """A child plan's work on one resource brought into the parent's state."""
+
+    state: SandboxCheckpoint
+    files: tuple[str, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+    ignored_count: int = 0
+
+
 class ApplyOptions(msgspec.Struct, frozen=True, kw_only=True):
     mode: str | None
     """commit | changes | branch, or None: whatever fits the target."""
@@ -131,6 +140,31 @@ class Sandbox(Protocol):
 
     def ignored(self, changes: tuple[Change, ...], state: SandboxCheckpoint) -> frozenset[bytes]:
         """Those of the changed paths that `diff` and `apply` leave out."""
+        ...
+
+    def grafted(
+        self,
+        now: SandboxCheckpoint,
+        then: SandboxCheckpoint,
+        paths: frozenset[bytes],
+        batch: Batch,
+    ) -> SandboxCheckpoint:
+        """The state now with those paths as they were then; a database goes back whole."""
+        ...
+
+    def merged(
+        self,
+        base: SandboxCheckpoint,
+        ours: SandboxCheckpoint,
+        theirs: SandboxCheckpoint,
+        batch: Batch,
+        scratch: str,
+    ) -> "Merged":
+        """`theirs`, the state now, with what a child plan made of `base`: `ours`.
+
+        All three are states in the terms of this sandbox. Where both changed the same thing there
+        is a conflict, and then the state is of no use.
+        """
         ...
 
     def stage(

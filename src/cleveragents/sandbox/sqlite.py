@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
+import msgspec
 from blake3 import blake3
 
 from cleveragents.checkpoint import SandboxCheckpoint
@@ -27,6 +28,7 @@ from cleveragents.sandbox.protocol import (
     ApplyOptions,
     Conflict,
     Making,
+    Merged,
     Place,
     Proposal,
 )
@@ -110,6 +112,43 @@ class SqliteSnapshot:
 
     def ignored(self, changes: tuple[Change, ...], state: SandboxCheckpoint) -> frozenset[bytes]:
         return frozenset()
+
+    def grafted(
+        self,
+        now: SandboxCheckpoint,
+        then: SandboxCheckpoint,
+        paths: frozenset[bytes],
+        batch: Batch,
+    ) -> SandboxCheckpoint:
+        return then if paths else now
+
+    def merged(
+        self,
+        base: SandboxCheckpoint,
+        ours: SandboxCheckpoint,
+        theirs: SandboxCheckpoint,
+        batch: Batch,
+        scratch: str,
+    ) -> Merged:
+        """All of it or a conflict: rows of two copies are not merged."""
+        name, shown = self.place.resource.name, os.fsdecode(self._name)
+        start, wanted, now = (s.metadata["logical"] for s in (base, ours, theirs))
+        if wanted in (start, now):
+            return Merged(state=theirs)
+        rid = theirs.resource_id
+        conflict = Conflict(
+            resource=name,
+            path=shown,
+            base=start,
+            ours=wanted,
+            theirs=now,
+            reason="the database was changed since the child plan's copy was made of it",
+        )
+        return Merged(
+            state=msgspec.structs.replace(ours, resource_id=rid, added_bytes=0),
+            files=(shown,),
+            conflicts=() if now == start else (conflict,),
+        )
 
     def stage(
         self, current: SandboxCheckpoint, target: SandboxCheckpoint, staging: str
