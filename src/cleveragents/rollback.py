@@ -72,6 +72,8 @@ def restoration(
         "actor_state": group.actor_state,
         **fields,
     }
+    if view.source.spec != plan.spec:
+        values |= msgspec.to_builtins(view.source)
     return Restoration(
         group_id=group.group_id,
         plan=msgspec.to_builtins(values),

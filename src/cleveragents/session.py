@@ -25,8 +25,15 @@ class Session:
         self.store = store
         self.plan = plan
         self.lease = lease
-        self.spec = spec_of(plan)
         self.now = now
+        self._read: tuple[dict[str, Any], PlanSpec] | None = None
+
+    @property
+    def spec(self) -> PlanSpec:
+        """The plan file in force; a correction may bring another."""
+        if self._read is None or self._read[0] is not self.plan.spec:
+            self._read = self.plan.spec, spec_of(self.plan)
+        return self._read[1]
 
     def moment(self) -> Moment:
         """Where the plan stands now, to come back to."""
@@ -84,6 +91,7 @@ class Session:
             decisions=decisions,
             removed_steps=removed_steps,
             view_changed=view_changed,
+            new_source="spec" in fields,
         )
 
     def commit(

@@ -30,10 +30,19 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     error: Failure | None = None
 
 
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan file that was in force, and how it was understood."""
+
+    spec: dict[str, Any]
+    source_path: str
+    source_text: str
+
+
 class View(msgspec.Struct, frozen=True):
     """A plan as it stood at one version."""
 
     standing: Standing
+    source: Source
     steps: dict[str, Step]
     decisions: dict[str, Decision]
 
@@ -44,7 +53,7 @@ class PlanRepository:
 
     def add(self, plan: Plan, steps: Iterable[Step]) -> Plan:
         self._db.execute(PLANS.insert, PLANS.row(plan))
-        self._remember(plan, steps, ())
+        self._remember(plan, steps, (), new_source=True)
         return plan
 
     def commit(
@@ -55,6 +64,7 @@ class PlanRepository:
         decisions: Iterable[Decision] = (),
         removed_steps: Iterable[str] = (),
         view_changed: bool = False,
+        new_source: bool = False,
     ) -> Plan:
         """Write the plan and what changed with it as its next version."""
         version = plan.version + 1
@@ -67,7 +77,7 @@ class PlanRepository:
                 f"agents plan status {plan.plan_id}",
             )
         self._db.execute(PLANS.upsert, PLANS.row(plan))
-        self._remember(plan, steps, decisions)
+        self._remember(plan, steps, decisions, new_source)
         self._remove_steps(plan, removed_steps)
         return plan
 
@@ -81,7 +91,13 @@ class PlanRepository:
                 (*key, plan.version, GONE),
             )
 
-    def _remember(self, plan: Plan, steps: Iterable[Step], decisions: Iterable[Decision]) -> None:
+    def _remember(
+        self,
+        plan: Plan,
+        steps: Iterable[Step],
+        decisions: Iterable[Decision],
+        new_source: bool,
+    ) -> None:
         standing = Standing(
             phase=plan.phase,
             state=plan.state,
@@ -92,6 +108,11 @@ class PlanRepository:
             error=plan.error,
         )
         events: list[tuple[str, str, msgspec.Struct]] = [("plan", "", standing)]
+        if new_source:
+            source = Source(
+                spec=plan.spec, source_path=plan.source_path, source_text=plan.source_text
+            )
+            events.append(("source", "", source))
         for step in steps:
             self._db.execute(STEPS.upsert, STEPS.row(step))
             events.append(("step", step.step_id, step))
@@ -116,6 +137,7 @@ class PlanRepository:
         bodies = {(kind, entity): body for kind, entity, body, _ in rows if body != GONE}
         return View(
             msgspec.json.decode(bodies["plan", ""], type=Standing),
+            msgspec.json.decode(bodies["source", ""], type=Source),
             {
                 entity: msgspec.json.decode(body, type=Step)
                 for (kind, entity), body in bodies.items()

@@ -176,9 +176,9 @@ CREATE TABLE writes (
 );
 CREATE INDEX writes_by_plan ON writes (plan_id, step_id);
 
-CREATE TABLE history (
+CREATE TABLE "history" (
     plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
-    kind TEXT NOT NULL CHECK (kind IN ('plan', 'step', 'decision')),
+    kind TEXT NOT NULL CHECK (kind IN ('plan', 'step', 'decision', 'source')),
     entity_id TEXT NOT NULL,
     version INTEGER NOT NULL,
     body TEXT NOT NULL,

@@ -46,6 +46,21 @@ CREATE TABLE effects (
     ended_at TEXT
 )
 """
+HISTORY = """
+CREATE TABLE history_new (
+    plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
+    kind TEXT NOT NULL CHECK (kind IN ('plan', 'step', 'decision', 'source')),
+    entity_id TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    body TEXT NOT NULL,
+    PRIMARY KEY (plan_id, kind, entity_id, version)
+) WITHOUT ROWID
+"""
+SOURCES = """
+INSERT OR IGNORE INTO history_new SELECT plan_id, 'source', '', 0,
+    json_object('spec', json(spec), 'source_path', source_path, 'source_text', source_text)
+    FROM plans
+"""
 
 
 def upgrade() -> None:
@@ -55,6 +70,11 @@ def upgrade() -> None:
     run("ALTER TABLE checkpoint_groups ADD COLUMN children TEXT NOT NULL DEFAULT '{}'")
     run("ALTER TABLE tool_calls ADD COLUMN decision_id TEXT")
     run("ALTER TABLE resources ADD COLUMN source TEXT NOT NULL DEFAULT ''")
+    run(HISTORY)
+    run("INSERT INTO history_new SELECT * FROM history")
+    run(SOURCES)
+    run("DROP TABLE history")
+    run("ALTER TABLE history_new RENAME TO history")
     run(CORRECTIONS)
     run("CREATE INDEX corrections_by_plan ON correction_attempts (plan_id, correction_id)")
     run(EFFECTS)
