@@ -15,12 +15,12 @@ PACKAGE = Path(__file__).parents[1] / "src" / "cleveragents"
 
 LAYERS = {
     "nouns": "plan planspec decision checkpoint resource tool effect journal ids errors units",
-    "rules": "triggers retention lifecycle impact settings",
+    "rules": "triggers retention lifecycle impact revision settings",
     "seams": "store content sandbox tools actors planfile",
     "verbs": "apply calling check checkpoints context correction difference effects ending "
     "executor export failing gc keeping moving only revert "
     "doctor leases making names oneshot preflight prune recovery reports restoring resume rollback "
-    "sandboxes session snapshots subplans undo usage use",
+    "sandboxes session settling snapshots subplans undo usage use",
     "edges": "workspace config cli render demo",
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names.split()}

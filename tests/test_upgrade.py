@@ -58,6 +58,7 @@ def age(path: Path) -> None:
             ("plans", "parent_step_id"),
             ("checkpoint_groups", "children"),
             ("tool_calls", "decision_id"),
+            ("tool_calls", "group_id"),
             ("resources", "source"),
         ):
             db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")

@@ -112,6 +112,10 @@ class Declined(NotAllowed):
     pass
 
 
+class CorrectionRefused(NotAllowed):
+    pass
+
+
 class ExecutionFailed(AgentsError):
     exit_code = 5
 

@@ -81,10 +81,13 @@ class PlanExecutor:
             self._ctx.checkpoints.keep_origins(session)
         self._ctx.checkpoints.auto_create_if_configured(CheckpointType.PRE_EXECUTE, session)
 
-    def execute(self, operation: Operation) -> None:
-        """Run every step that is not done. A failure leaves the plan errored and resumable."""
+    def execute(self, operation: Operation, entry: JournalEntry | None = None) -> None:
+        """Run every step that is not done. A failure leaves the plan errored and resumable.
+
+        `entry`: an operation that began before and ends with this.
+        """
         session = self._session
-        entry = session.opened(operation)
+        entry = entry or session.opened(operation)
         with self._ctx.store.transaction(session.lease):
             self._ctx.store.journal.put(entry)
             session.write(phase=Phase.EXECUTE, state=State.PROCESSING, error=None)
@@ -109,8 +112,10 @@ class PlanExecutor:
         self._close(entry)
 
     def _close(self, entry: JournalEntry) -> None:
-        with self._ctx.store.transaction(self._session.lease):
-            self._ctx.store.journal.put(self._session.closed(entry))
+        plan, store = self._session.plan, self._ctx.store
+        with store.transaction(self._session.lease):
+            store.journal.put(self._session.closed(entry))
+            store.corrections.end(plan, self._ctx.now())
 
     def _stop(self, kind: str, message: str, entry: JournalEntry, hint: str = "") -> None:
         session = self._session
@@ -245,6 +250,7 @@ class PlanExecutor:
             state=CallState.RUNNING,
             started_at=self._ctx.now(),
             decision_id=step.decision_id,
+            group_id=self._session.plan.head_group_id,
         )
         with self._ctx.store.transaction(self._session.lease):
             self._ctx.store.calls.put(call)

@@ -7,10 +7,10 @@ from cleveragents.journal import Operation
 from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_not_final
 from cleveragents.plan import Plan
-from cleveragents.resume import adopt_edits
 from cleveragents.retention import Verdict
 from cleveragents.rollback import changes_since, require_rollback
 from cleveragents.session import Session
+from cleveragents.settling import adopt_edits
 from cleveragents.store import Lease
 
 

@@ -26,6 +26,8 @@ class Restoration(msgspec.Struct, frozen=True, kw_only=True):
     cancelled_children: tuple[str, ...] = ()
     made: bool = False
     """The group was made for this restore: it is a group of the plan as it is afterwards."""
+    correction_id: str | None = None
+    """The correction that this restores for."""
     came_from: str | None = None
     """The group of what was there before; None: the plan's newest when the commit comes."""
 
@@ -52,6 +54,8 @@ def commit_restoration(
         if todo.made:
             plan = session.plan
             store.checkpoints.stand_for(group.group_id, plan.version, plan.view_mark)
+        if todo.correction_id is not None:
+            store.corrections.restored(todo.correction_id)
         if todo.entry is not None:
             # Undo must find what was there just before, edits by hand included.
             before = Moment(came_from, todo.entry.before.version)

@@ -1,37 +1,12 @@
 """Start a plan, or go on with it: whatever a dead process or a person left is settled first."""
 
-from enum import StrEnum
-
-import msgspec
-
-from cleveragents.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.context import Context
 from cleveragents.executor import PlanExecutor
-from cleveragents.failing import take_back_failure
 from cleveragents.journal import Operation
 from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_not_final
-from cleveragents.plan import Phase, Plan, State, StepState
-from cleveragents.resource import Change
-from cleveragents.rollback import changes_since, restoration_to
-from cleveragents.session import Session
-from cleveragents.tools.runner import end_leftovers
-
-
-class Settled(StrEnum):
-    NOTHING = "nothing"
-    RESIDUE = "residue"
-    ADOPTED = "adopted"
-    DISCARDED = "discarded"
-
-
-class Resumption(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a plan goes on from, and what was done with differences found there."""
-
-    resumed_from: str | None
-    settled: Settled
-    changes: tuple[Change, ...]
-    next_step: str | None
+from cleveragents.plan import Phase, Plan, State
+from cleveragents.settling import Resumption, Settled, difference, next_step, settle
 
 
 def execute_plan(
@@ -49,7 +24,7 @@ def execute_plan(
             return Resumption(
                 resumed_from=None, settled=Settled.NOTHING, changes=(), next_step=None
             )
-        resumption = _settle(ctx, session, discard_edits)
+        resumption = settle(ctx, session, discard_edits)
         finished = (session.plan.phase, session.plan.state) == (Phase.EXECUTE, State.COMPLETE)
         if resumption.next_step is None and finished:
             return resumption
@@ -62,77 +37,10 @@ def execute_plan(
 def preview_resume(ctx: Context, plan: Plan, discard_edits: bool = False) -> Resumption:
     """What `resume` would do; changes nothing."""
     require_not_final(plan, "resumed")
-    settled, changes = _difference(ctx, plan, discard_edits)
+    settled, changes = difference(ctx, plan, discard_edits)
     return Resumption(
         resumed_from=plan.last_checkpoint_id,
         settled=settled,
         changes=changes,
-        next_step=_next_step(ctx, plan),
+        next_step=next_step(ctx, plan),
     )
-
-
-def _next_step(ctx: Context, plan: Plan) -> str | None:
-    waiting = [step.step_id for step in ctx.store.plans.steps(plan.plan_id) if not step.done]
-    return waiting[0] if waiting else None
-
-
-def _difference(
-    ctx: Context, plan: Plan, discard_edits: bool
-) -> tuple[Settled, tuple[Change, ...]]:
-    """Residue if a step was running when its process died; any other difference is an edit."""
-    if plan.head_group_id is None:
-        return Settled.NOTHING, ()
-    changes = changes_since(ctx, ctx.store.checkpoints.group(plan.head_group_id))
-    if not changes:
-        return Settled.NOTHING, ()
-    steps = ctx.store.plans.steps(plan.plan_id)
-    if any(step.state is StepState.PROCESSING for step in steps):
-        return Settled.RESIDUE, changes
-    return (Settled.DISCARDED if discard_edits else Settled.ADOPTED), changes
-
-
-def _settle(ctx: Context, session: Session, discard_edits: bool) -> Resumption:
-    end_leftovers(session.plan.plan_id)
-    if session.plan.error is not None and session.plan.error.undo_to is not None:
-        # Its process died between keeping the failed state and going back from it.
-        take_back_failure(ctx, session)
-    plan = session.plan
-    settled, changes = _difference(ctx, plan, discard_edits)
-    if settled is Settled.ADOPTED:
-        adopt_edits(ctx, session)
-    elif settled in (Settled.RESIDUE, Settled.DISCARDED):
-        assert plan.head_group_id is not None
-        head = ctx.store.checkpoints.group(plan.head_group_id)
-        # Steps after the newest group count as not done.
-        ctx.checkpoints.rollback_to_checkpoint(
-            session,
-            restoration_to(
-                ctx.store, plan, head, phase=plan.phase, state=plan.state, error=plan.error
-            ),
-        )
-    running = tuple(
-        msgspec.structs.replace(step, state=StepState.QUEUED)
-        for step in ctx.store.plans.steps(plan.plan_id)
-        if step.state is StepState.PROCESSING
-    )
-    if running:
-        session.commit(steps=running)
-    return Resumption(
-        resumed_from=session.plan.last_checkpoint_id,
-        settled=settled,
-        changes=changes,
-        next_step=_next_step(ctx, session.plan),
-    )
-
-
-def adopt_edits(
-    ctx: Context, session: Session, kind: CheckpointType = CheckpointType.EXTERNAL_EDIT
-) -> CheckpointGroup:
-    """What a person changed in the sandbox becomes part of the plan, and can be undone as one."""
-    entry = session.opened(Operation.EXTERNAL_EDIT)
-    with session.transaction():
-        ctx.store.journal.put(entry)
-    group = ctx.checkpoints.create_checkpoint(kind, session, force=True, reason="edited by hand")
-    with session.transaction():
-        ctx.store.journal.put(session.closed(entry))
-    return group

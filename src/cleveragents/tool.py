@@ -68,6 +68,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: str | None = None
     decision_id: str | None = None
     """The decision in force for the step when it was called."""
+    group_id: str | None = None
+    """The group from before the call."""
 
 
 class Write(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,9 +9,9 @@ from cleveragents.journal import JournalEntry, Moment, Operation, undo_stack
 from cleveragents.leases import working_on
 from cleveragents.names import find_group
 from cleveragents.plan import Plan, State
-from cleveragents.resume import adopt_edits
 from cleveragents.rollback import changes_since, go_back, require_rollback, restoration
 from cleveragents.session import Session
+from cleveragents.settling import adopt_edits
 
 
 class Undone(msgspec.Struct, frozen=True, kw_only=True):

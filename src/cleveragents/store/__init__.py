@@ -13,6 +13,7 @@ from cleveragents.store.objects import ObjectRepository
 from cleveragents.store.plans import PlanRepository, Standing, View
 from cleveragents.store.records import (
     CallRepository,
+    CorrectionRepository,
     Intent,
     IntentRepository,
     JournalRepository,
@@ -33,6 +34,7 @@ class Store:
         self.resources = ResourceRepository(db)
         self.checkpoints = CheckpointRepository(db)
         self.calls = CallRepository(db)
+        self.corrections = CorrectionRepository(db)
         self.journal = JournalRepository(db)
         self.intents = IntentRepository(db)
         self.leases = LeaseRepository(db)

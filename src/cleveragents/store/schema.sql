@@ -161,7 +161,8 @@ CREATE TABLE tool_calls (
     error TEXT,
     started_at TEXT NOT NULL,
     ended_at TEXT,
-    decision_id TEXT
+    decision_id TEXT,
+    group_id TEXT
 );
 CREATE INDEX calls_by_plan ON tool_calls (plan_id, call_id);
 

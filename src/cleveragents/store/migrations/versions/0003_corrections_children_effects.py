@@ -69,6 +69,7 @@ def upgrade() -> None:
     run("CREATE INDEX plans_by_parent ON plans (parent_plan_id) WHERE parent_plan_id IS NOT NULL")
     run("ALTER TABLE checkpoint_groups ADD COLUMN children TEXT NOT NULL DEFAULT '{}'")
     run("ALTER TABLE tool_calls ADD COLUMN decision_id TEXT")
+    run("ALTER TABLE tool_calls ADD COLUMN group_id TEXT")
     run("ALTER TABLE resources ADD COLUMN source TEXT NOT NULL DEFAULT ''")
     run(HISTORY)
     run("INSERT INTO history_new SELECT * FROM history")
