@@ -1,20 +1,34 @@
 """Start a plan, or go on with it: whatever a dead process or a person left is settled first."""
 
+import msgspec
+
+from cleveragents import correction
 from cleveragents.context import Context
 from cleveragents.executor import PlanExecutor
 from cleveragents.journal import Operation
 from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_not_final
 from cleveragents.plan import Phase, Plan, State
+from cleveragents.revision import revised
+from cleveragents.session import Session
 from cleveragents.settling import Resumption, Settled, difference, next_step, settle
+from cleveragents.tools import resolve_tool
+from cleveragents.use import PlanFile
 
 
 def execute_plan(
-    ctx: Context, plan_id: str, *, verb: str = "plan execute", discard_edits: bool = False
+    ctx: Context,
+    plan_id: str,
+    *,
+    verb: str = "plan execute",
+    discard_edits: bool = False,
+    plan_file: PlanFile | None = None,
 ) -> Resumption:
     """Run what is not done yet; returns when the plan is complete or has failed."""
     with working_on(ctx.store, plan_id, verb, ctx.now) as session:
         require_not_final(session.plan, "executed")
+        if plan_file is not None and session.plan.head_group_id is None:
+            take_file(ctx, session, plan_file)
         executor = PlanExecutor(ctx, session)
         started = session.plan.head_group_id is not None
         executor.strategize()
@@ -25,13 +39,46 @@ def execute_plan(
                 resumed_from=None, settled=Settled.NOTHING, changes=(), next_step=None
             )
         resumption = settle(ctx, session, discard_edits)
-        finished = (session.plan.phase, session.plan.state) == (Phase.EXECUTE, State.COMPLETE)
-        if resumption.next_step is None and finished:
+        if plan_file is not None and go_on_with(ctx, session, plan_file):
             return resumption
-        executor = PlanExecutor(ctx, session)
-        executor.prepare()
-        executor.execute(Operation.RESUME)
+        return _go_on(ctx, session, resumption)
+
+
+def _go_on(ctx: Context, session: Session, resumption: Resumption) -> Resumption:
+    upcoming = next_step(ctx, session.plan)
+    finished = (session.plan.phase, session.plan.state) == (Phase.EXECUTE, State.COMPLETE)
+    if upcoming is None and finished:
         return resumption
+    executor = PlanExecutor(ctx, session)
+    executor.prepare()
+    executor.execute(Operation.RESUME)
+    return msgspec.structs.replace(resumption, next_step=upcoming)
+
+
+def go_on_with(ctx: Context, session: Session, file: PlanFile) -> bool:
+    """Take a changed plan file in; True if that was a correction, which ran what was to run."""
+    request = correction.Request(guidance=f"plan file {file.path}", plan_file=file)
+    outlook = correction.work_out(ctx, session.plan, (), request)
+    if not outlook.superseded:
+        take_file(ctx, session, file)
+        return False
+    correction.take_back(ctx, session, outlook, request)
+    return True
+
+
+def take_file(ctx: Context, session: Session, file: PlanFile) -> None:
+    """Nothing that is done changed: steps come and go in one commit."""
+    plan = session.plan
+    revised(session.spec, file.spec, resolve_tool)
+    steps, removed = correction.revised_steps(
+        ctx.store.plans.steps(plan.plan_id), file.spec.steps, set(), plan.plan_id
+    )
+    session.commit(
+        steps=tuple(steps),
+        removed_steps=tuple(removed),
+        view_changed=True,
+        **correction.source_fields(file),
+    )
 
 
 def preview_resume(ctx: Context, plan: Plan, discard_edits: bool = False) -> Resumption:

@@ -15,6 +15,24 @@ from cleveragents.resource import Resource
 from cleveragents.sandbox.registry import ALIASES, kinds
 
 
+class PlanFile(msgspec.Struct, frozen=True):
+    """A plan file that was read and could be run."""
+
+    path: str
+    text: str
+    spec: PlanSpec
+
+
+def read_plan(ctx: Context, file: str) -> PlanFile:
+    """Read a plan file and refuse what cannot be run, naming everything that is wrong."""
+    from cleveragents.planfile import read_plan_file
+    from cleveragents.preflight import preflight
+
+    spec, text = read_plan_file(file, kinds())
+    preflight(ctx, spec, file)
+    return PlanFile(os.path.abspath(file), text, spec)
+
+
 def use_plan(
     ctx: Context, spec: PlanSpec, *, source_path: str, source_text: str, plan_dir: str
 ) -> Plan:

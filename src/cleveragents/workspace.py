@@ -28,6 +28,7 @@ from cleveragents.snapshots import CheckpointManager
 from cleveragents.store import open_store
 
 if TYPE_CHECKING:
+    from cleveragents.decision import Correction
     from cleveragents.difference import Diff
     from cleveragents.planspec import PlanSpec
     from cleveragents.resume import Resumption
@@ -56,12 +57,38 @@ class PlanHandle:
 
         return execute_plan(self._ctx, self.plan_id)
 
-    def resume(self, *, discard_edits: bool = False) -> "Resumption":
+    def resume(self, *, discard_edits: bool = False, plan_file: str | None = None) -> "Resumption":
         from cleveragents.resume import execute_plan
+        from cleveragents.use import read_plan
 
         return execute_plan(
-            self._ctx, self.plan_id, verb="plan resume", discard_edits=discard_edits
+            self._ctx,
+            self.plan_id,
+            verb="plan resume",
+            discard_edits=discard_edits,
+            plan_file=read_plan(self._ctx, plan_file) if plan_file else None,
         )
+
+    def correct(
+        self,
+        decision: str,
+        guidance: str,
+        *,
+        plan_file: str | None = None,
+        cascade: bool = False,
+    ) -> "Correction":
+        """Take a decision back with what hangs on it, and do that again."""
+        from cleveragents import correction
+        from cleveragents.names import find_decision
+        from cleveragents.use import read_plan
+
+        request = correction.Request(
+            guidance=guidance,
+            plan_file=read_plan(self._ctx, plan_file) if plan_file else None,
+            cascade=cascade,
+        )
+        found = find_decision(self._ctx.store, decision, self.plan_id)
+        return correction.correct(self._ctx, found, request)
 
     def checkpoints(self) -> list[Checkpoint]:
         return self._ctx.checkpoints.list_checkpoints(self.plan_id)
@@ -124,22 +151,22 @@ class Workspace:
 
     def use(self, file: str) -> PlanHandle:
         """Take a plan file into the store; nothing runs yet."""
-        from cleveragents.planfile import read_plan_file
-        from cleveragents.sandbox.registry import kinds
+        from cleveragents.use import read_plan, use_plan
 
-        spec, text = read_plan_file(file, kinds())
-        path = os.path.abspath(file)
-        return self.use_spec(spec, source=file, path=path, text=text, folder=os.path.dirname(path))
+        read = read_plan(self.ctx, file)
+        folder = os.path.dirname(read.path)
+        plan = use_plan(
+            self.ctx, read.spec, source_path=read.path, source_text=read.text, plan_dir=folder
+        )
+        return PlanHandle(self.ctx, plan.plan_id)
 
-    def use_spec(
-        self, spec: "PlanSpec", *, source: str, folder: str, path: str = "", text: str = ""
-    ) -> PlanHandle:
+    def use_spec(self, spec: "PlanSpec", *, source: str, folder: str) -> PlanHandle:
         """The same for a plan that was built and not read."""
         from cleveragents.preflight import preflight
         from cleveragents.use import use_plan
 
         preflight(self.ctx, spec, source)
-        plan = use_plan(self.ctx, spec, source_path=path, source_text=text, plan_dir=folder)
+        plan = use_plan(self.ctx, spec, source_path="", source_text="", plan_dir=folder)
         return PlanHandle(self.ctx, plan.plan_id)
 
     def run(self, file: str) -> PlanHandle:

@@ -7,7 +7,14 @@ import click
 from cleveragents import reports
 from cleveragents.cli.common import Asked, command
 from cleveragents.context import Context
-from cleveragents.names import find_decision, find_group, find_plan, short_ids
+from cleveragents.errors import UsageError
+from cleveragents.names import (
+    find_correction,
+    find_decision,
+    find_group,
+    find_plan,
+    short_ids,
+)
 from cleveragents.plan import Plan
 from cleveragents.render import Block, Panel, Reply, Table, Text
 
@@ -126,6 +133,7 @@ def _member(row: dict[str, Any]) -> str:
 @plan_argument
 @click.option("--from", "start", metavar="CHECKPOINT", help="Default: what the plan began with.")
 @click.option("--to", "end", metavar="CHECKPOINT", help="Default: the sandboxes as they are now.")
+@click.option("--correction", metavar="ID", help="The old attempt against the new one; or `last`.")
 @click.option("--stat", is_flag=True, help="Only the list of files.")
 @click.option("--ignored", is_flag=True, help="Ignored files too.")
 def diff(
@@ -134,6 +142,7 @@ def diff(
     plan: str,
     start: str | None,
     end: str | None,
+    correction: str | None,
     stat: bool,
     ignored: bool,
 ) -> Reply:
@@ -143,6 +152,8 @@ def diff(
     from cleveragents.difference import diff_between
 
     one, notes = found(ctx, plan)
+    if correction:
+        start, end = _attempts(ctx, one, correction, bool(start or end))
     result = diff_between(
         ctx,
         one,
@@ -168,6 +179,14 @@ def diff(
     if not stat and result.patch:
         blocks.append(Text(result.patch))
     return Reply(data=msgspec.to_builtins(result), blocks=tuple(blocks), messages=notes)
+
+
+def _attempts(ctx: Context, plan: Plan, text: str, mixed: bool) -> tuple[str | None, str | None]:
+    """The old attempt's group and the new one's; None: as it is now."""
+    if mixed:
+        raise UsageError("--correction goes without --from and --to")
+    row = find_correction(ctx.store, plan, text)
+    return row.before_group_id, row.after_group_id
 
 
 @command("plan log")

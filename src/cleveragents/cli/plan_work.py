@@ -96,12 +96,24 @@ def execute(ctx: Context, asked: Asked, plan: str) -> Reply:
 
 @command("plan resume")
 @click.argument("plan")
+@click.option("--plan-file", help="Go on with this changed plan file.")
 @click.option("--discard-edits", is_flag=True, help="Take back edits by hand, not adopt them.")
 @dry_option
-def resume(ctx: Context, asked: Asked, plan: str, discard_edits: bool, dry_run: bool) -> Reply:
-    """Go on with the first step that is not done; edits by hand are adopted."""
+def resume(
+    ctx: Context,
+    asked: Asked,
+    plan: str,
+    plan_file: str | None,
+    discard_edits: bool,
+    dry_run: bool,
+) -> Reply:
+    """Go on with the first step that is not done; edits by hand are adopted.
+
+    With --plan-file what is done and unchanged stays done; a changed step that was done is
+    corrected, with everything that hangs on it.
+    """
     if not dry_run:
-        return _go_on(ctx, plan, "plan resume", discard_edits)
+        return _go_on(ctx, plan, "plan resume", discard_edits, plan_file)
     from cleveragents.resume import preview_resume
 
     one, notes = found(ctx, plan)
@@ -122,11 +134,15 @@ def resume(ctx: Context, asked: Asked, plan: str, discard_edits: bool, dry_run: 
     return Reply(data=data, blocks=(Panel("Would resume", rows),), messages=notes)
 
 
-def _go_on(ctx: Context, text: str, verb: str, discard_edits: bool) -> Reply:
+def _go_on(
+    ctx: Context, text: str, verb: str, discard_edits: bool, plan_file: str | None = None
+) -> Reply:
     from cleveragents.resume import Settled, execute_plan
+    from cleveragents.use import read_plan
 
     plan, notes = found(ctx, text)
-    done = execute_plan(ctx, plan.plan_id, verb=verb, discard_edits=discard_edits)
+    read = read_plan(ctx, plan_file) if plan_file else None
+    done = execute_plan(ctx, plan.plan_id, verb=verb, discard_edits=discard_edits, plan_file=read)
     if done.resumed_from:
         notes = (*notes, f"resumed from checkpoint {done.resumed_from}")
     if done.settled is not Settled.NOTHING:

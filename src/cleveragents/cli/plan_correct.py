@@ -1,0 +1,123 @@
+"""`agents plan correct`: one decision and what hangs on it, taken back and done again."""
+
+from typing import Any
+
+import click
+import msgspec
+
+from cleveragents import reports
+from cleveragents.cli.common import Asked, command
+from cleveragents.cli.plan_work import dry_option, plan_reply, yes_option
+from cleveragents.context import Context
+from cleveragents.correction import Outlook, Request, correct, preview
+from cleveragents.errors import UsageError
+from cleveragents.names import find_decision
+from cleveragents.render import Block, Panel, Reply, Table
+from cleveragents.use import read_plan
+
+
+@command("plan correct")
+@click.argument("decision")
+@click.option(
+    "--mode",
+    type=click.Choice(("revert", "append")),
+    default="revert",
+    help="revert (default): take it back and do it again; append: keep it and add work.",
+)
+@click.option("--guidance", required=True, help="What to do differently; tools and actors see it.")
+@click.option("--plan-file", help="A plan file with changed steps.")
+@click.option("--cascade", is_flag=True, help="Take every later decision with it.")
+@yes_option
+@dry_option
+def correct_command(
+    ctx: Context,
+    asked: Asked,
+    decision: str,
+    mode: str,
+    guidance: str,
+    plan_file: str | None,
+    cascade: bool,
+    yes: bool,
+    dry_run: bool,
+) -> Reply:
+    """Correct one decision; decisions that do not hang on it are neither undone nor run again.
+
+    DECISION is the id that `agents plan tree PLAN` shows, or its beginning or end.
+    """
+    if not guidance.strip():
+        raise UsageError("--guidance is empty", "say what shall be different this time")
+    one = find_decision(ctx.store, decision)
+    read = read_plan(ctx, plan_file) if plan_file else None
+    request = Request(guidance=guidance, plan_file=read, cascade=cascade)
+    if mode == "append":
+        raise UsageError("not yet")
+    outlook = preview(ctx, one, request)
+    if dry_run:
+        return _would(ctx, outlook, guidance)
+    if not yes:
+        again = f"agents plan correct {decision} --guidance TEXT --yes"
+        asked.confirm(
+            f"take back {len(outlook.superseded)} decisions and {len(outlook.changes)} changes,"
+            f" keep {len(outlook.kept)} decisions, run {len(outlook.steps)} steps?",
+            again,
+        )
+    done = correct(ctx, one, request)
+    reply = plan_reply(ctx, one.plan_id)
+    about = {
+        **_data(ctx, outlook),
+        "dry_run": False,
+        "correction_id": done.correction_id,
+        "mode": str(done.mode),
+        "guidance": done.guidance,
+    }
+    hint = f"correction {done.correction_id}; agents plan diff {one.plan_id} --correction last"
+    return msgspec.structs.replace(
+        reply,
+        data={**reply.data, **about},
+        blocks=(*_blocks(outlook), *reply.blocks),
+        messages=(*reply.messages, hint),
+    )
+
+
+def _would(ctx: Context, outlook: Outlook, guidance: str) -> Reply:
+    data = {**_data(ctx, outlook), "dry_run": True, "mode": "revert", "guidance": guidance}
+    return Reply(data=data, blocks=_blocks(outlook))
+
+
+def _data(ctx: Context, outlook: Outlook) -> dict[str, Any]:
+    return {
+        "plan_id": outlook.plan_id,
+        "decision_id": outlook.decision_id,
+        "superseded": msgspec.to_builtins(outlook.superseded),
+        "kept": list(outlook.kept),
+        "steps_again": list(outlook.steps),
+        "from_group": outlook.group_id,
+        "changes": [reports.change_data(change) for change in outlook.changes],
+    }
+
+
+def _blocks(outlook: Outlook) -> tuple[Block, ...]:
+    return (
+        Table(
+            ("superseded", "steps", "why"),
+            tuple(
+                (f"{d.question}: {d.chosen}", ", ".join(d.steps), d.why) for d in outlook.superseded
+            ),
+            "Decisions",
+        ),
+        Table(
+            ("action", "resource", "file"),
+            tuple(
+                (item["action"], item["resource"], item["file"])
+                for item in map(reports.change_data, outlook.changes)
+            ),
+            "Files that go back",
+        ),
+        Panel(
+            "Correction",
+            (
+                ("decisions kept", str(len(outlook.kept))),
+                ("steps to run", ", ".join(outlook.steps) or "none"),
+            ),
+        ),
+    )
