@@ -42,8 +42,13 @@ def call_context(ctx: Context, session: Session, step_id: str, on: str | None) -
         output_limit=ctx.settings.output_limit,
         environ=dict(os.environ),
         bounds=bounds_of(ctx, session),
-        meanwhile=lambda: ctx.manager.drain(session.plan.plan_id),
+        meanwhile=lambda: _meanwhile(ctx, session.plan.plan_id),
     )
+
+
+def _meanwhile(ctx: Context, plan_id: str) -> None:
+    ctx.stop()
+    ctx.manager.drain(plan_id)
 
 
 def bounds_of(ctx: Context, session: Session) -> Bounds:

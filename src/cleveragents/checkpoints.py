@@ -16,6 +16,7 @@ from cleveragents.decision import Decision
 from cleveragents.errors import CheckpointFailed, ContentDamaged
 from cleveragents.ids import new_id
 from cleveragents.keeping import policy_of, verdicts_on
+from cleveragents.leases import hold
 from cleveragents.plan import Step
 from cleveragents.resource import Change, SandboxState
 from cleveragents.restoring import Restoration, commit_restoration
@@ -214,8 +215,10 @@ class CheckpointService:
 
     def began_with(self, plan_id: str) -> States:
         """The states the sandboxes were made with; empty before they are."""
+        if origins := self.origins(plan_id):
+            return origins
         groups = self._store.checkpoints.groups(plan_id)
-        return self.states(groups[0]) if groups else self.origins(plan_id)
+        return self.states(groups[0]) if groups else {}
 
     def origins(self, plan_id: str) -> States:
         records = self._manager.sandboxes(plan_id).records
@@ -296,6 +299,7 @@ class CheckpointService:
                 **{item.resource_id: item.checkpoint_id for item in made},
             },
             actor_state=plan.actor_state,
+            children=self._store.plans.child_moments(plan.plan_id),
             created_at=now,
         )
         self._store.checkpoints.add(group, made)
@@ -386,6 +390,8 @@ class CheckpointService:
                     if now[rid].state_hash != state.state_hash
                 }
                 rows = changed or self._unchanged_row(session, now, about.step)
+                first = next(iter(rows))
+                rows[first] = msgspec.structs.replace(rows[first], added_bytes=batch.added_bytes)
                 with session.transaction():
                     self._keep_content(batch)
                     ids = {rid: new_id() for rid in rows}
@@ -445,8 +451,16 @@ class CheckpointService:
     ) -> None:
         plan_id = session.plan.plan_id
         self._manager.rollback_to(plan_id, staged, targets)
+        for child_id, todo in restoration.children.items():
+            self._restore_child(child_id, todo)
         commit_restoration(self._store, session, restoration, group, intent_id)
         fsio.remove_tree(staged.directory)
+
+    def _restore_child(self, plan_id: str, todo: Restoration) -> None:
+        """A child plan goes back with its parent; repeated after a crash it finds itself there."""
+        with hold(self._store, plan_id, "rollback of the parent plan", self._now) as lease:
+            session = Session(self._store, self._store.plans.get(plan_id), lease, self._now)
+            self.rollback_to_checkpoint(session, todo)
 
     def list_checkpoints(self, plan_id: str) -> list[Checkpoint]:
         return self._store.checkpoints.of_plan(plan_id)

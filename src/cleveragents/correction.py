@@ -16,6 +16,7 @@ from cleveragents.context import Context
 from cleveragents.decision import (
     Correction,
     CorrectionMode,
+    CorrectionState,
     Decision,
     DecisionKind,
     DecisionState,
@@ -27,14 +28,20 @@ from cleveragents.impact import Deed, affected
 from cleveragents.journal import Operation
 from cleveragents.leases import working_on
 from cleveragents.plan import Phase, Plan, State, Step, StepState
-from cleveragents.planspec import StepSpec
+from cleveragents.planspec import DecisionSpec, PlanSpec, StepSpec, SubplanSpec
 from cleveragents.resource import Action, Change
 from cleveragents.restoring import Restoration
 from cleveragents.revision import Revision, revised
-from cleveragents.rollback import require_rollback
+from cleveragents.rollback import (
+    require_children_free,
+    require_own,
+    require_rollback,
+    restoration_to,
+)
 from cleveragents.session import Session, spec_of
 from cleveragents.settling import settle
 from cleveragents.snapshots import States
+from cleveragents.store import Store
 from cleveragents.tool import Write
 from cleveragents.tools import resolve_tool
 from cleveragents.use import PlanFile, step_of
@@ -72,6 +79,8 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     """Resource id -> paths that go back."""
     changes: tuple[Change, ...] = ()
     """The files that differ from that now."""
+    children: tuple[str, ...] = ()
+    """Child plans that are taken back and cancelled."""
     revision: Revision | None = None
 
 
@@ -96,6 +105,7 @@ def correct(ctx: Context, decision: Decision, request: Request) -> Correction:
     """Take the decision's set back and run it again; returns the row of this correction."""
     with working_on(ctx.store, decision.plan_id, "plan correct", ctx.now) as session:
         require_rollback(session.plan)
+        require_own(ctx, session.plan, "corrected")
         settle(ctx, session, discard_edits=False)
         roots = tuple(_current(ctx, session.plan, decision))
         outlook = work_out(ctx, session.plan, roots, request)
@@ -108,6 +118,96 @@ def _current(ctx: Context, plan: Plan, decision: Decision) -> Iterable[Decision]
     return (d for d in decisions if d.decision_id == decision.decision_id)
 
 
+def append(ctx: Context, decision: Decision, request: Request) -> Correction:
+    """Keep everything; the extra work is a decision and a child plan of its own."""
+    file = request.plan_file
+    with working_on(ctx.store, decision.plan_id, "plan correct", ctx.now) as session:
+        require_rollback(session.plan)
+        require_own(ctx, session.plan, "corrected")
+        if file is None:
+            raise CorrectionRefused(
+                "there is no work to append: the plan's actor is a fixed list of steps",
+                "name a plan file with the extra steps: --plan-file FILE",
+            )
+        settle(ctx, session, discard_edits=False)
+        plan = session.plan
+        steps = ctx.store.plans.steps(plan.plan_id)
+        extra = f"append-{plan.attempt + 1}"
+        spec = StepSpec(
+            id=extra,
+            tool="subplan",
+            decision=DecisionSpec(question=f"append: {decision.question}", chosen=request.guidance),
+            subplan=SubplanSpec(file=file.path, plan=file.spec),
+        )
+        intervention = Decision(
+            decision_id=new_id(),
+            plan_id=plan.plan_id,
+            kind=DecisionKind.USER_INTERVENTION,
+            question=f"append: {decision.question}",
+            chosen=request.guidance,
+            parent_id=decision.decision_id,
+            step_id=extra,
+            attempt=plan.attempt + 1,
+            created_at=ctx.now(),
+        )
+        index = max((step.index for step in steps), default=-1) + 1
+        step = msgspec.structs.replace(
+            step_of(plan.plan_id, index, spec), decision_id=intervention.decision_id
+        )
+        row = Correction(
+            correction_id=new_id(),
+            plan_id=plan.plan_id,
+            decision_id=decision.decision_id,
+            mode=CorrectionMode.APPEND,
+            guidance=request.guidance,
+            attempt=plan.attempt + 1,
+            state=CorrectionState.RESTORED,
+            before_group_id=plan.head_group_id,
+            created_at=ctx.now(),
+        )
+        entry = session.opened(
+            Operation.CORRECT, correction=row.correction_id, decision=decision.decision_id
+        )
+        with session.transaction():
+            ctx.store.corrections.put(row)
+            ctx.store.journal.put(entry)
+            session.write(
+                steps=(step,),
+                decisions=(intervention,),
+                view_changed=True,
+                phase=Phase.EXECUTE,
+                state=State.QUEUED,
+                error=None,
+                attempt=plan.attempt + 1,
+                **with_step(session.spec, spec),
+            )
+        executor = PlanExecutor(ctx, session)
+        executor.prepare()
+        executor.execute(Operation.CORRECT, entry)
+        return ended_row(ctx, row)
+
+
+def with_step(spec: PlanSpec, step: StepSpec) -> dict[str, Any]:
+    """The plan's spec with one more step at its end."""
+    return {"spec": msgspec.to_builtins(msgspec.structs.replace(spec, steps=(*spec.steps, step)))}
+
+
+def ended_row(ctx: Context, row: Correction) -> Correction:
+    """As it is after the run, with the child plan that did the work."""
+    rows = ctx.store.corrections.of_plan(row.plan_id)
+    found = next(item for item in rows if item.correction_id == row.correction_id)
+    children = [
+        child.plan_id
+        for child in ctx.store.plans.children(row.plan_id)
+        if child.parent_step_id == f"append-{row.attempt}"
+    ]
+    if row.mode is CorrectionMode.APPEND and children:
+        found = msgspec.structs.replace(found, child_plan_id=children[-1])
+        with ctx.store.transaction():
+            ctx.store.corrections.put(found)
+    return found
+
+
 def take_back(ctx: Context, session: Session, outlook: Outlook, request: Request) -> Correction:
     """Files first, all or nothing; then the steps, which may fail and be resumed."""
     plan = session.plan
@@ -117,6 +217,7 @@ def take_back(ctx: Context, session: Session, outlook: Outlook, request: Request
             f"agents plan execute {plan.plan_id}",
         )
     correction, todo = _prepare(ctx, session, outlook, request)
+    require_children_free(ctx, todo)
     entry = session.opened(
         Operation.CORRECT, correction=correction.correction_id, decision=correction.decision_id
     )
@@ -136,8 +237,7 @@ def take_back(ctx: Context, session: Session, outlook: Outlook, request: Request
     executor = PlanExecutor(ctx, session)
     executor.prepare()
     executor.execute(Operation.CORRECT, entry)
-    rows = ctx.store.corrections.of_plan(plan.plan_id)
-    return next(row for row in rows if row.correction_id == correction.correction_id)
+    return ended_row(ctx, correction)
 
 
 def _prepare(
@@ -162,6 +262,8 @@ def _prepare(
         created_at=ctx.now(),
     )
     group_id = new_id()
+    children = children_of(ctx, plan, {step.step_id for step in steps})
+    require_not_applied(children)
     correction = Correction(
         correction_id=new_id(),
         plan_id=plan.plan_id,
@@ -191,8 +293,40 @@ def _prepare(
         steps=tuple(again),
         removed_steps=tuple(removed),
         decisions=(*(d.superseded() for d in decisions), intervention),
+        children={
+            child.plan_id: back
+            for child in children
+            if (back := _cancelled(store, child)) is not None
+        },
+        cancelled_children=tuple(child.plan_id for child in children),
         correction_id=correction.correction_id,
     )
+
+
+def children_of(ctx: Context, plan: Plan, steps: set[str]) -> list[Plan]:
+    """The child plans that are the work of those steps now."""
+    return [
+        child
+        for child in ctx.store.plans.children(plan.plan_id)
+        if child.parent_step_id in steps and child.state is not State.CANCELLED
+    ]
+
+
+def require_not_applied(children: list[Plan]) -> None:
+    applied = [child.plan_id for child in children if child.state is State.APPLIED]
+    if applied:
+        raise CorrectionRefused(
+            f"child plans are applied and cannot be taken back: {', '.join(applied)}",
+            "make what they did undone with a plan of its own: agents plan revert-applied PLAN",
+        )
+
+
+def _cancelled(store: Store, child: Plan) -> Restoration | None:
+    """A child that ran goes back to where it began, and ends there."""
+    groups = store.checkpoints.groups(child.plan_id)
+    if not groups:
+        return None
+    return restoration_to(store, child, groups[0], state=State.CANCELLED)
 
 
 def source_fields(file: PlanFile) -> dict[str, Any]:
@@ -299,6 +433,8 @@ def work_out(ctx: Context, plan: Plan, roots: tuple[Decision, ...], request: Req
     by_id = {d.decision_id: d for d in facts.decisions}
     steps = facts.steps_of(set(found))
     again = [s.step_id for s in facts.steps if s.step_id in steps or not s.done]
+    children = children_of(ctx, plan, steps)
+    require_not_applied(children)
     if revision is not None:
         again = [name for name in again if name not in revision.removed] + list(revision.added)
     return Outlook(
@@ -318,6 +454,7 @@ def work_out(ctx: Context, plan: Plan, roots: tuple[Decision, ...], request: Req
         steps=tuple(again),
         group_id=group,
         paths={rid: tuple(sorted(some)) for rid, some in paths.items()},
+        children=tuple(child.plan_id for child in children),
         revision=revision,
     )
 

@@ -7,8 +7,8 @@ AgentsError                         1  a bug of ours, if nothing below fits
   NotAllowed                        4  right, but not now
     PlanApplied  PlanCancelled  PlanBusy  LeaseLost
     ForeignCheckpoint  CheckpointPruned  RollbackDisabled
-    ApplyConflict  ValidationFailed  ApplyRefused  NothingToUndo  UnappliedWork  CarryLimit
-    Declined  CorrectionRefused
+    ApplyConflict  MergeConflict  ValidationFailed  ApplyRefused  NothingToUndo
+    UnappliedWork  CarryLimit  Declined  CorrectionRefused  Stopped
   ExecutionFailed                   5  a sandbox or a tool failed
     SandboxError  SandboxMissing  SandboxNotOurs
     ToolFailed  CheckpointFailed
@@ -86,6 +86,14 @@ class ApplyConflict(NotAllowed):
     def __init__(self, message: str, conflicts: tuple[object, ...], hint: str = "") -> None:
         super().__init__(message, hint)
         self.conflicts = conflicts
+
+
+class MergeConflict(ApplyConflict):
+    """A child plan and its parent, or another child, changed the same thing."""
+
+
+class Stopped(NotAllowed):
+    """Somebody else's failure, or Ctrl-C, ends this plan's run; it can go on later."""
 
 
 class ValidationFailed(NotAllowed):

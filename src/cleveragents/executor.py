@@ -2,29 +2,37 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from cleveragents.calling import bounds_of, call_context, ended
 from cleveragents.checkpoint import CheckpointGroup, CheckpointType
+from cleveragents.checkpoints import About
+from cleveragents.content import fsio
+from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.decision import Decision, DecisionKind
-from cleveragents.errors import AgentsError, CheckpointFailed, SandboxError
+from cleveragents.errors import AgentsError, CheckpointFailed, MergeConflict, SandboxError
 from cleveragents.failing import take_back_failure
 from cleveragents.ids import new_id
 from cleveragents.journal import EntryState, JournalEntry, Operation
 from cleveragents.making import make_sandboxes
-from cleveragents.plan import Failure, OnFailure, Phase, State, Step, StepState
+from cleveragents.plan import Failure, OnFailure, Phase, Plan, State, Step, StepState
 from cleveragents.planspec import DecisionSpec, StepSpec
 from cleveragents.preflight import confinement_warnings
+from cleveragents.resource import Change
+from cleveragents.restoring import Restoration
 from cleveragents.rollback import changes_since
 from cleveragents.session import Session
 from cleveragents.snapshots import States
+from cleveragents.subplans import Brought, merge_children, run_children, spawn
 from cleveragents.tool import CallState, ToolCall, ToolResult, ToolSpec, Write
 from cleveragents.tools import resolve_tool
 from cleveragents.tools.runner import CallContext, end_leftovers, remove_temporary, run_tool
 
 IDEMPOTENT_RETRIES = 3
+SUBPLAN_TOOL = ToolSpec(name="subplan")
 BACK_OFF = (0.1, 0.5, 2.0)
 
 
@@ -92,8 +100,9 @@ class PlanExecutor:
             self._ctx.store.journal.put(entry)
             session.write(phase=Phase.EXECUTE, state=State.PROCESSING, error=None)
         try:
-            for number, step in enumerate(self._steps):
-                if not step.done and not self._run_step(number):
+            for number in range(len(self._steps)):
+                self._ctx.stop()
+                if not self._steps[number].done and not self._run(number):
                     self._close(entry)
                     return
             self._complete(entry)
@@ -135,6 +144,166 @@ class PlanExecutor:
             decision_id=decision.decision_id,
             step=step,
         )
+
+    def _run(self, number: int) -> bool:
+        if self._spec(number).subplan is not None:
+            return self._run_children(self._side_by_side(number))
+        return self._run_step(number)
+
+    def _spec(self, number: int) -> StepSpec:
+        return msgspec.convert(self._steps[number].spec, StepSpec)
+
+    def _side_by_side(self, number: int) -> list[int]:
+        """This child plan and those that follow in the same group and need nothing undone."""
+        first = self._spec(number).subplan
+        assert first is not None
+        found = [number]
+        done = {step.step_id for step in self._steps if step.done}
+        for later in range(number + 1, len(self._steps)):
+            spec = self._spec(later)
+            if first.group is None or spec.subplan is None or spec.subplan.group != first.group:
+                break
+            if not self._steps[later].done and done.issuperset(spec.needs):
+                found.append(later)
+        return found
+
+    def _run_children(self, numbers: list[int]) -> bool:
+        """Child plans to their end and merged; False if one failed or they conflict."""
+        session, policy = self._session, self._session.spec.policy
+        calls: list[ToolCall] = []
+        children: list[Plan] = []
+        for number in numbers:
+            spec = self._spec(number)
+            self._decide(number, spec)
+            self._trigger(CheckpointType.BEFORE_STEP, number)
+            self._require_checkpoint(SUBPLAN_TOOL)
+            children.append(spawn(self._ctx, session, self._steps[number], spec))
+            self._ctx.checkpoints.auto_create_if_configured(
+                CheckpointType.ON_SUBPLAN_SPAWN,
+                session,
+                view_changed=True,
+                step=self._steps[number],
+                decision_id=self._steps[number].decision_id,
+            )
+        for number, child in zip(numbers, children, strict=True):
+            self._ctx.talk.tell("step", {"id": self._steps[number].step_id, "tool": "subplan"})
+            calls.append(self._begin(number, {"plan": child.plan_id}))
+        outcomes = run_children(
+            self._ctx,
+            children,
+            at_once=policy.max_parallel,
+            fail_fast=policy.fail_fast,
+            retries=max(self._retries(self._spec(n), SUBPLAN_TOOL) for n in numbers),
+        )
+        failed = [n for n, outcome in enumerate(outcomes) if outcome.error]
+        if not failed:
+            try:
+                self._merge(numbers, children, calls)
+                return True
+            except MergeConflict as error:
+                first = ToolResult(
+                    ok=False, state=CallState.FAILED, output="", output_bytes=0, error=error.message
+                )
+                self._give_up(numbers, calls, 0, first, error)
+                return False
+        # The one that failed by itself, not one that was stopped for it.
+        at = next((n for n in failed if outcomes[n].hint), failed[0])
+        told = ToolResult(
+            ok=False,
+            state=CallState.FAILED,
+            output="",
+            output_bytes=0,
+            error=f"child plan {children[at].plan_id}: {outcomes[at].error}",
+        )
+        self._give_up(numbers, calls, at, told)
+        return False
+
+    def _give_up(
+        self,
+        numbers: list[int],
+        calls: list[ToolCall],
+        at: int,
+        result: ToolResult,
+        error: MergeConflict | None = None,
+    ) -> None:
+        """One step failed; the others wait for the next try, with what their children did."""
+        now = self._ctx.now()
+        others = [number for number in numbers if number != numbers[at]]
+        waiting = tuple(self._put(number, state=StepState.QUEUED) for number in others)
+        with self._ctx.store.transaction(self._session.lease):
+            for number, call in zip(numbers, calls, strict=True):
+                if number != numbers[at]:
+                    interrupted = msgspec.structs.replace(
+                        call, state=CallState.INTERRUPTED, ended_at=now
+                    )
+                    self._ctx.store.calls.put(interrupted)
+            self._session.write(steps=waiting)
+        number = numbers[at]
+        self._fail(number, self._spec(number), ended(calls[at], result, now), None, error)
+
+    def _merge(self, numbers: list[int], children: list[Plan], calls: list[ToolCall]) -> None:
+        """Bring the children's work into the sandboxes, and with it the steps to their end."""
+        session, ctx = self._session, self._ctx
+        brought: list[Brought] = []
+        scratch = f"{ctx.staging}/{session.plan.plan_id}-merge"
+
+        def make(now: States, batch: Batch) -> States:
+            brought.append(merge_children(ctx, session.plan, children, now, batch, scratch))
+            return brought[-1].states
+
+        def note(_kept: CheckpointGroup) -> None:
+            now = ctx.now()
+            for child, call in zip(children, calls, strict=True):
+                whole = ToolResult(ok=True, state=CallState.OK, output="", output_bytes=0)
+                self._remember(ended(call, whole, now), brought[-1].changes[child.plan_id])
+
+        done = tuple(
+            msgspec.structs.replace(self._steps[n], state=StepState.COMPLETE, error=None)
+            for n in numbers
+        )
+        first = done[0]
+        todo = Restoration(
+            group_id=new_id(),
+            plan={
+                "last_completed_step": max(
+                    session.plan.last_completed_step, *(step.index for step in done)
+                )
+            },
+            steps=done,
+        )
+        names = ", ".join(child.name for child in children)
+        about = About(CheckpointType.AFTER_SUBPLAN, f"merged {names}", first.decision_id, first)
+        try:
+            ctx.checkpoints.restore_made(session, about, make, todo, note)
+        finally:
+            fsio.remove_tree(scratch)
+        for number, step in zip(numbers, done, strict=True):
+            self._steps[number] = step
+            self._trigger(CheckpointType.AFTER_STEP, number)
+            self._milestone(self._spec(number), step)
+            ctx.talk.tell("done", {"id": step.step_id})
+
+    def _begin(self, number: int, inputs: dict[str, Any]) -> ToolCall:
+        """Note that the step's tool runs."""
+        step = self._put(
+            number, state=StepState.PROCESSING, attempts=self._steps[number].attempts + 1
+        )
+        call = ToolCall(
+            call_id=new_id(),
+            plan_id=step.plan_id,
+            step_id=step.step_id,
+            attempt=step.attempts,
+            tool=step.tool,
+            inputs=inputs,
+            state=CallState.RUNNING,
+            started_at=self._ctx.now(),
+            decision_id=step.decision_id,
+            group_id=self._session.plan.head_group_id,
+        )
+        with self._ctx.store.transaction(self._session.lease):
+            self._ctx.store.calls.put(call)
+            self._session.write(steps=(step,))
+        return call
 
     def _run_step(self, number: int) -> bool:
         """One step to its end; False if it failed and the plan stopped."""
@@ -237,24 +406,7 @@ class PlanExecutor:
 
     def _call(self, number: int, spec: StepSpec, tool: ToolSpec) -> tuple[ToolCall, ToolResult]:
         """Note that the tool runs, then run it."""
-        step = self._put(
-            number, state=StepState.PROCESSING, attempts=self._steps[number].attempts + 1
-        )
-        call = ToolCall(
-            call_id=new_id(),
-            plan_id=step.plan_id,
-            step_id=step.step_id,
-            attempt=step.attempts,
-            tool=spec.tool,
-            inputs=spec.inputs,
-            state=CallState.RUNNING,
-            started_at=self._ctx.now(),
-            decision_id=step.decision_id,
-            group_id=self._session.plan.head_group_id,
-        )
-        with self._ctx.store.transaction(self._session.lease):
-            self._ctx.store.calls.put(call)
-            self._session.write(steps=(step,))
+        call = self._begin(number, spec.inputs)
         return call, run_tool(tool, spec.inputs, self._context(spec), spec.timeout)
 
     def _context(self, spec: StepSpec) -> CallContext:
@@ -291,11 +443,17 @@ class PlanExecutor:
             view_changed=True,
             decision_id=step.decision_id,
             step=step,
-            also=lambda before, after: self._remember(call, before, after),
+            also=lambda before, after: self._remember(
+                call, self._ctx.manager.changes(call.plan_id, before, after)
+            ),
             last_completed_step=max(step.index, self._session.plan.last_completed_step),
         )
         if tool.writes:
             self._trigger(CheckpointType.AFTER_STEP, number)
+        self._milestone(spec, step)
+        self._ctx.talk.tell("done", {"id": spec.id})
+
+    def _milestone(self, spec: StepSpec, step: Step) -> None:
         if spec.checkpoint and self._session.plan.rollback_enabled:
             self._ctx.checkpoints.create_checkpoint(
                 CheckpointType.MILESTONE,
@@ -305,9 +463,8 @@ class PlanExecutor:
                 label=spec.checkpoint,
                 reason=f"milestone of step {step.step_id}",
             )
-        self._ctx.talk.tell("done", {"id": spec.id})
 
-    def _remember(self, call: ToolCall, before: States, after: States) -> None:
+    def _remember(self, call: ToolCall, changes: tuple[Change, ...]) -> None:
         """The call and what it wrote, inside the commit of its group."""
         store = self._ctx.store
         store.calls.put(call)
@@ -322,18 +479,34 @@ class PlanExecutor:
                 before=change.before,
                 after=change.after,
             )
-            for change in self._ctx.manager.changes(call.plan_id, before, after)
+            for change in changes
         )
 
-    def _fail(self, number: int, spec: StepSpec, call: ToolCall, safe: str | None) -> None:
-        """Keep the failed state for inspection, then do what the policy says."""
+    def _fail(
+        self,
+        number: int,
+        spec: StepSpec,
+        call: ToolCall,
+        safe: str | None,
+        conflict: MergeConflict | None = None,
+    ) -> None:
+        """Keep the failed state for inspection, then do what the policy says.
+
+        `safe`: the group from before the step; None if it changed nothing here.
+        """
         session = self._session
         step = self._put(number, state=StepState.ERRORED, error=call.error)
         hint = f"agents plan resume {session.plan.plan_id}"
         policy = spec.on_failure or session.spec.policy.on_failure
-        back = None if safe is None or policy is OnFailure.STOP else self._way_back(policy, safe)
-        message = f"step {spec.id}: {call.error}"
-        failure = Failure("ToolFailed", message, hint, spec.id, undo_to=back)
+        back = self._way_back(policy, safe)
+        failure = Failure(
+            "MergeConflict" if conflict else "ToolFailed",
+            f"step {spec.id}: {call.error}",
+            hint,
+            spec.id,
+            undo_to=back,
+            conflicts=tuple(msgspec.to_builtins(conflict.conflicts)) if conflict else (),
+        )
         kept = self._ctx.checkpoints.auto_create_if_configured(
             CheckpointType.ON_ERROR,
             session,
@@ -352,7 +525,8 @@ class PlanExecutor:
             changes = take_back_failure(self._ctx, session)
             self._ctx.talk.tell("rolled_back", {"group": back, "changes": changes})
 
-    def _way_back(self, policy: OnFailure, safe: str) -> str:
-        if policy is not OnFailure.ROLLBACK_PLAN:
+    def _way_back(self, policy: OnFailure, safe: str | None) -> str | None:
+        if policy is OnFailure.ROLLBACK_STEP:
             return safe
-        return self._ctx.store.checkpoints.groups(self._session.plan.plan_id)[0].group_id
+        groups = self._ctx.store.checkpoints.groups(self._session.plan.plan_id)
+        return groups[0].group_id if groups and policy is OnFailure.ROLLBACK_PLAN else None

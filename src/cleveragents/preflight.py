@@ -2,6 +2,8 @@
 
 import os
 
+import msgspec
+
 from cleveragents.content import fsio
 from cleveragents.content.scope import Scope
 from cleveragents.context import Context
@@ -35,8 +37,7 @@ def preflight(ctx: Context, spec: PlanSpec, source: str) -> None:
         for item in spec.resources
         for text in _resource(ctx, item)
     ]
-    unready = [step.id for step in spec.steps if step.subplan is not None]
-    problems += [f"{source}: step {name!r}: child plans are not available yet" for name in unready]
+    problems += [f"{source}: {text}" for text in _children(spec)]
     if spec.actor.kind != "steps":
         problems.append(f"{source}: actor kind {spec.actor.kind!r} is not available yet")
     problems += [
@@ -54,6 +55,40 @@ def preflight(ctx: Context, spec: PlanSpec, source: str) -> None:
         raise refused
     for text in _foreign_paths(ctx, spec):
         ctx.talk.tell("warning", {"message": text})
+
+
+def _children(spec: PlanSpec) -> list[str]:
+    """A database is written by at most one child plan of those that run side by side."""
+    databases = {item.name for item in spec.resources if item.kind not in FOLDERS}
+    writers: dict[tuple[str, str], list[str]] = {}
+    for step in spec.steps:
+        if step.subplan is not None and step.subplan.group is not None:
+            below = step.subplan.plan or msgspec.structs.replace(spec, steps=step.subplan.steps)
+            for name in _written(below) & databases:
+                writers.setdefault((step.subplan.group, name), []).append(step.id)
+    problems = [
+        f"group {group!r}: the database {name!r} is written by several child plans"
+        f" that run side by side: {', '.join(steps)}"
+        for (group, name), steps in writers.items()
+        if len(steps) > 1
+    ]
+    for step in spec.steps:
+        if step.subplan is not None and step.subplan.plan is not None:
+            problems += [f"step {step.id!r}: {text}" for text in _children(step.subplan.plan)]
+    return problems
+
+
+def _written(spec: PlanSpec) -> set[str]:
+    """The resources that the steps of a plan and of its child plans write."""
+    found: set[str] = set()
+    for step in spec.steps:
+        if step.subplan is not None:
+            found |= _written(
+                step.subplan.plan or msgspec.structs.replace(spec, steps=step.subplan.steps)
+            )
+        elif step.on is not None and resolve_tool(step.tool, spec.tools).writes:
+            found.add(step.on)
+    return found
 
 
 def _confinement(ctx: Context, spec: PlanSpec) -> NotAllowed | None:

@@ -23,6 +23,8 @@ class Restoration(msgspec.Struct, frozen=True, kw_only=True):
     decisions: tuple[Decision, ...] = ()
     entry: JournalEntry | None = None
     """The journal entry to close; its `after` is filled in by the final commit."""
+    children: dict[str, "Restoration"] = {}
+    """Child plans that go back to where they stood then, before the final commit."""
     cancelled_children: tuple[str, ...] = ()
     made: bool = False
     """The group was made for this restore: it is a group of the plan as it is afterwards."""
@@ -62,10 +64,12 @@ def commit_restoration(
             entry = msgspec.structs.replace(todo.entry, before=before)
             store.journal.put(session.closed(entry))
         for child in todo.cancelled_children:
-            _cancel(store, store.plans.get(child))
+            cancel_child(store, store.plans.get(child))
         store.intents.remove(intent_id)
 
 
-def _cancel(store: Store, child: Plan) -> None:
+def cancel_child(store: Store, child: Plan) -> None:
     if not child.is_final:
         store.plans.commit(msgspec.structs.replace(child, state=State.CANCELLED))
+    for below in store.plans.children(child.plan_id):
+        cancel_child(store, below)

@@ -5,12 +5,12 @@ from typing import Any
 
 import msgspec
 
-from cleveragents.checkpoint import CheckpointGroup, RollbackResult
+from cleveragents.checkpoint import CheckpointGroup, ChildMoment, RollbackResult
 from cleveragents.context import Context
 from cleveragents.decision import Decision, DecisionState
-from cleveragents.errors import RollbackDisabled
+from cleveragents.errors import CheckpointPruned, NotAllowed, PlanBusy, RollbackDisabled
 from cleveragents.journal import Operation
-from cleveragents.leases import working_on
+from cleveragents.leases import holder, working_on
 from cleveragents.lifecycle import require_not_final
 from cleveragents.names import find_group
 from cleveragents.plan import Phase, Plan, State, Step, StepState
@@ -58,11 +58,7 @@ def restoration(
 ) -> Restoration:
     steps, removed = rewound_steps(store.plans.steps(plan.plan_id), view.steps)
     decisions = rewound_decisions(store.plans.decisions(plan.plan_id), view.decisions)
-    later = [
-        child.plan_id
-        for child in store.plans.children(plan.plan_id)
-        if child.created_at > group.created_at
-    ]
+    back, later = _children(store, plan, group)
     values = {
         "phase": Phase.EXECUTE,
         "state": State.QUEUED,
@@ -80,8 +76,50 @@ def restoration(
         steps=tuple(steps),
         removed_steps=tuple(removed),
         decisions=tuple(decisions),
+        children=back,
         cancelled_children=tuple(later),
     )
+
+
+def _children(
+    store: Store, plan: Plan, group: CheckpointGroup
+) -> tuple[dict[str, Restoration], list[str]]:
+    """Child plans that existed go back to where they stood; later ones are to be cancelled."""
+    back: dict[str, Restoration] = {}
+    later: list[str] = []
+    for child in store.plans.children(plan.plan_id):
+        moment = group.children.get(child.plan_id)
+        if moment is None:
+            later += [] if child.is_final else [child.plan_id]
+        elif child.state is State.APPLIED or child.version == moment.version:
+            continue
+        elif (todo := _child_back(store, child, moment)) is not None:
+            back[child.plan_id] = todo
+    return back, later
+
+
+def _child_back(store: Store, child: Plan, moment: ChildMoment) -> Restoration | None:
+    """None if the child never had a group: there is nothing to bring back but its view."""
+    groups = {g.group_id: g for g in store.checkpoints.groups(child.plan_id)}
+    if not groups:
+        return None
+    target = moment.group_id or next(iter(groups))
+    if target not in groups:
+        raise CheckpointPruned(
+            f"the child plan {child.name!r} stood at a checkpoint that was pruned",
+            f"agents plan checkpoints {child.plan_id}",
+        )
+    view = store.plans.view_at(child.plan_id, moment.version)
+    standing = view.standing
+    state = State.QUEUED if standing.state is State.PROCESSING else standing.state
+    fields = {
+        "phase": standing.phase,
+        "state": state,
+        "error": standing.error,
+        "attempt": standing.attempt,
+        "actor_state": standing.actor_state,
+    }
+    return restoration(store, child, groups[target], view, fields)
 
 
 def changes_since(ctx: Context, group: CheckpointGroup) -> tuple[Change, ...]:
@@ -107,6 +145,33 @@ def without_kept_folders(found: tuple[Change, ...], paths: dict[str, str]) -> tu
                 continue
         kept.append(change)
     return tuple(kept[::-1])
+
+
+def require_own(ctx: Context, plan: Plan, verb: str) -> None:
+    """A child plan whose work is merged is part of its parent: it is changed there."""
+    parent = plan.parent_plan_id
+    if parent is None:
+        return
+    steps = {step.step_id: step for step in ctx.store.plans.steps(parent)}
+    step = steps.get(plan.parent_step_id or "")
+    if step is not None and step.done and plan.state is State.COMPLETE:
+        raise NotAllowed(
+            f"child plan {plan.name!r} is merged into its parent and cannot be {verb}",
+            f"correct or roll back the parent: agents plan tree {parent}",
+        )
+
+
+def require_children_free(ctx: Context, todo: Restoration) -> None:
+    """Nobody works on a child plan that has to go back."""
+    for child in (*todo.children, *todo.cancelled_children):
+        held = holder(ctx.store, child, ctx.now())
+        if held is not None:
+            raise PlanBusy(
+                f"child plan {child} is held by `{held.verb}` (process {held.pid})",
+                f"wait for it, or end it: kill {held.pid}",
+            )
+    for below in todo.children.values():
+        require_children_free(ctx, below)
 
 
 def require_rollback(plan: Plan) -> None:
@@ -137,6 +202,7 @@ def rollback(ctx: Context, plan: Plan, group: CheckpointGroup) -> RollbackResult
         ctx.store, plan.plan_id, "plan rollback", ctx.now, whatever_waits=True
     ) as session:
         require_rollback(session.plan)
+        require_own(ctx, session.plan, "rolled back")
         # Found before the plan was ours: another process may have pruned it since.
         group = find_group(ctx.store, session.plan, group.group_id)
         ctx.checkpoints.require_readable(group)
@@ -149,6 +215,7 @@ def go_back(
     ctx: Context, session: Session, group: CheckpointGroup, todo: Restoration
 ) -> RollbackResult:
     """Do it, and say what was done as it was counted before and measured after."""
+    require_children_free(ctx, todo)
     counted = _result(ctx, session.plan, group, todo, (), dry_run=False)
     changes = ctx.checkpoints.rollback_to_checkpoint(session, todo)
     return msgspec.structs.replace(
@@ -175,7 +242,7 @@ def _result(
         checkpoint_id=rows[0].checkpoint_id,
         label=group.label,
         changes=changes,
-        child_plans_invalidated=len(todo.cancelled_children),
+        child_plans_invalidated=len(todo.cancelled_children) + len(todo.children),
         decisions_after=sum(d.state is DecisionState.SUPERSEDED for d in todo.decisions),
         tool_calls_after=ctx.store.calls.count(plan.plan_id, after=group.created_at),
         sandboxes=ctx.manager.sandboxes(plan.plan_id).paths,

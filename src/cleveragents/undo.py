@@ -9,7 +9,7 @@ from cleveragents.journal import JournalEntry, Moment, Operation, undo_stack
 from cleveragents.leases import working_on
 from cleveragents.names import find_group
 from cleveragents.plan import Plan, State
-from cleveragents.rollback import changes_since, go_back, require_rollback, restoration
+from cleveragents.rollback import changes_since, go_back, require_own, require_rollback, restoration
 from cleveragents.session import Session
 from cleveragents.settling import adopt_edits
 
@@ -33,6 +33,7 @@ def redo(ctx: Context, plan: Plan) -> Undone:
 def _travel(ctx: Context, plan: Plan, way: Operation) -> Undone:
     with working_on(ctx.store, plan.plan_id, f"plan {way}", ctx.now) as session:
         require_rollback(session.plan)
+        require_own(ctx, session.plan, f"{way}ne")
         _keep_edits(ctx, session, way)
         entry = _next_entry(ctx, session.plan, way)
         moment = entry.before if way is Operation.UNDO else entry.after

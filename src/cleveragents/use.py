@@ -33,14 +33,33 @@ def read_plan(ctx: Context, file: str) -> PlanFile:
     return PlanFile(os.path.abspath(file), text, spec)
 
 
+def read_child(ctx: Context, parent: Plan, file: str) -> PlanFile:
+    """The same for a plan that is to be a child of another and has its resources."""
+    from cleveragents.planfile import Above, read_plan_file
+    from cleveragents.preflight import preflight
+
+    above = msgspec.convert(parent.spec, PlanSpec)
+    spec, text = read_plan_file(file, kinds(), Above(above.resources, (parent.source_path,)))
+    preflight(ctx, spec, file)
+    return PlanFile(os.path.abspath(file), text, spec)
+
+
 def use_plan(
-    ctx: Context, spec: PlanSpec, *, source_path: str, source_text: str, plan_dir: str
+    ctx: Context,
+    spec: PlanSpec,
+    *,
+    source_path: str,
+    source_text: str,
+    plan_dir: str,
+    parent: "Parent | None" = None,
 ) -> Plan:
     plan_id, now = new_id(), ctx.now()
     plan = Plan(
         plan_id=plan_id,
         name=spec.name,
         rollback_enabled=spec.policy.rollback_enabled,
+        parent_plan_id=parent.plan_id if parent else None,
+        parent_step_id=parent.step_id if parent else None,
         plan_dir=plan_dir,
         source_path=source_path,
         source_text=source_text,
@@ -48,7 +67,15 @@ def use_plan(
         created_at=now,
         updated_at=now,
     )
-    resources = nest([_resource(plan_id, item) for item in spec.resources])
+    inherited = {item.name: item for item in parent.resources} if parent else {}
+    resources = nest(
+        [
+            _inherited(plan_id, inherited[item.name])
+            if item.name in inherited
+            else _resource(plan_id, item)
+            for item in spec.resources
+        ]
+    )
     entry = JournalEntry(
         entry_id=new_id(),
         plan_id=plan_id,
@@ -65,6 +92,22 @@ def use_plan(
         ctx.store.resources.add(resources)
         ctx.store.journal.put(entry)
     return plan
+
+
+class Parent(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan and step that a child plan is the work of."""
+
+    plan_id: str
+    step_id: str
+    resources: tuple[Resource, ...]
+    """The parent's resources, each with its own sandbox as `source`."""
+
+
+def _inherited(plan_id: str, resource: Resource) -> Resource:
+    """The parent's resource as the child has it; tools see it under the same path."""
+    return msgspec.structs.replace(
+        resource, resource_id=new_id(), plan_id=plan_id, outer="", place=""
+    )
 
 
 def step_of(plan_id: str, index: int, spec: StepSpec) -> Step:

@@ -193,8 +193,12 @@ def open_workspace(
     settings: Settings | None = None,
     talk: Talk | None = None,
     now: Callable[[], str] = utc_now,
+    recover: bool = True,
 ) -> Generator[Workspace]:
-    """Store, content, manager, service: built here, passed on, closed at the end."""
+    """Store, content, manager, service: built here, passed on, closed at the end.
+
+    `recover`: finish first what dead processes left; off only beside a workspace that did.
+    """
     settings = settings or settings_here(home)
     directory = f"{settings.home}/content"
     store = open_store(settings.home)
@@ -208,10 +212,12 @@ def open_workspace(
             manager=manager,
             checkpoints=CheckpointService(store, manager, settings, now),
             talk=talk or Talk(),
+            another=lambda: _another(settings, talk, now),
+            execute=_execute,
             now=now,
         )
         try:
-            yield Workspace(ctx, _recovered(ctx))
+            yield Workspace(ctx, _recovered(ctx) if recover else ())
         finally:
             manager.close()
             packs.close()
@@ -221,6 +227,18 @@ def open_workspace(
         raise StoreError(f"the store has a row that cannot be read: {error}") from error
     finally:
         store.close()
+
+
+@contextmanager
+def _another(settings: Settings, talk: Talk | None, now: Callable[[], str]) -> Generator[Context]:
+    with open_workspace(settings=settings, talk=talk, now=now, recover=False) as workspace:
+        yield workspace.ctx
+
+
+def _execute(ctx: Context, plan_id: str) -> None:
+    from cleveragents.resume import execute_plan
+
+    execute_plan(ctx, plan_id)
 
 
 def _recovered(ctx: Context) -> tuple[str, ...]:

@@ -218,9 +218,9 @@ class Progress:
                 self._shown = time.monotonic()
                 self._say(f"  copying {data['resource']}: {self._copied / 1e6:.0f} MB so far")
         elif event == "step":
-            self._say(f"> {data['id']} ({data['tool']})")
+            self._say(f"> {_which(data)} ({data['tool']})")
         elif event == "failed":
-            self._say(f"x {data['id']}: {data['error']}")
+            self._say(f"x {_which(data)}: {data['error']}")
         elif event == "rolled_back":
             self._say(f"  rolled back: {len(data['changes'])} changes taken back")
         elif event == "validate":
@@ -231,6 +231,11 @@ class Progress:
     def _say(self, line: str) -> None:
         sys.stderr.write(render.safe(line) + "\n")
         sys.stderr.flush()
+
+
+def _which(data: dict[str, Any]) -> str:
+    """The step, and the child plan it belongs to."""
+    return f"{data['plan']}: {data['id']}" if "plan" in data else data["id"]
 
 
 def lines(*texts: str) -> tuple[Block, ...]:

@@ -9,11 +9,12 @@ from cleveragents import reports
 from cleveragents.cli.common import Asked, command
 from cleveragents.cli.plan_work import dry_option, plan_reply, yes_option
 from cleveragents.context import Context
-from cleveragents.correction import Outlook, Request, correct, preview
+from cleveragents.correction import Outlook, Request, append, correct, preview
+from cleveragents.decision import Decision
 from cleveragents.errors import UsageError
 from cleveragents.names import find_decision
 from cleveragents.render import Block, Panel, Reply, Table
-from cleveragents.use import read_plan
+from cleveragents.use import read_child, read_plan
 
 
 @command("plan correct")
@@ -47,10 +48,10 @@ def correct_command(
     if not guidance.strip():
         raise UsageError("--guidance is empty", "say what shall be different this time")
     one = find_decision(ctx.store, decision)
+    if mode == "append":
+        return _append(ctx, one, guidance, plan_file, dry_run)
     read = read_plan(ctx, plan_file) if plan_file else None
     request = Request(guidance=guidance, plan_file=read, cascade=cascade)
-    if mode == "append":
-        raise UsageError("not yet")
     outlook = preview(ctx, one, request)
     if dry_run:
         return _would(ctx, outlook, guidance)
@@ -79,6 +80,37 @@ def correct_command(
     )
 
 
+def _append(
+    ctx: Context, one: Decision, guidance: str, plan_file: str | None, dry_run: bool
+) -> Reply:
+    plan = ctx.store.plans.get(one.plan_id)
+    read = read_child(ctx, plan, plan_file) if plan_file else None
+    if dry_run:
+        steps = [step.id for step in read.spec.steps] if read else []
+        data = {
+            "plan_id": one.plan_id,
+            "decision_id": one.decision_id,
+            "dry_run": True,
+            "mode": "append",
+            "guidance": guidance,
+            "superseded": [],
+            "steps_again": steps,
+        }
+        rows = (("keeps", "everything"), ("child plan's steps", ", ".join(steps)))
+        return Reply(data=data, blocks=(Panel("Would append", rows),))
+    done = append(ctx, one, Request(guidance=guidance, plan_file=read))
+    reply = plan_reply(ctx, one.plan_id)
+    about = {
+        "correction_id": done.correction_id,
+        "decision_id": one.decision_id,
+        "mode": str(done.mode),
+        "guidance": done.guidance,
+        "child_plan_id": done.child_plan_id,
+        "dry_run": False,
+    }
+    return msgspec.structs.replace(reply, data={**reply.data, **about})
+
+
 def _would(ctx: Context, outlook: Outlook, guidance: str) -> Reply:
     data = {**_data(ctx, outlook), "dry_run": True, "mode": "revert", "guidance": guidance}
     return Reply(data=data, blocks=_blocks(outlook))
@@ -91,6 +123,7 @@ def _data(ctx: Context, outlook: Outlook) -> dict[str, Any]:
         "superseded": msgspec.to_builtins(outlook.superseded),
         "kept": list(outlook.kept),
         "steps_again": list(outlook.steps),
+        "child_plans_cancelled": list(outlook.children),
         "from_group": outlook.group_id,
         "changes": [reports.change_data(change) for change in outlook.changes],
     }
@@ -117,6 +150,7 @@ def _blocks(outlook: Outlook) -> tuple[Block, ...]:
             "Correction",
             (
                 ("decisions kept", str(len(outlook.kept))),
+                ("child plans cancelled", ", ".join(outlook.children) or "none"),
                 ("steps to run", ", ".join(outlook.steps) or "none"),
             ),
         ),

@@ -237,7 +237,10 @@ class GitWorktree(GitTarget, TreeSandbox):
         }
         sizes = dict(self.repository.tree(self.place.origin["base"]).values())
         self._keep_ref = sum(sizes.get(key, 0) for key in borrowed) > MOST_COPIED
-        if not self._keep_ref:
+        if self._keep_ref:
+            # A child plan has no ref of its own as long as its parent's sandbox is there.
+            self.repository.git("update-ref", self.ref, self.place.origin["base"])
+        else:
             for key, data in self.blobs.get_many(sorted(borrowed)):
                 batch.put_keyed(key, data)
 

@@ -24,6 +24,9 @@ class NoSandbox:
             )
         return {"path": self.place.resource.path}
 
+    def create_from(self, source: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
+        return origin
+
     def capture(
         self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True
     ) -> SandboxCheckpoint:

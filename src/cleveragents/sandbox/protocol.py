@@ -108,6 +108,10 @@ class Sandbox(Protocol):
         """Make the private copy; returns what it was made from, as plain data."""
         ...
 
+    def create_from(self, source: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
+        """Make the private copy of a child plan from its parent's: at `source`, of that origin."""
+        ...
+
     def capture(
         self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True
     ) -> SandboxCheckpoint:

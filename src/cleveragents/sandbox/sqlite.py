@@ -59,11 +59,14 @@ class SqliteSnapshot:
         return os.fsencode(os.path.basename(self._file))
 
     def create(self, making: Making) -> dict[str, Any]:
+        return self.create_from(self._live, {"path": self._live}, making)
+
+    def create_from(self, source: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
         fsio.make_private_dir(self.place.root)
-        copy_live(self._live, self._file)
-        os.chmod(self._file, os.stat(self._live).st_mode & 0o777)
+        copy_live(source, self._file)
+        os.chmod(self._file, os.stat(source).st_mode & 0o777)
         making.progress(self.place.resource.name, os.stat(self._file).st_size)
-        return {"path": self._live}
+        return origin
 
     def capture(
         self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True

@@ -82,6 +82,16 @@ class TreeSandbox:
         self._make_links()
         return {"path": self.place.resource.path}
 
+    def create_from(self, source: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
+        fsio.make_private_dir(self.place.root)
+        copying.Copier(
+            source_scope(self.place),
+            lambda _path, _is_dir: True,
+            lambda size: making.progress(self.name, size),
+        ).copy(source, self.place.root)
+        self._make_links()
+        return origin
+
     def _require_within_limit(self, making: Making) -> None:
         found = copying.census(self.place.resource.path, source_scope(self.place, *self.own))
         if found.size <= making.limit_bytes and found.files <= making.limit_files:

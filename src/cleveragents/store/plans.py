@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from cleveragents.checkpoint import ChildMoment
 from cleveragents.decision import Decision
 from cleveragents.errors import LeaseLost, NotFound
 from cleveragents.plan import Failure, Phase, Plan, State, Step
@@ -174,6 +175,15 @@ class PlanRepository:
         """Ids of the plans that some process was working on when it last wrote."""
         rows = self._db.execute("SELECT plan_id FROM plans WHERE state = 'processing'")
         return [row[0] for row in rows]
+
+    def child_moments(self, plan_id: str) -> dict[str, ChildMoment]:
+        """Where each child plan stands that was not cancelled."""
+        rows = self._db.execute(
+            "SELECT plan_id, head_group_id, version FROM plans"
+            " WHERE parent_plan_id = ? AND state != 'cancelled'",
+            (plan_id,),
+        )
+        return {child: ChildMoment(group, version) for child, group, version in rows}
 
     def children(self, plan_id: str) -> list[Plan]:
         return PLANS.select(self._db, "WHERE parent_plan_id = ? ORDER BY plan_id", (plan_id,))
