@@ -242,46 +242,42 @@ class PlanExecutor:
         self._fail(number, self._spec(number), ended(calls[at], result, now), None, error)
 
     def _merge(self, numbers: list[int], children: list[Plan], calls: list[ToolCall]) -> None:
-        """Bring the children's work into the sandboxes, and with it the steps to their end."""
-        session, ctx = self._session, self._ctx
-        brought: list[Brought] = []
-        scratch = f"{ctx.staging}/{session.plan.plan_id}-merge"
-
-        def make(now: States, batch: Batch) -> States:
-            brought.append(merge_children(ctx, session.plan, children, now, batch, scratch))
-            return brought[-1].states
-
-        def note(_kept: CheckpointGroup) -> None:
-            now = ctx.now()
-            for child, call in zip(children, calls, strict=True):
-                whole = ToolResult(ok=True, state=CallState.OK, output="", output_bytes=0)
-                self._remember(ended(call, whole, now), brought[-1].changes[child.plan_id])
-
-        done = tuple(
-            msgspec.structs.replace(self._steps[n], state=StepState.COMPLETE, error=None)
-            for n in numbers
-        )
-        first = done[0]
-        todo = Restoration(
-            group_id=new_id(),
-            plan={
-                "last_completed_step": max(
-                    session.plan.last_completed_step, *(step.index for step in done)
-                )
-            },
-            steps=done,
-        )
-        names = ", ".join(child.name for child in children)
-        about = About(CheckpointType.AFTER_SUBPLAN, f"merged {names}", first.decision_id, first)
+        """Bring the children's work into the sandboxes; conflicts are found before the first."""
+        plan = self._session.plan
+        scratch = f"{self._ctx.staging}/{plan.plan_id}-merge"
         try:
-            ctx.checkpoints.restore_made(session, about, make, todo, note)
+            with self._ctx.manager.packs.looking() as batch:
+                now = self._ctx.manager.create_checkpoint(plan.plan_id, batch, {})
+                merge_children(self._ctx, plan, children, now, batch, scratch)
+            for number, child, call in zip(numbers, children, calls, strict=True):
+                self._merge_one(number, child, call, scratch)
         finally:
             fsio.remove_tree(scratch)
-        for number, step in zip(numbers, done, strict=True):
-            self._steps[number] = step
-            self._trigger(CheckpointType.AFTER_STEP, number)
-            self._milestone(self._spec(number), step)
-            ctx.talk.tell("done", {"id": step.step_id})
+
+    def _merge_one(self, number: int, child: Plan, call: ToolCall, scratch: str) -> None:
+        """One child's work and the end of its step, in one switch."""
+        session, ctx = self._session, self._ctx
+        brought: list[Brought] = []
+
+        def make(now: States, batch: Batch) -> States:
+            brought.append(merge_children(ctx, session.plan, (child,), now, batch, scratch))
+            return brought[-1].states
+
+        def note(kept: CheckpointGroup) -> None:
+            whole = ToolResult(ok=True, state=CallState.OK, output="", output_bytes=0)
+            merged = msgspec.structs.replace(ended(call, whole, ctx.now()), group_id=kept.group_id)
+            self._remember(merged, brought[-1].changes[child.plan_id])
+
+        step = msgspec.structs.replace(self._steps[number], state=StepState.COMPLETE, error=None)
+        last = max(session.plan.last_completed_step, step.index)
+        todo = Restoration(group_id=new_id(), plan={"last_completed_step": last}, steps=(step,))
+        reason = f"merged {child.name}"
+        about = About(CheckpointType.AFTER_SUBPLAN, reason, step.decision_id, step)
+        ctx.checkpoints.restore_made(session, about, make, todo, note)
+        self._steps[number] = step
+        self._trigger(CheckpointType.AFTER_STEP, number)
+        self._milestone(self._spec(number), step)
+        ctx.talk.tell("done", {"id": step.step_id})
 
     def _begin(self, number: int, inputs: dict[str, Any]) -> ToolCall:
         """Note that the step's tool runs."""

@@ -1,13 +1,15 @@
 """Child plans: real plans with a parent, each in sandboxes made of the parent's, merged back.
 
-Children of one group run side by side; when all of them are complete they are merged in the order
-of their steps, as one switch of the parent's sandboxes: all of them or none.
+Children of one group run side by side. When all of them are complete they are merged in the order
+of their steps, each as one switch of the parent's sandboxes; whether they conflict is found out
+for all of them before the first is merged.
 """
 
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
 
 import msgspec
 
@@ -128,10 +130,11 @@ def _not_run(child: Plan) -> Outcome:
 def _named(ctx: Context, child: Plan) -> Context:
     """The same context, whose progress tells which child plan it is of."""
     tell = ctx.talk.tell
-    talk = msgspec.structs.replace(
-        ctx.talk, tell=lambda event, data: tell(event, {"plan": child.name, **data})
-    )
-    return msgspec.structs.replace(ctx, talk=talk)
+
+    def named(event: str, data: dict[str, Any]) -> None:
+        tell(event, {"plan": child.name, **data})
+
+    return msgspec.structs.replace(ctx, talk=msgspec.structs.replace(ctx.talk, tell=named))
 
 
 def _run(ctx: Context, child: Plan, retries: int) -> Outcome:
