@@ -8,10 +8,10 @@ AgentsError                         1  a bug of ours, if nothing below fits
     PlanApplied  PlanCancelled  PlanBusy  LeaseLost
     ForeignCheckpoint  CheckpointPruned  RollbackDisabled
     ApplyConflict  ValidationFailed  ApplyRefused  NothingToUndo  UnappliedWork  CarryLimit
-    Declined  CorrectionRefused
+    Declined  CorrectionRefused  LossNotAccepted  MayHaveHappened
   ExecutionFailed                   5  a sandbox or a tool failed
     SandboxError  SandboxMissing  SandboxNotOurs
-    ToolFailed  CheckpointFailed
+    ToolFailed  CheckpointFailed  CompensationFailed
   StoreError                        6  the store is damaged or out of reach
     ContentDamaged
 """
@@ -116,6 +116,22 @@ class CorrectionRefused(NotAllowed):
     pass
 
 
+class LossNotAccepted(NotAllowed):
+    """Going back would leave behind what cannot be undone; `effects` has it."""
+
+    def __init__(self, message: str, effects: tuple[object, ...], hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.effects = effects
+
+
+class MayHaveHappened(NotAllowed):
+    """A step would be repeated whose effects may be there already; `effects` has them."""
+
+    def __init__(self, message: str, effects: tuple[object, ...], hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.effects = effects
+
+
 class ExecutionFailed(AgentsError):
     exit_code = 5
 
@@ -138,6 +154,10 @@ class ToolFailed(ExecutionFailed):
 
 class CheckpointFailed(ExecutionFailed):
     pass
+
+
+class CompensationFailed(ExecutionFailed):
+    """The plan went back; something it had done outside the sandboxes is still there."""
 
 
 class StoreError(AgentsError):

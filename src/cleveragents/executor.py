@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from cleveragents import effects
 from cleveragents.calling import bounds_of, call_context, ended
 from cleveragents.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.context import Context
@@ -254,6 +255,7 @@ class PlanExecutor:
         )
         with self._ctx.store.transaction(self._session.lease):
             self._ctx.store.calls.put(call)
+            effects.note(self._ctx.store, tool, call, spec.on)
             self._session.write(steps=(step,))
         return call, run_tool(tool, spec.inputs, self._context(spec), spec.timeout)
 
@@ -311,6 +313,7 @@ class PlanExecutor:
         """The call and what it wrote, inside the commit of its group."""
         store = self._ctx.store
         store.calls.put(call)
+        store.effects.happened(call)
         ids = {r.name: r.resource_id for r in store.resources.of_plan(call.plan_id)}
         store.calls.add_writes(
             Write(

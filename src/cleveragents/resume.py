@@ -1,8 +1,10 @@
 """Start a plan, or go on with it: whatever a dead process or a person left is settled first."""
 
+from collections.abc import Collection
+
 import msgspec
 
-from cleveragents import correction
+from cleveragents import correction, effects
 from cleveragents.context import Context
 from cleveragents.executor import PlanExecutor
 from cleveragents.journal import Operation
@@ -11,7 +13,7 @@ from cleveragents.lifecycle import require_not_final
 from cleveragents.plan import Phase, Plan, State
 from cleveragents.revision import revised
 from cleveragents.session import Session
-from cleveragents.settling import Resumption, Settled, difference, next_step, settle
+from cleveragents.settling import Resumption, Settled, difference, next_step, of_dead_steps, settle
 from cleveragents.tools import resolve_tool
 from cleveragents.use import PlanFile
 
@@ -23,10 +25,12 @@ def execute_plan(
     verb: str = "plan execute",
     discard_edits: bool = False,
     plan_file: PlanFile | None = None,
+    repeat: Collection[str] = (),
 ) -> Resumption:
     """Run what is not done yet; returns when the plan is complete or has failed."""
     with working_on(ctx.store, plan_id, verb, ctx.now) as session:
         require_not_final(session.plan, "executed")
+        effects.require_repeatable(session, repeat)
         if plan_file is not None and session.plan.head_group_id is None:
             take_file(ctx, session, plan_file)
         executor = PlanExecutor(ctx, session)
@@ -90,4 +94,6 @@ def preview_resume(ctx: Context, plan: Plan, discard_edits: bool = False) -> Res
         settled=settled,
         changes=changes,
         next_step=next_step(ctx, plan),
+        in_doubt=tuple(effects.doubtful(ctx.store, plan)),
+        compensable=of_dead_steps(ctx, plan).compensable,
     )

@@ -5,9 +5,11 @@ from typing import Any
 
 import msgspec
 
+from cleveragents import effects
 from cleveragents.checkpoint import CheckpointGroup, RollbackResult
 from cleveragents.context import Context
 from cleveragents.decision import Decision, DecisionState
+from cleveragents.effect import EffectState
 from cleveragents.errors import RollbackDisabled
 from cleveragents.journal import Operation
 from cleveragents.leases import working_on
@@ -74,6 +76,7 @@ def restoration(
     }
     if view.source.spec != plan.spec:
         values |= msgspec.to_builtins(view.source)
+    outlook = effects.outlook_at(store, plan.plan_id, group.group_id, view, later)
     return Restoration(
         group_id=group.group_id,
         plan=msgspec.to_builtins(values),
@@ -81,7 +84,16 @@ def restoration(
         removed_steps=tuple(removed),
         decisions=tuple(decisions),
         cancelled_children=tuple(later),
+        outlook=outlook,
+        effects=effects.marks(outlook, EffectState.LOST),
     )
+
+
+def accepted(todo: Restoration, accept_loss: bool, command: str) -> Restoration:
+    """The same, asked for by somebody who knows what cannot be undone; else refused."""
+    effects.require_accepted(todo.outlook, accept_loss, command)
+    marks = effects.marks(todo.outlook, EffectState.ACCEPTED)
+    return msgspec.structs.replace(todo, effects=marks)
 
 
 def changes_since(ctx: Context, group: CheckpointGroup) -> tuple[Change, ...]:
@@ -132,7 +144,9 @@ def preview(ctx: Context, plan: Plan, group: CheckpointGroup) -> RollbackResult:
     return _result(ctx, plan, group, todo, changes, dry_run=True)
 
 
-def rollback(ctx: Context, plan: Plan, group: CheckpointGroup) -> RollbackResult:
+def rollback(
+    ctx: Context, plan: Plan, group: CheckpointGroup, *, accept_loss: bool = False
+) -> RollbackResult:
     with working_on(
         ctx.store, plan.plan_id, "plan rollback", ctx.now, whatever_waits=True
     ) as session:
@@ -141,7 +155,8 @@ def rollback(ctx: Context, plan: Plan, group: CheckpointGroup) -> RollbackResult
         group = find_group(ctx.store, session.plan, group.group_id)
         ctx.checkpoints.require_readable(group)
         entry = session.opened(Operation.ROLLBACK, to=group.group_id)
-        todo = restoration_to(ctx.store, session.plan, group)
+        command = f"agents plan rollback {plan.plan_id} {group.group_id}"
+        todo = accepted(restoration_to(ctx.store, session.plan, group), accept_loss, command)
         return go_back(ctx, session, group, msgspec.structs.replace(todo, entry=entry))
 
 
@@ -151,9 +166,11 @@ def go_back(
     """Do it, and say what was done as it was counted before and measured after."""
     counted = _result(ctx, session.plan, group, todo, (), dry_run=False)
     changes = ctx.checkpoints.rollback_to_checkpoint(session, todo)
+    outcome = effects.compensated(ctx, session, todo)
     return msgspec.structs.replace(
         counted,
         changes=changes,
+        effects=msgspec.structs.replace(counted.effects, compensable=outcome),
         phase=str(session.plan.phase),
         state=str(session.plan.state),
         checkpoints_remaining=ctx.store.checkpoints.count(session.plan.plan_id),
@@ -183,4 +200,5 @@ def _result(
         state=todo.plan["state"],
         checkpoints_remaining=ctx.store.checkpoints.count(plan.plan_id),
         dry_run=dry_run,
+        effects=todo.outlook,
     )
