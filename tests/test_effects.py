@@ -559,3 +559,71 @@ def test_a_large_input_reaches_the_compensation_by_its_standard_input(yard: Yard
     agents("plan", "run", "plan.yaml")
     agents("plan", "rollback", "trip", "first", "--yes")
     assert yard.world == [str(len(json.dumps({"stdin": "y" * 150_000}))), "unset"]
+
+
+# corrections
+
+
+def decision_of(step: str) -> str:
+    tree = agents("plan", "tree", "trip", JSON).data["tree"][0]["children"]
+    return next(node["decision_id"] for node in tree if node["steps"] == [step])
+
+
+CORRECT = ("--guidance", "another one", JSON)
+
+
+def test_a_correction_compensates_what_hangs_on_the_decision_and_nothing_else(yard: Yard) -> None:
+    agents("plan", "run", yard.plan(TRIP.replace("tool: book", "tool: rent", 1)))
+    foreseen = agents("plan", "correct", decision_of("hotel"), *CORRECT, "--dry-run").data
+    assert [one["step"] for one in foreseen["effects"]["compensated"]] == ["hotel"]
+    done = agents("plan", "correct", decision_of("hotel"), *CORRECT, "--yes").data
+    assert [one["state"] for one in done["effects"]["compensated"]] == ["compensated"]
+    assert yard.world[2:] == ['cancel {"args": ["hotel"]} id-hotel hotel', "book hotel"]
+    assert [row[0::2] for row in ledger()] == [
+        ("flight", "happened"),
+        ("hotel", "compensated"),
+        ("hotel", "happened"),
+    ]
+
+
+def test_a_correction_over_what_cannot_be_undone_needs_to_be_accepted(yard: Yard) -> None:
+    agents("plan", "run", yard.plan(MAILED))
+    before = yard.world
+    refused = agents("plan", "correct", decision_of("tell"), *CORRECT, "--yes", expect=4)
+    assert refused.data["error"]["type"] == "LossNotAccepted"
+    with open_workspace() as ws, pytest.raises(LossNotAccepted):
+        ws.find("trip").correct(decision_of("tell"), "again")
+    assert yard.world == before
+    agents("plan", "correct", decision_of("tell"), *CORRECT, "--yes", "--accept-loss")
+    assert yard.world == [*before, "mail done"]
+    assert [row[2] for row in ledger()[-2:]] == ["accepted", "happened"]
+
+
+def test_a_correction_does_not_repeat_what_may_have_happened(yard: Yard) -> None:
+    yard.flag("stop")
+    agents("plan", "run", yard.plan(TRIP + "{id: fee, tool: pay}\n"), expect=5)
+    yard.flag("stop", on=False)
+    refused = agents("plan", "correct", decision_of("note"), *CORRECT, "--yes", expect=4)
+    assert refused.data["error"]["type"] == "MayHaveHappened"
+    assert refused.data["error"]["hint"].endswith("--accept-loss")
+    agents("plan", "correct", decision_of("note"), *CORRECT, "--yes", "--accept-loss")
+    assert yard.world[-2:] == ["pay ", "pay "]
+
+
+def test_a_correction_says_that_a_compensation_failed(yard: Yard) -> None:
+    agents("plan", "run", yard.plan("{id: car, tool: rent}\n"))
+    yard.flag("broken")
+    failed = agents("plan", "correct", decision_of("car"), *CORRECT, "--yes", expect=5)
+    assert failed.data["error"]["type"] == "CompensationFailed"
+    assert failed.data["state"] == "complete"
+    assert [row[2] for row in ledger()] == ["failed", "happened"]
+
+
+def test_a_changed_plan_file_obeys_the_same_rules(yard: Yard) -> None:
+    agents("plan", "run", yard.plan(MAILED))
+    yard.plan(MAILED.replace("[done]", "[changed]"))
+    resume = ("plan", "resume", "trip", "--plan-file", "plan.yaml")
+    refused = agents(*resume, JSON, expect=4)
+    assert refused.data["error"]["type"] == "LossNotAccepted"
+    agents(*resume, "--accept-loss")
+    assert yard.world[-1] == "mail changed"

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from cleveragents import effects
 from cleveragents.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.checkpoints import About
 from cleveragents.content.packs import Batch
@@ -20,6 +21,8 @@ from cleveragents.decision import (
     DecisionKind,
     DecisionState,
 )
+from cleveragents.effect import EffectState
+from cleveragents.effect import Outlook as EffectOutlook
 from cleveragents.errors import CorrectionRefused
 from cleveragents.executor import PlanExecutor
 from cleveragents.ids import new_id
@@ -46,6 +49,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     guidance: str
     plan_file: PlanFile | None = None
     cascade: bool = False
+    accept_loss: bool = False
+    """Go back over effects that cannot be undone, and repeat what may have happened."""
 
 
 class Superseded(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +78,8 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[Change, ...] = ()
     """The files that differ from that now."""
     revision: Revision | None = None
+    effects: EffectOutlook = EffectOutlook()
+    """What it means for the world outside."""
 
 
 def preview(ctx: Context, decision: Decision, request: Request) -> Outlook:
@@ -96,6 +103,9 @@ def correct(ctx: Context, decision: Decision, request: Request) -> Correction:
     """Take the decision's set back and run it again; returns the row of this correction."""
     with working_on(ctx.store, decision.plan_id, "plan correct", ctx.now) as session:
         require_rollback(session.plan)
+        if not request.accept_loss:
+            command = f"agents plan correct {decision.decision_id} --accept-loss"
+            effects.require_repeatable(session, (), command)
         settle(ctx, session, discard_edits=False)
         roots = tuple(_current(ctx, session.plan, decision))
         outlook = work_out(ctx, session.plan, roots, request)
@@ -116,6 +126,8 @@ def take_back(ctx: Context, session: Session, outlook: Outlook, request: Request
             f"plan {plan.name!r} has not run yet: there is nothing to correct",
             f"agents plan execute {plan.plan_id}",
         )
+    command = f"agents plan correct {outlook.decision_id}"
+    effects.require_accepted(outlook.effects, request.accept_loss, command)
     correction, todo = _prepare(ctx, session, outlook, request)
     entry = session.opened(
         Operation.CORRECT, correction=correction.correction_id, decision=correction.decision_id
@@ -133,6 +145,7 @@ def take_back(ctx: Context, session: Session, outlook: Outlook, request: Request
         intervention.decision_id,
     )
     ctx.checkpoints.restore_made(session, about, _maker(ctx, plan, outlook), todo, note)
+    effects.compensate_waiting(ctx, session)
     executor = PlanExecutor(ctx, session)
     executor.prepare()
     executor.execute(Operation.CORRECT, entry)
@@ -192,6 +205,7 @@ def _prepare(
         removed_steps=tuple(removed),
         decisions=(*(d.superseded() for d in decisions), intervention),
         correction_id=correction.correction_id,
+        effects=effects.marks(outlook.effects, EffectState.ACCEPTED),
     )
 
 
@@ -319,6 +333,7 @@ def work_out(ctx: Context, plan: Plan, roots: tuple[Decision, ...], request: Req
         group_id=group,
         paths={rid: tuple(sorted(some)) for rid, some in paths.items()},
         revision=revision,
+        effects=effects.after(ctx.store, plan.plan_id, decision_ids=set(found)),
     )
 
 

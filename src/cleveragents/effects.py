@@ -90,13 +90,16 @@ def after(
     plan_id: str,
     group_id: str = "",
     step_ids: Collection[str] | None = None,
+    decision_ids: Collection[str | None] | None = None,
     children: Iterable[str] = (),
 ) -> Outlook:
-    """The effects of calls after a group, of these steps or of all, and of these child plans."""
+    """The effects of calls after a group, of these steps or decisions, and of these child plans."""
     own = [
         effect
         for effect in store.effects.of_plan(plan_id)
-        if effect.effect_id > group_id and (step_ids is None or effect.step_id in step_ids)
+        if effect.effect_id > group_id
+        and (step_ids is None or effect.step_id in step_ids)
+        and (decision_ids is None or effect.decision_id in decision_ids)
     ]
     below = [effect for child in children for effect in store.effects.of_plan(child)]
     return foreseen((*own, *below))
@@ -187,8 +190,8 @@ def doubtful(store: Store, plan: Plan) -> list[Effect]:
     return in_doubt(recorded, steps, plan, spec_of(plan))
 
 
-def require_repeatable(session: Session, repeat: Collection[str]) -> None:
-    """Refuse to repeat by accident what may have happened."""
+def require_repeatable(session: Session, repeat: Collection[str], command: str = "") -> None:
+    """Refuse to repeat by accident what may have happened; `command` does it all the same."""
     doubts = doubtful(session.store, session.plan)
     left = [effect for effect in doubts if effect.step_id not in repeat]
     if left:
@@ -198,7 +201,7 @@ def require_repeatable(session: Session, repeat: Collection[str]) -> None:
         raise MayHaveHappened(
             f"this would be done a second time: {'; '.join(map(shown, left))}",
             tuple(left),
-            f"agents plan resume {session.plan.plan_id} {flags}",
+            command or f"agents plan resume {session.plan.plan_id} {flags}",
         )
 
 

@@ -26,6 +26,7 @@ def execute_plan(
     discard_edits: bool = False,
     plan_file: PlanFile | None = None,
     repeat: Collection[str] = (),
+    accept_loss: bool = False,
 ) -> Resumption:
     """Run what is not done yet; returns when the plan is complete or has failed."""
     with working_on(ctx.store, plan_id, verb, ctx.now) as session:
@@ -43,7 +44,7 @@ def execute_plan(
                 resumed_from=None, settled=Settled.NOTHING, changes=(), next_step=None
             )
         resumption = settle(ctx, session, discard_edits)
-        if plan_file is not None and go_on_with(ctx, session, plan_file):
+        if plan_file is not None and go_on_with(ctx, session, plan_file, accept_loss):
             return resumption
         return _go_on(ctx, session, resumption)
 
@@ -59,9 +60,11 @@ def _go_on(ctx: Context, session: Session, resumption: Resumption) -> Resumption
     return msgspec.structs.replace(resumption, next_step=upcoming)
 
 
-def go_on_with(ctx: Context, session: Session, file: PlanFile) -> bool:
+def go_on_with(ctx: Context, session: Session, file: PlanFile, accept_loss: bool) -> bool:
     """Take a changed plan file in; True if that was a correction, which ran what was to run."""
-    request = correction.Request(guidance=f"plan file {file.path}", plan_file=file)
+    request = correction.Request(
+        guidance=f"plan file {file.path}", plan_file=file, accept_loss=accept_loss
+    )
     outlook = correction.work_out(ctx, session.plan, (), request)
     if not outlook.superseded:
         take_file(ctx, session, file)

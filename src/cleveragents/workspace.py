@@ -64,6 +64,7 @@ class PlanHandle:
         discard_edits: bool = False,
         plan_file: str | None = None,
         repeat: Collection[str] = (),
+        accept_loss: bool = False,
     ) -> "Resumption":
         """`repeat`: the steps that may do outside the sandboxes what they may have done before."""
         from cleveragents.resume import execute_plan
@@ -76,6 +77,7 @@ class PlanHandle:
             discard_edits=discard_edits,
             plan_file=read_plan(self._ctx, plan_file) if plan_file else None,
             repeat=repeat,
+            accept_loss=accept_loss,
         )
 
     def correct(
@@ -85,6 +87,7 @@ class PlanHandle:
         *,
         plan_file: str | None = None,
         cascade: bool = False,
+        accept_loss: bool = False,
     ) -> "Correction":
         """Take a decision back with what hangs on it, and do that again."""
         from cleveragents import correction
@@ -95,6 +98,7 @@ class PlanHandle:
             guidance=guidance,
             plan_file=read_plan(self._ctx, plan_file) if plan_file else None,
             cascade=cascade,
+            accept_loss=accept_loss,
         )
         found = find_decision(self._ctx.store, decision, self.plan_id)
         return correction.correct(self._ctx, found, request)

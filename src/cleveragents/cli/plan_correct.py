@@ -7,9 +7,16 @@ import msgspec
 
 from cleveragents import reports
 from cleveragents.cli.common import Asked, command
-from cleveragents.cli.plan_work import dry_option, plan_reply, yes_option
+from cleveragents.cli.plan_effects import (
+    as_ended,
+    not_compensated,
+    outside_blocks,
+    outside_text,
+)
+from cleveragents.cli.plan_work import dry_option, loss_option, plan_reply, yes_option
 from cleveragents.context import Context
 from cleveragents.correction import Outlook, Request, correct, preview
+from cleveragents.effects import require_accepted
 from cleveragents.errors import UsageError
 from cleveragents.names import find_decision
 from cleveragents.render import Block, Panel, Reply, Table
@@ -27,6 +34,7 @@ from cleveragents.use import read_plan
 @click.option("--guidance", required=True, help="What to do differently; tools and actors see it.")
 @click.option("--plan-file", help="A plan file with changed steps.")
 @click.option("--cascade", is_flag=True, help="Take every later decision with it.")
+@loss_option
 @yes_option
 @dry_option
 def correct_command(
@@ -37,6 +45,7 @@ def correct_command(
     guidance: str,
     plan_file: str | None,
     cascade: bool,
+    accept_loss: bool,
     yes: bool,
     dry_run: bool,
 ) -> Reply:
@@ -48,20 +57,23 @@ def correct_command(
         raise UsageError("--guidance is empty", "say what shall be different this time")
     one = find_decision(ctx.store, decision)
     read = read_plan(ctx, plan_file) if plan_file else None
-    request = Request(guidance=guidance, plan_file=read, cascade=cascade)
+    request = Request(guidance=guidance, plan_file=read, cascade=cascade, accept_loss=accept_loss)
     if mode == "append":
         raise UsageError("not yet")
     outlook = preview(ctx, one, request)
     if dry_run:
         return _would(ctx, outlook, guidance)
+    require_accepted(outlook.effects, accept_loss, f"agents plan correct {decision}")
     if not yes:
         again = f"agents plan correct {decision} --guidance TEXT --yes"
         asked.confirm(
-            f"take back {len(outlook.superseded)} decisions and {len(outlook.changes)} changes,"
+            f"{outside_text(outlook.effects)}take back {len(outlook.superseded)} decisions and"
+            f" {len(outlook.changes)} changes,"
             f" keep {len(outlook.kept)} decisions, run {len(outlook.steps)} steps?",
             again,
         )
     done = correct(ctx, one, request)
+    ended = as_ended(ctx, outlook.effects)
     reply = plan_reply(ctx, one.plan_id)
     about = {
         **_data(ctx, outlook),
@@ -71,17 +83,18 @@ def correct_command(
         "guidance": done.guidance,
     }
     hint = f"correction {done.correction_id}; agents plan diff {one.plan_id} --correction last"
-    return msgspec.structs.replace(
+    told = msgspec.structs.replace(
         reply,
-        data={**reply.data, **about},
-        blocks=(*_blocks(outlook), *reply.blocks),
+        data={**reply.data, **about, "effects": reports.outlook_data(ended)},
+        blocks=(*_blocks(outlook), *outside_blocks(ended), *reply.blocks),
         messages=(*reply.messages, hint),
     )
+    return not_compensated(told, ctx.store.plans.get(one.plan_id), ended)
 
 
 def _would(ctx: Context, outlook: Outlook, guidance: str) -> Reply:
     data = {**_data(ctx, outlook), "dry_run": True, "mode": "revert", "guidance": guidance}
-    return Reply(data=data, blocks=_blocks(outlook))
+    return Reply(data=data, blocks=(*_blocks(outlook), *outside_blocks(outlook.effects)))
 
 
 def _data(ctx: Context, outlook: Outlook) -> dict[str, Any]:
@@ -93,6 +106,7 @@ def _data(ctx: Context, outlook: Outlook) -> dict[str, Any]:
         "steps_again": list(outlook.steps),
         "from_group": outlook.group_id,
         "changes": [reports.change_data(change) for change in outlook.changes],
+        "effects": reports.outlook_data(outlook.effects),
     }
 
 

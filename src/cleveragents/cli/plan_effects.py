@@ -81,6 +81,15 @@ def outside_text(outlook: Outlook) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def as_ended(ctx: Context, outlook: Outlook) -> Outlook:
+    """The same with each compensation as the ledger has it now."""
+    wanted = {effect.effect_id for effect in outlook.compensable}
+    plans = {effect.plan_id for effect in outlook.compensable}
+    recorded = [effect for plan_id in plans for effect in ctx.store.effects.of_plan(plan_id)]
+    ended = tuple(effect for effect in recorded[::-1] if effect.effect_id in wanted)
+    return msgspec.structs.replace(outlook, compensable=ended)
+
+
 def not_compensated(reply: Reply, plan: Plan, outlook: Outlook) -> Reply:
     """The same reply, as an error if a compensation failed: the way back itself was gone."""
     failed = [effect for effect in outlook.compensable if effect.state is EffectState.FAILED]

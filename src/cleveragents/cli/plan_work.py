@@ -110,6 +110,7 @@ def execute(ctx: Context, asked: Asked, plan: str, repeat: tuple[str, ...]) -> R
 @click.option("--plan-file", help="Go on with this changed plan file.")
 @click.option("--discard-edits", is_flag=True, help="Take back edits by hand, not adopt them.")
 @repeat_option
+@loss_option
 @dry_option
 def resume(
     ctx: Context,
@@ -118,6 +119,7 @@ def resume(
     plan_file: str | None,
     discard_edits: bool,
     repeat: tuple[str, ...],
+    accept_loss: bool,
     dry_run: bool,
 ) -> Reply:
     """Go on with the first step that is not done; edits by hand are adopted.
@@ -126,7 +128,9 @@ def resume(
     corrected, with everything that hangs on it.
     """
     if not dry_run:
-        return _go_on(ctx, asked, plan, "plan resume", discard_edits, repeat, plan_file)
+        return _go_on(
+            ctx, asked, plan, "plan resume", discard_edits, repeat, plan_file, accept_loss
+        )
     from cleveragents.effects import shown
     from cleveragents.resume import preview_resume
 
@@ -160,6 +164,7 @@ def _go_on(
     discard_edits: bool,
     repeat: tuple[str, ...],
     plan_file: str | None = None,
+    accept_loss: bool = False,
 ) -> Reply:
     from cleveragents.effects import doubtful, shown
     from cleveragents.resume import Settled, execute_plan
@@ -179,6 +184,7 @@ def _go_on(
         discard_edits=discard_edits,
         plan_file=read,
         repeat=repeat,
+        accept_loss=accept_loss,
     )
     if done.resumed_from:
         notes = (*notes, f"resumed from checkpoint {done.resumed_from}")
