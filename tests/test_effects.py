@@ -627,3 +627,117 @@ def test_a_changed_plan_file_obeys_the_same_rules(yard: Yard) -> None:
     assert refused.data["error"]["type"] == "LossNotAccepted"
     agents(*resume, "--accept-loss")
     assert yard.world[-1] == "mail changed"
+
+
+# what a tool says of itself
+
+
+def plan_with(yard: Yard, tools: str, steps: str, policy: str = "{}") -> Path:
+    (yard.top / "other").mkdir(exist_ok=True)
+    (yard.top / "plan.yaml").write_text(
+        "name: trip\nresources:\n  app: {kind: fs-directory, path: app}\n"
+        "  other: {kind: fs-directory, path: other}\n"
+        f"policy: {policy}\ntools:\n  t: {tools}\nsteps:\n{steps}\n"
+    )
+    return yard.top / "plan.yaml"
+
+
+@pytest.mark.parametrize(
+    ("says", "does", "wrong"),
+    [
+        ("write_scope: [src]", "mkdir -p src/deep; touch src/deep/a", ""),
+        ("write_scope: ['*.md']", "mkdir -p a/b; touch a/b/x.md top.md", ""),
+        ("write_scope: [src/gen/]", "mkdir -p src/gen; touch src/gen/a", ""),
+        ("write_scope: [src]", "mkdir src; touch src/a; touch b", "app: b"),
+        ("write_scope: [src]", "mkdir -p lib", "app: lib"),
+        ("write_scope: [src]", "touch $AGENTS_SANDBOX_OTHER/c", "other: c"),
+        ("write_scope: [src], checkpoint_scope: plan", "touch $AGENTS_SANDBOX_OTHER/c", ""),
+        ("checkpoint_scope: resource", "touch a b", ""),
+        ("checkpoint_scope: resource", "touch a $AGENTS_SANDBOX_OTHER/c", "other: c"),
+        ("checkpoint_scope: plan", "touch $AGENTS_SANDBOX_OTHER/c", ""),
+    ],
+)
+def test_a_tool_that_writes_out_of_its_scope_fails_and_is_taken_back(
+    yard: Yard, says: str, does: str, wrong: str
+) -> None:
+    file = plan_with(yard, f"{{run: '{does}', {says}}}", "  - {id: s, tool: t, on: app}")
+    ran = agents("plan", "run", str(file), JSON, expect=5 if wrong else 0)
+    if wrong:
+        assert f"t says it stays in its scope and changed {wrong}" in ran.data["error"]["message"]
+        assert not any(os.listdir(path) for path in ran.data["sandboxes"].values())
+
+
+def test_a_tool_that_is_not_checkpointable_is_refused_where_checkpoints_are_required(
+    yard: Yard,
+) -> None:
+    tool, step = "{run: 'touch a', checkpointable: false}", "  - {id: s, tool: t, on: app}"
+    file = plan_with(yard, tool, step)
+    refused = agents("plan", "run", str(file), JSON, expect=2)
+    assert "step 's': checkpoints are required" in refused.data["error"]["message"]
+    plan_with(yard, tool, step, "{require_checkpoints: false}")
+    ran = agents("plan", "run", str(file), JSON).data
+    kinds = [group["type"] for group in ran["checkpoints"]]
+    assert "after_tool_execute" not in kinds
+    assert "post_execute" in kinds
+
+
+def test_a_reading_tool_may_ask_for_checkpoints_around_it(yard: Yard) -> None:
+    tool = "{run: 'true', read_only: true, checkpointable: true}"
+    file = plan_with(yard, tool, "  - {id: s, tool: t, on: app}")
+    ran = agents("plan", "run", str(file), JSON).data
+    assert "after_tool_execute" in [group["type"] for group in ran["checkpoints"]]
+
+
+def test_everything_that_is_wrong_is_named_at_once(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (yard.top / "plain").write_text("no database")
+    (yard.top / "plan.yaml").write_text(
+        "name: trip\nresources:\n  app: {kind: fs-directory, path: nowhere}\n"
+        "  db: {kind: sqlite, path: plain}\n"
+        "  raw: {kind: fs-directory, path: app, strategy: none, require_sandbox: false}\n"
+        "tools:\n  t: {run: 'true', checkpointable: false}\n  u: {run: 'true', unsafe: true}\n"
+        "  c: {run: 'true', checkpointable: true, compensate: 'true', checkpoint_scope: file}\n"
+        "steps:\n  - {id: one, tool: t, on: app}\n  - {id: two, tool: missing, on: app}\n"
+        "  - {id: three, tool: c, on: raw, needs: [four]}\n"
+        "  - {id: four, tool: c, on: raw, needs: [three]}\n"
+    )
+    monkeypatch.setenv("CLEVERAGENTS_SANDBOX_DIR", "/proc/nowhere")
+    monkeypatch.setattr("cleveragents.preflight.LEAST_FREE", 1 << 62)
+    told = agents("plan", "use", "plan.yaml", JSON, expect=2).data["error"]["problems"]
+    for text in (
+        "resource 'app': 'path': ",
+        "resource 'db': not a SQLite database",
+        "tool 'c': 'compensate' needs 'side_effects'",
+        "unknown checkpoint_scope 'file'",
+        "unknown tool 'missing'",
+        "steps need each other: three -> four -> three",
+        "step 'one': checkpoints are required, and tool 't' writes and says checkpointable: false",
+        "step 'three': tool 'c' says checkpointable: true, and resource 'raw' has no sandbox",
+        "tool 'u' is unsafe",
+        "the sandboxes cannot be written at /proc/nowhere",
+        "the disk of the store is full",
+    ):
+        assert sum(text in problem for problem in told) == 1, (text, told)
+    assert agents("plan", "list", JSON).data["plans"] == []
+
+
+@pytest.mark.parametrize("policy", ["rollback_step", "rollback_plan", "stop"])
+def test_errors_show_the_step_its_output_what_it_had_done_and_the_way_to_it(
+    yard: Yard, policy: str
+) -> None:
+    tool = "{run: 'echo said; echo half > half.txt; exit 3'}"
+    steps = "  - {id: ok, on: app, run: 'echo ok > ok.txt'}\n  - {id: bad, tool: t, on: app}"
+    file = plan_with(yard, tool, steps, f"{{on_failure: {policy}}}")
+    agents("plan", "run", str(file), expect=5)
+    data = agents("plan", "errors", "trip", JSON).data
+    assert (data["step"], data["output"], data["exit_code"]) == ("bad", "said\n", 3)
+    expected = {"half.txt"} | ({"ok.txt"} if policy == "rollback_plan" else set())
+    assert {item["path"] for item in data["diff"]["files"]} == expected
+    assert "+half" in data["diff"]["patch"]
+    shown = agents("plan", "errors", "trip").out
+    assert "+half" in shown
+    assert data["get_back"] in shown
+    agents(*data["get_back"].split()[1:], "--yes")
+    status = agents("plan", "status", "trip", JSON).data
+    assert set(os.listdir(status["sandboxes"]["app"])) == {"ok.txt", "half.txt"}

@@ -35,9 +35,11 @@ class UsageError(AgentsError):
 class PlanFileError(UsageError):
     """The plan file is wrong; `problems` has every line that is."""
 
-    def __init__(self, problems: tuple[str, ...], hint: str = "") -> None:
+    def __init__(self, problems: tuple[str, ...], hint: str = "", spec: object = None) -> None:
         super().__init__("; ".join(problems), hint)
         self.problems = problems
+        self.spec = spec
+        """What could be read of the plan all the same."""
 
 
 class ConfigError(UsageError):

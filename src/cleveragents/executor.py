@@ -6,7 +6,7 @@ from collections.abc import Callable
 import msgspec
 
 from cleveragents import effects
-from cleveragents.calling import bounds_of, call_context, ended
+from cleveragents.calling import bounds_of, call_context, ended, is_bounded, out_of_scope
 from cleveragents.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.context import Context
 from cleveragents.decision import Decision, DecisionKind
@@ -143,8 +143,9 @@ class PlanExecutor:
         tool = resolve_tool(spec.tool, self._session.spec.tools)
         self._decide(number, spec)
         self._trigger(CheckpointType.BEFORE_STEP, number)
-        if tool.writes:
+        if tool.is_checkpointed:
             self._trigger(CheckpointType.BEFORE_TOOL_EXECUTE, number)
+        if tool.writes:
             self._require_checkpoint(tool)
         safe = self._session.plan.head_group_id
         self._ctx.talk.tell("step", {"id": spec.id, "tool": spec.tool})
@@ -168,8 +169,8 @@ class PlanExecutor:
     def _try(self, number: int, spec: StepSpec, tool: ToolSpec) -> ToolCall:
         """One attempt; the call as it ended."""
         call, result = self._call(number, spec, tool)
-        if result.ok and not tool.writes:
-            result = self._require_unchanged(tool, result)
+        if result.ok and is_bounded(tool):
+            result = self._require_in_scope(spec, tool, result)
         return ended(call, result, self._ctx.now())
 
     def _retries(self, spec: StepSpec, tool: ToolSpec) -> int:
@@ -262,20 +263,21 @@ class PlanExecutor:
     def _context(self, spec: StepSpec) -> CallContext:
         return call_context(self._ctx, self._session, spec.id, spec.on)
 
-    def _require_unchanged(self, tool: ToolSpec, result: ToolResult) -> ToolResult:
-        """A tool that says it only reads must not have written."""
+    def _require_in_scope(self, spec: StepSpec, tool: ToolSpec, result: ToolResult) -> ToolResult:
+        """A tool must not have changed what it says it does not."""
         head = self._ctx.checkpoints.head(self._session)
-        if head is None or not tool.read_only:
+        if head is None:
             return result
-        changed = changes_since(self._ctx, head)
+        changed = out_of_scope(tool, spec.on, changes_since(self._ctx, head))
         if not changed:
             return result
-        shown = ", ".join(change.shown for change in changed[:3])
+        shown = ", ".join(f"{change.resource}: {change.shown}" for change in changed[:3])
+        said = "is read-only" if tool.read_only else "stays in its scope"
         return msgspec.structs.replace(
             result,
             ok=False,
             state=CallState.FAILED,
-            error=f"{tool.name} says it is read-only and changed {shown}",
+            error=f"{tool.name} says it {said} and changed {shown}",
         )
 
     def _note(self, call: ToolCall) -> None:
@@ -285,7 +287,9 @@ class PlanExecutor:
     def _succeed(self, number: int, spec: StepSpec, tool: ToolSpec, call: ToolCall) -> None:
         """The step is done: in the same commit as the group that holds what it did."""
         step = self._put(number, state=StepState.COMPLETE, error=None)
-        trigger = CheckpointType.AFTER_TOOL_EXECUTE if tool.writes else CheckpointType.AFTER_STEP
+        trigger = CheckpointType.AFTER_STEP
+        if tool.is_checkpointed:
+            trigger = CheckpointType.AFTER_TOOL_EXECUTE
         self._ctx.checkpoints.auto_create_if_configured(
             trigger,
             self._session,
@@ -296,7 +300,7 @@ class PlanExecutor:
             also=lambda before, after: self._remember(call, before, after),
             last_completed_step=max(step.index, self._session.plan.last_completed_step),
         )
-        if tool.writes:
+        if tool.is_checkpointed:
             self._trigger(CheckpointType.AFTER_STEP, number)
         if spec.checkpoint and self._session.plan.rollback_enabled:
             self._ctx.checkpoints.create_checkpoint(
