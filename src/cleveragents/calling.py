@@ -1,15 +1,44 @@
 """What a tool is given when a plan calls it, and the row its call leaves."""
 
 import os
+from collections.abc import Iterable
 
 import msgspec
 
+from cleveragents.content.scope import Scope
 from cleveragents.context import Context
+from cleveragents.resource import Change
 from cleveragents.session import Session
-from cleveragents.tool import ToolCall, ToolResult
+from cleveragents.tool import ToolCall, ToolResult, ToolSpec
 from cleveragents.tools.confine import Bounds, cache_dir, in_force
 from cleveragents.tools.runner import CallContext
 from cleveragents.tools.standin import StandIn
+
+
+def is_bounded(tool: ToolSpec) -> bool:
+    """Whether the tool says what it does not change."""
+    return tool.read_only or bool(tool.write_scope) or tool.checkpoint_scope == "resource"
+
+
+def out_of_scope(tool: ToolSpec, resource: str | None, changes: Iterable[Change]) -> list[Change]:
+    """What a tool changed although it says that it does not (pure)."""
+    found = list(changes)
+    if tool.read_only:
+        return found
+    own = [change for change in found if change.resource == resource]
+    wrong = [change for change in found if change.resource != resource]
+    if tool.checkpoint_scope == "plan":
+        wrong = []
+    if tool.write_scope:
+        scope = Scope(tuple(os.fsencode(rule.rstrip("/")) for rule in tool.write_scope))
+        inside = [change.path for change in own if scope.excludes(change.path)]
+        wrong += [c for c in own if c.path not in inside and not _leads_to(c.path, inside)]
+    return wrong
+
+
+def _leads_to(path: bytes, inside: list[bytes]) -> bool:
+    """The folder of something in scope, or git's own files, which are never applied."""
+    return path.split(b"/")[0] == b".git" or any(other.startswith(path + b"/") for other in inside)
 
 
 def ended(call: ToolCall, result: ToolResult, now: str) -> ToolCall:

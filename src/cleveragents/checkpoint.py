@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from cleveragents.effect import Outlook
 from cleveragents.resource import Change
 
 
@@ -115,3 +116,5 @@ class RollbackResult(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     checkpoints_remaining: int
     dry_run: bool = False
+    effects: Outlook = Outlook()
+    """What it did to the world outside; `compensable` as each of them ended."""

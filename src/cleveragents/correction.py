@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from cleveragents import effects
 from cleveragents.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.checkpoints import About
 from cleveragents.content.packs import Batch
@@ -21,6 +22,8 @@ from cleveragents.decision import (
     DecisionKind,
     DecisionState,
 )
+from cleveragents.effect import EffectState
+from cleveragents.effect import Outlook as EffectOutlook
 from cleveragents.errors import CorrectionRefused
 from cleveragents.executor import PlanExecutor
 from cleveragents.ids import new_id
@@ -33,6 +36,7 @@ from cleveragents.resource import Action, Change
 from cleveragents.restoring import Restoration
 from cleveragents.revision import Revision, revised
 from cleveragents.rollback import (
+    marked_above,
     require_children_free,
     require_own,
     require_rollback,
@@ -53,6 +57,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     guidance: str
     plan_file: PlanFile | None = None
     cascade: bool = False
+    accept_loss: bool = False
+    """Go back over effects that cannot be undone, and repeat what may have happened."""
 
 
 class Superseded(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +88,8 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     children: tuple[str, ...] = ()
     """Child plans that are taken back and cancelled."""
     revision: Revision | None = None
+    effects: EffectOutlook = EffectOutlook()
+    """What it means for the world outside."""
 
 
 def preview(ctx: Context, decision: Decision, request: Request) -> Outlook:
@@ -106,6 +114,9 @@ def correct(ctx: Context, decision: Decision, request: Request) -> Correction:
     with working_on(ctx.store, decision.plan_id, "plan correct", ctx.now) as session:
         require_rollback(session.plan)
         require_own(ctx, session.plan, "corrected")
+        if not request.accept_loss:
+            command = f"agents plan correct {decision.decision_id} --accept-loss"
+            effects.require_repeatable(session, (), command)
         settle(ctx, session, discard_edits=False)
         roots = tuple(_current(ctx, session.plan, decision))
         outlook = work_out(ctx, session.plan, roots, request)
@@ -216,6 +227,8 @@ def take_back(ctx: Context, session: Session, outlook: Outlook, request: Request
             f"plan {plan.name!r} has not run yet: there is nothing to correct",
             f"agents plan execute {plan.plan_id}",
         )
+    command = f"agents plan correct {outlook.decision_id}"
+    effects.require_accepted(outlook.effects, request.accept_loss, command)
     correction, todo = _prepare(ctx, session, outlook, request)
     require_children_free(ctx, todo)
     entry = session.opened(
@@ -234,6 +247,7 @@ def take_back(ctx: Context, session: Session, outlook: Outlook, request: Request
         intervention.decision_id,
     )
     ctx.checkpoints.restore_made(session, about, _maker(ctx, plan, outlook), todo, note)
+    effects.compensate_waiting(ctx, session)
     executor = PlanExecutor(ctx, session)
     executor.prepare()
     executor.execute(Operation.CORRECT, entry)
@@ -300,6 +314,7 @@ def _prepare(
         },
         cancelled_children=tuple(child.plan_id for child in children),
         correction_id=correction.correction_id,
+        effects=effects.marks(outlook.effects, EffectState.ACCEPTED),
     )
 
 
@@ -326,7 +341,7 @@ def _cancelled(store: Store, child: Plan) -> Restoration | None:
     groups = store.checkpoints.groups(child.plan_id)
     if not groups:
         return None
-    return restoration_to(store, child, groups[0], state=State.CANCELLED)
+    return marked_above(restoration_to(store, child, groups[0], state=State.CANCELLED))
 
 
 def source_fields(file: PlanFile) -> dict[str, Any]:
@@ -456,6 +471,12 @@ def work_out(ctx: Context, plan: Plan, roots: tuple[Decision, ...], request: Req
         paths={rid: tuple(sorted(some)) for rid, some in paths.items()},
         children=tuple(child.plan_id for child in children),
         revision=revision,
+        effects=effects.after(
+            ctx.store,
+            plan.plan_id,
+            decision_ids=set(found),
+            children=[child.plan_id for child in children],
+        ),
     )
 
 

@@ -149,6 +149,12 @@ def diff_of_failure(ctx: Context, plan: Plan) -> dict[str, Any] | None:
     kept = plan.error.group_id if plan.error else None
     if kept is None or plan.head_group_id is None:
         return None
-    before = ctx.checkpoints.states(ctx.store.checkpoints.group(plan.head_group_id))
-    after = ctx.checkpoints.states(ctx.store.checkpoints.group(kept))
+    groups = ctx.store.checkpoints
+    # With `stop` the plan stands on the failed state itself: what was there before is older.
+    earlier = [g.group_id for g in groups.groups(plan.plan_id) if g.group_id < kept]
+    start = plan.head_group_id
+    if start == kept and earlier:
+        start = earlier[-1]
+    before = ctx.checkpoints.states(groups.group(start))
+    after = ctx.checkpoints.states(groups.group(kept))
     return msgspec.to_builtins(diff_states(ctx, plan, before, after))

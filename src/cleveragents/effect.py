@@ -22,7 +22,13 @@ class EffectState(StrEnum):
     FAILED = "failed"
     """Its compensation failed."""
     ACCEPTED = "accepted"
-    """Somebody went back over it with --accept-loss."""
+    """Somebody went back over it, and was told that it cannot be undone."""
+    LOST = "lost"
+    """The plan went back over it by its policy; nobody was asked."""
+
+
+STANDING = (EffectState.INTENDED, EffectState.HAPPENED, EffectState.FAILED)
+"""What the world still has of it belongs to what the plan counts as done."""
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,3 +51,20 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     created_at: str
     ended_at: str | None = None
+
+
+class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+    """What going back means for the world outside."""
+
+    compensable: tuple[Effect, ...] = ()
+    """Will be compensated, in this order: the last that happened first."""
+    irreversible: tuple[Effect, ...] = ()
+    unknown: tuple[Effect, ...] = ()
+    returning: tuple[Effect, ...] = ()
+    """The plan went back over it and now counts it as done again; it never went away."""
+    not_repeated: tuple[Effect, ...] = ()
+    """Was compensated, and its step counts as done again."""
+
+    @property
+    def discarded(self) -> tuple[Effect, ...]:
+        return (*self.compensable, *self.irreversible, *self.unknown)

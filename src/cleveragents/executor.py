@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from cleveragents.calling import bounds_of, call_context, ended
+from cleveragents import effects
+from cleveragents.calling import bounds_of, call_context, ended, is_bounded, out_of_scope
 from cleveragents.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.checkpoints import About
 from cleveragents.content import fsio
@@ -187,7 +188,7 @@ class PlanExecutor:
             )
         for number, child in zip(numbers, children, strict=True):
             self._ctx.talk.tell("step", {"id": self._steps[number].step_id, "tool": "subplan"})
-            calls.append(self._begin(number, {"plan": child.plan_id}))
+            calls.append(self._begin(number, {"plan": child.plan_id}, SUBPLAN_TOOL))
         outcomes = run_children(
             self._ctx,
             children,
@@ -279,7 +280,7 @@ class PlanExecutor:
         self._milestone(self._spec(number), step)
         ctx.talk.tell("done", {"id": step.step_id})
 
-    def _begin(self, number: int, inputs: dict[str, Any]) -> ToolCall:
+    def _begin(self, number: int, inputs: dict[str, Any], tool: ToolSpec) -> ToolCall:
         """Note that the step's tool runs."""
         step = self._put(
             number, state=StepState.PROCESSING, attempts=self._steps[number].attempts + 1
@@ -298,6 +299,7 @@ class PlanExecutor:
         )
         with self._ctx.store.transaction(self._session.lease):
             self._ctx.store.calls.put(call)
+            effects.note(self._ctx.store, tool, call, step.resource)
             self._session.write(steps=(step,))
         return call
 
@@ -307,8 +309,9 @@ class PlanExecutor:
         tool = resolve_tool(spec.tool, self._session.spec.tools)
         self._decide(number, spec)
         self._trigger(CheckpointType.BEFORE_STEP, number)
-        if tool.writes:
+        if tool.is_checkpointed:
             self._trigger(CheckpointType.BEFORE_TOOL_EXECUTE, number)
+        if tool.writes:
             self._require_checkpoint(tool)
         safe = self._session.plan.head_group_id
         self._ctx.talk.tell("step", {"id": spec.id, "tool": spec.tool})
@@ -332,8 +335,8 @@ class PlanExecutor:
     def _try(self, number: int, spec: StepSpec, tool: ToolSpec) -> ToolCall:
         """One attempt; the call as it ended."""
         call, result = self._call(number, spec, tool)
-        if result.ok and not tool.writes:
-            result = self._require_unchanged(tool, result)
+        if result.ok and is_bounded(tool):
+            result = self._require_in_scope(spec, tool, result)
         return ended(call, result, self._ctx.now())
 
     def _retries(self, spec: StepSpec, tool: ToolSpec) -> int:
@@ -402,26 +405,27 @@ class PlanExecutor:
 
     def _call(self, number: int, spec: StepSpec, tool: ToolSpec) -> tuple[ToolCall, ToolResult]:
         """Note that the tool runs, then run it."""
-        call = self._begin(number, spec.inputs)
+        call = self._begin(number, spec.inputs, tool)
         return call, run_tool(tool, spec.inputs, self._context(spec), spec.timeout)
 
     def _context(self, spec: StepSpec) -> CallContext:
         return call_context(self._ctx, self._session, spec.id, spec.on)
 
-    def _require_unchanged(self, tool: ToolSpec, result: ToolResult) -> ToolResult:
-        """A tool that says it only reads must not have written."""
+    def _require_in_scope(self, spec: StepSpec, tool: ToolSpec, result: ToolResult) -> ToolResult:
+        """A tool must not have changed what it says it does not."""
         head = self._ctx.checkpoints.head(self._session)
-        if head is None or not tool.read_only:
+        if head is None:
             return result
-        changed = changes_since(self._ctx, head)
+        changed = out_of_scope(tool, spec.on, changes_since(self._ctx, head))
         if not changed:
             return result
-        shown = ", ".join(change.shown for change in changed[:3])
+        shown = ", ".join(f"{change.resource}: {change.shown}" for change in changed[:3])
+        said = "is read-only" if tool.read_only else "stays in its scope"
         return msgspec.structs.replace(
             result,
             ok=False,
             state=CallState.FAILED,
-            error=f"{tool.name} says it is read-only and changed {shown}",
+            error=f"{tool.name} says it {said} and changed {shown}",
         )
 
     def _note(self, call: ToolCall) -> None:
@@ -431,7 +435,9 @@ class PlanExecutor:
     def _succeed(self, number: int, spec: StepSpec, tool: ToolSpec, call: ToolCall) -> None:
         """The step is done: in the same commit as the group that holds what it did."""
         step = self._put(number, state=StepState.COMPLETE, error=None)
-        trigger = CheckpointType.AFTER_TOOL_EXECUTE if tool.writes else CheckpointType.AFTER_STEP
+        trigger = CheckpointType.AFTER_STEP
+        if tool.is_checkpointed:
+            trigger = CheckpointType.AFTER_TOOL_EXECUTE
         self._ctx.checkpoints.auto_create_if_configured(
             trigger,
             self._session,
@@ -444,7 +450,7 @@ class PlanExecutor:
             ),
             last_completed_step=max(step.index, self._session.plan.last_completed_step),
         )
-        if tool.writes:
+        if tool.is_checkpointed:
             self._trigger(CheckpointType.AFTER_STEP, number)
         self._milestone(spec, step)
         self._ctx.talk.tell("done", {"id": spec.id})
@@ -464,6 +470,7 @@ class PlanExecutor:
         """The call and what it wrote, inside the commit of its group."""
         store = self._ctx.store
         store.calls.put(call)
+        store.effects.happened(call)
         ids = {r.name: r.resource_id for r in store.resources.of_plan(call.plan_id)}
         store.calls.add_writes(
             Write(

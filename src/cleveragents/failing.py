@@ -2,6 +2,7 @@
 
 import msgspec
 
+from cleveragents import effects
 from cleveragents.context import Context
 from cleveragents.plan import Failure, State, Step, StepState
 from cleveragents.resource import Change
@@ -20,7 +21,12 @@ def take_back_failure(ctx: Context, session: Session) -> tuple[Change, ...]:
     done = msgspec.structs.replace(failure, undo_to=None)
     todo = restoration_to(store, plan, target, state=State.ERRORED, error=done)
     todo = _still_failed(todo, store.plans.steps(plan.plan_id), done)
-    return ctx.checkpoints.rollback_to_checkpoint(session, todo)
+    changes = ctx.checkpoints.rollback_to_checkpoint(session, todo)
+    effects.compensated(ctx, session, todo)
+    for effect in todo.outlook.irreversible:
+        text = f"cannot be undone: {effects.shown(effect)}"
+        ctx.talk.tell("warning", {"message": text})
+    return changes
 
 
 def _still_failed(todo: Restoration, now: list[Step], failure: Failure) -> Restoration:

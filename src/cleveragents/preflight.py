@@ -1,6 +1,7 @@
 """Refuse before anything starts, naming everything that is wrong at once."""
 
 import os
+from tempfile import TemporaryFile
 
 import msgspec
 
@@ -32,6 +33,35 @@ FOLDERS = ("git-checkout", "fs-directory")
 
 
 def preflight(ctx: Context, spec: PlanSpec, source: str) -> None:
+    problems = found_wrong(ctx, spec, source)
+    refused = _confinement(ctx, spec)
+    if problems:
+        problems += [f"{source}: {refused.message}"] if refused else []
+        raise PlanFileError(tuple(problems), "nothing was created")
+    if refused:
+        raise refused
+    for text in _foreign_paths(ctx, spec):
+        ctx.talk.tell("warning", {"message": text})
+
+
+def besides(ctx: Context, error: PlanFileError, source: str) -> PlanFileError:
+    """The error of a plan file that could not be read whole, with what is wrong besides."""
+    if not isinstance(error.spec, PlanSpec):
+        return error
+    # Of a resource with a wrong entry nothing more can be said.
+    wrong = {
+        f"{source}: resource {item.name!r}:"
+        for item in error.spec.resources
+        if any(f" resource {item.name!r}:" in text for text in error.problems)
+    }
+    more = [
+        text for text in found_wrong(ctx, error.spec, source) if not text.startswith(tuple(wrong))
+    ]
+    return PlanFileError((*error.problems, *more), error.hint)
+
+
+def found_wrong(ctx: Context, spec: PlanSpec, source: str) -> list[str]:
+    """Everything that keeps the plan from being run, but for confinement."""
     problems = [
         f"{source}: resource {item.name!r}: {text}"
         for item in spec.resources
@@ -45,16 +75,53 @@ def preflight(ctx: Context, spec: PlanSpec, source: str) -> None:
         for tool in spec.tools.values()
         if tool.unsafe and not spec.policy.allow_unsafe
     ]
-    if fsio.free_bytes(ctx.settings.home) < LEAST_FREE:
-        problems.append(f"{source}: the store's disk is full: {ctx.settings.home}")
-    refused = _confinement(ctx, spec)
-    if problems:
-        problems += [f"{source}: {refused.message}"] if refused else []
-        raise PlanFileError(tuple(problems), "nothing was created")
-    if refused:
-        raise refused
-    for text in _foreign_paths(ctx, spec):
-        ctx.talk.tell("warning", {"message": text})
+    problems += [f"{source}: {text}" for text in (*_impossible(spec), *_places(ctx))]
+    return problems
+
+
+def _impossible(spec: PlanSpec) -> list[str]:
+    """Checkpoints that the plan needs and cannot have (pure)."""
+    required = spec.policy.require_checkpoints and spec.policy.rollback_enabled
+    bare = {item.name for item in spec.resources if item.strategy == "none"}
+    found: list[str] = []
+    for step in spec.steps:
+        tool = spec.tools.get(step.tool)
+        if tool is None:
+            continue
+        if required and tool.writes and tool.checkpointable is False:
+            found.append(
+                f"step {step.id!r}: checkpoints are required, and tool {tool.name!r} writes and"
+                " says checkpointable: false"
+                " (policy: {require_checkpoints: false} runs it all the same)"
+            )
+        if tool.checkpointable and step.on in bare:
+            found.append(
+                f"step {step.id!r}: tool {tool.name!r} says checkpointable: true,"
+                f" and resource {step.on!r} has no sandbox"
+            )
+    return found
+
+
+def _places(ctx: Context) -> list[str]:
+    """Whether store and sandboxes have somewhere to be."""
+    found: list[str] = []
+    for what, path in (("store", ctx.settings.home), ("sandboxes", ctx.settings.sandboxes)):
+        there = _nearest_there(path)
+        try:
+            with TemporaryFile(dir=there):
+                free = fsio.free_bytes(there)
+        except OSError as error:
+            found.append(f"the {what} cannot be written at {path}: {error.strerror}")
+        else:
+            if free < LEAST_FREE:
+                found.append(f"the disk of the {what} is full: {path}")
+    return found
+
+
+def _nearest_there(path: str) -> str:
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return path
 
 
 def _children(spec: PlanSpec) -> list[str]:

@@ -6,6 +6,7 @@ import msgspec
 
 from cleveragents.checkpoint import CheckpointGroup
 from cleveragents.decision import Decision
+from cleveragents.effect import EffectState, Outlook
 from cleveragents.journal import JournalEntry, Moment
 from cleveragents.plan import Plan, State, Step
 from cleveragents.session import Session
@@ -32,6 +33,10 @@ class Restoration(msgspec.Struct, frozen=True, kw_only=True):
     """The correction that this restores for."""
     came_from: str | None = None
     """The group of what was there before; None: the plan's newest when the commit comes."""
+    outlook: Outlook = Outlook()
+    """What going there means for the world outside."""
+    effects: dict[str, tuple[str, ...]] = {}
+    """State -> the effects that come into it with the final commit."""
 
 
 def commit_restoration(
@@ -63,6 +68,8 @@ def commit_restoration(
             before = Moment(came_from, todo.entry.before.version)
             entry = msgspec.structs.replace(todo.entry, before=before)
             store.journal.put(session.closed(entry))
+        for state, effect_ids in todo.effects.items():
+            store.effects.mark(effect_ids, EffectState(state), session.now())
         for child in todo.cancelled_children:
             cancel_child(store, store.plans.get(child))
         store.intents.remove(intent_id)

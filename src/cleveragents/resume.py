@@ -1,8 +1,10 @@
 """Start a plan, or go on with it: whatever a dead process or a person left is settled first."""
 
+from collections.abc import Collection
+
 import msgspec
 
-from cleveragents import correction
+from cleveragents import correction, effects
 from cleveragents.context import Context
 from cleveragents.executor import PlanExecutor
 from cleveragents.journal import Operation
@@ -11,7 +13,7 @@ from cleveragents.lifecycle import require_not_final
 from cleveragents.plan import Phase, Plan, State
 from cleveragents.revision import revised
 from cleveragents.session import Session
-from cleveragents.settling import Resumption, Settled, difference, next_step, settle
+from cleveragents.settling import Resumption, Settled, difference, next_step, of_dead_steps, settle
 from cleveragents.tools import resolve_tool
 from cleveragents.use import PlanFile
 
@@ -23,10 +25,13 @@ def execute_plan(
     verb: str = "plan execute",
     discard_edits: bool = False,
     plan_file: PlanFile | None = None,
+    repeat: Collection[str] = (),
+    accept_loss: bool = False,
 ) -> Resumption:
     """Run what is not done yet; returns when the plan is complete or has failed."""
     with working_on(ctx.store, plan_id, verb, ctx.now) as session:
         require_not_final(session.plan, "executed")
+        effects.require_repeatable(session, repeat)
         if plan_file is not None and session.plan.head_group_id is None:
             take_file(ctx, session, plan_file)
         executor = PlanExecutor(ctx, session)
@@ -39,7 +44,7 @@ def execute_plan(
                 resumed_from=None, settled=Settled.NOTHING, changes=(), next_step=None
             )
         resumption = settle(ctx, session, discard_edits)
-        if plan_file is not None and go_on_with(ctx, session, plan_file):
+        if plan_file is not None and go_on_with(ctx, session, plan_file, accept_loss):
             return resumption
         return _go_on(ctx, session, resumption)
 
@@ -55,9 +60,11 @@ def _go_on(ctx: Context, session: Session, resumption: Resumption) -> Resumption
     return msgspec.structs.replace(resumption, next_step=upcoming)
 
 
-def go_on_with(ctx: Context, session: Session, file: PlanFile) -> bool:
+def go_on_with(ctx: Context, session: Session, file: PlanFile, accept_loss: bool) -> bool:
     """Take a changed plan file in; True if that was a correction, which ran what was to run."""
-    request = correction.Request(guidance=f"plan file {file.path}", plan_file=file)
+    request = correction.Request(
+        guidance=f"plan file {file.path}", plan_file=file, accept_loss=accept_loss
+    )
     outlook = correction.work_out(ctx, session.plan, (), request)
     if not outlook.superseded:
         take_file(ctx, session, file)
@@ -90,4 +97,6 @@ def preview_resume(ctx: Context, plan: Plan, discard_edits: bool = False) -> Res
         settled=settled,
         changes=changes,
         next_step=next_step(ctx, plan),
+        in_doubt=tuple(effects.doubtful(ctx.store, plan)),
+        compensable=of_dead_steps(ctx, plan).compensable,
     )

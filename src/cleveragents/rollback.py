@@ -5,9 +5,11 @@ from typing import Any
 
 import msgspec
 
+from cleveragents import effects
 from cleveragents.checkpoint import CheckpointGroup, ChildMoment, RollbackResult
 from cleveragents.context import Context
 from cleveragents.decision import Decision, DecisionState
+from cleveragents.effect import EffectState
 from cleveragents.errors import CheckpointPruned, NotAllowed, PlanBusy, RollbackDisabled
 from cleveragents.journal import Operation
 from cleveragents.leases import holder, working_on
@@ -70,15 +72,24 @@ def restoration(
     }
     if view.source.spec != plan.spec:
         values |= msgspec.to_builtins(view.source)
+    own = effects.outlook_at(store, plan.plan_id, group.group_id, view, later)
+    outlook = effects.joined(own, *(todo.outlook for todo in back.values()))
     return Restoration(
         group_id=group.group_id,
         plan=msgspec.to_builtins(values),
         steps=tuple(steps),
         removed_steps=tuple(removed),
         decisions=tuple(decisions),
-        children=back,
+        children={child: marked_above(todo) for child, todo in back.items()},
         cancelled_children=tuple(later),
+        outlook=outlook,
+        effects=effects.marks(outlook, EffectState.LOST),
     )
+
+
+def marked_above(todo: Restoration) -> Restoration:
+    """A child plan's way back; what it did outside is marked with the parent's."""
+    return msgspec.structs.replace(todo, effects={})
 
 
 def _children(
@@ -120,6 +131,13 @@ def _child_back(store: Store, child: Plan, moment: ChildMoment) -> Restoration |
         "actor_state": standing.actor_state,
     }
     return restoration(store, child, groups[target], view, fields)
+
+
+def accepted(todo: Restoration, accept_loss: bool, command: str) -> Restoration:
+    """The same, asked for by somebody who knows what cannot be undone; else refused."""
+    effects.require_accepted(todo.outlook, accept_loss, command)
+    marks = effects.marks(todo.outlook, EffectState.ACCEPTED)
+    return msgspec.structs.replace(todo, effects=marks)
 
 
 def changes_since(ctx: Context, group: CheckpointGroup) -> tuple[Change, ...]:
@@ -197,7 +215,9 @@ def preview(ctx: Context, plan: Plan, group: CheckpointGroup) -> RollbackResult:
     return _result(ctx, plan, group, todo, changes, dry_run=True)
 
 
-def rollback(ctx: Context, plan: Plan, group: CheckpointGroup) -> RollbackResult:
+def rollback(
+    ctx: Context, plan: Plan, group: CheckpointGroup, *, accept_loss: bool = False
+) -> RollbackResult:
     with working_on(
         ctx.store, plan.plan_id, "plan rollback", ctx.now, whatever_waits=True
     ) as session:
@@ -207,7 +227,8 @@ def rollback(ctx: Context, plan: Plan, group: CheckpointGroup) -> RollbackResult
         group = find_group(ctx.store, session.plan, group.group_id)
         ctx.checkpoints.require_readable(group)
         entry = session.opened(Operation.ROLLBACK, to=group.group_id)
-        todo = restoration_to(ctx.store, session.plan, group)
+        command = f"agents plan rollback {plan.plan_id} {group.group_id}"
+        todo = accepted(restoration_to(ctx.store, session.plan, group), accept_loss, command)
         return go_back(ctx, session, group, msgspec.structs.replace(todo, entry=entry))
 
 
@@ -218,9 +239,11 @@ def go_back(
     require_children_free(ctx, todo)
     counted = _result(ctx, session.plan, group, todo, (), dry_run=False)
     changes = ctx.checkpoints.rollback_to_checkpoint(session, todo)
+    outcome = effects.compensated(ctx, session, todo)
     return msgspec.structs.replace(
         counted,
         changes=changes,
+        effects=msgspec.structs.replace(counted.effects, compensable=outcome),
         phase=str(session.plan.phase),
         state=str(session.plan.state),
         checkpoints_remaining=ctx.store.checkpoints.count(session.plan.plan_id),
@@ -250,4 +273,5 @@ def _result(
         state=todo.plan["state"],
         checkpoints_remaining=ctx.store.checkpoints.count(plan.plan_id),
         dry_run=dry_run,
+        effects=todo.outlook,
     )

@@ -4,8 +4,10 @@ from enum import StrEnum
 
 import msgspec
 
+from cleveragents import effects
 from cleveragents.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.context import Context
+from cleveragents.effect import Effect, EffectState, Outlook
 from cleveragents.failing import take_back_failure
 from cleveragents.journal import Operation
 from cleveragents.plan import Plan, StepState
@@ -29,6 +31,10 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
     settled: Settled
     changes: tuple[Change, ...]
     next_step: str | None
+    in_doubt: tuple[Effect, ...] = ()
+    """What may have happened and would be done a second time."""
+    compensable: tuple[Effect, ...] = ()
+    """What the step of a dead process may have done, and is compensated before it runs again."""
 
 
 def next_step(ctx: Context, plan: Plan) -> str | None:
@@ -49,6 +55,15 @@ def difference(ctx: Context, plan: Plan, discard_edits: bool) -> tuple[Settled, 
     return (Settled.DISCARDED if discard_edits else Settled.ADOPTED), changes
 
 
+def of_dead_steps(ctx: Context, plan: Plan) -> Outlook:
+    """What steps whose process died may have done outside the sandboxes."""
+    steps = ctx.store.plans.steps(plan.plan_id)
+    dead = {step.step_id for step in steps if step.state is StepState.PROCESSING}
+    if not dead or plan.head_group_id is None:
+        return Outlook()
+    return effects.after(ctx.store, plan.plan_id, plan.head_group_id, dead)
+
+
 def settle(ctx: Context, session: Session, discard_edits: bool) -> Resumption:
     end_leftovers(session.plan.plan_id)
     if session.plan.error is not None and session.plan.error.undo_to is not None:
@@ -56,17 +71,19 @@ def settle(ctx: Context, session: Session, discard_edits: bool) -> Resumption:
         take_back_failure(ctx, session)
     plan = session.plan
     settled, changes = difference(ctx, plan, discard_edits)
+    outlook = of_dead_steps(ctx, plan)
     if settled is Settled.ADOPTED:
         adopt_edits(ctx, session)
     elif settled in (Settled.RESIDUE, Settled.DISCARDED):
         assert plan.head_group_id is not None
         head = ctx.store.checkpoints.group(plan.head_group_id)
         # Steps after the newest group count as not done.
+        todo = restoration_to(
+            ctx.store, plan, head, phase=plan.phase, state=plan.state, error=plan.error
+        )
+        marks = effects.marks(outlook, EffectState.ACCEPTED)
         ctx.checkpoints.rollback_to_checkpoint(
-            session,
-            restoration_to(
-                ctx.store, plan, head, phase=plan.phase, state=plan.state, error=plan.error
-            ),
+            session, msgspec.structs.replace(todo, effects=marks)
         )
     running = tuple(
         msgspec.structs.replace(step, state=StepState.QUEUED)
@@ -74,12 +91,16 @@ def settle(ctx: Context, session: Session, discard_edits: bool) -> Resumption:
         if step.state is StepState.PROCESSING
     )
     if running:
-        session.commit(steps=running)
+        with session.transaction():
+            effects.mark(ctx.store, outlook, ctx.now())
+            session.write(steps=running)
+    effects.compensate_waiting(ctx, session)
     return Resumption(
         resumed_from=session.plan.last_checkpoint_id,
         settled=settled,
         changes=changes,
         next_step=next_step(ctx, session.plan),
+        compensable=outlook.compensable,
     )
 
 

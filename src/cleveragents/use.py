@@ -26,9 +26,12 @@ class PlanFile(msgspec.Struct, frozen=True):
 def read_plan(ctx: Context, file: str) -> PlanFile:
     """Read a plan file and refuse what cannot be run, naming everything that is wrong."""
     from cleveragents.planfile import read_plan_file
-    from cleveragents.preflight import preflight
+    from cleveragents.preflight import besides, preflight
 
-    spec, text = read_plan_file(file, kinds())
+    try:
+        spec, text = read_plan_file(file, kinds())
+    except PlanFileError as error:
+        raise besides(ctx, error, file) from None
     preflight(ctx, spec, file)
     return PlanFile(os.path.abspath(file), text, spec)
 

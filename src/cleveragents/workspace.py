@@ -9,7 +9,7 @@ with open_workspace() as ws:
 
 import os
 import sqlite3
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from cleveragents.store import open_store
 if TYPE_CHECKING:
     from cleveragents.decision import Correction
     from cleveragents.difference import Diff
+    from cleveragents.effect import Effect
     from cleveragents.planspec import PlanSpec
     from cleveragents.resume import Resumption
     from cleveragents.undo import Undone
@@ -57,7 +58,15 @@ class PlanHandle:
 
         return execute_plan(self._ctx, self.plan_id)
 
-    def resume(self, *, discard_edits: bool = False, plan_file: str | None = None) -> "Resumption":
+    def resume(
+        self,
+        *,
+        discard_edits: bool = False,
+        plan_file: str | None = None,
+        repeat: Collection[str] = (),
+        accept_loss: bool = False,
+    ) -> "Resumption":
+        """`repeat`: the steps that may do outside the sandboxes what they may have done before."""
         from cleveragents.resume import execute_plan
         from cleveragents.use import read_plan
 
@@ -67,6 +76,8 @@ class PlanHandle:
             verb="plan resume",
             discard_edits=discard_edits,
             plan_file=read_plan(self._ctx, plan_file) if plan_file else None,
+            repeat=repeat,
+            accept_loss=accept_loss,
         )
 
     def correct(
@@ -76,6 +87,7 @@ class PlanHandle:
         *,
         plan_file: str | None = None,
         cascade: bool = False,
+        accept_loss: bool = False,
     ) -> "Correction":
         """Take a decision back with what hangs on it, and do that again."""
         from cleveragents import correction
@@ -86,6 +98,7 @@ class PlanHandle:
             guidance=guidance,
             plan_file=read_plan(self._ctx, plan_file) if plan_file else None,
             cascade=cascade,
+            accept_loss=accept_loss,
         )
         found = find_decision(self._ctx.store, decision, self.plan_id)
         return correction.correct(self._ctx, found, request)
@@ -98,22 +111,27 @@ class PlanHandle:
 
         return create_manual(self._ctx, self.plan, label)
 
-    def rollback(self, checkpoint: str) -> RollbackResult:
+    def rollback(self, checkpoint: str, *, accept_loss: bool = False) -> RollbackResult:
         from cleveragents import rollback as rolling
         from cleveragents.names import find_group
 
         plan = self.plan
-        return rolling.rollback(self._ctx, plan, find_group(self._ctx.store, plan, checkpoint))
+        group = find_group(self._ctx.store, plan, checkpoint)
+        return rolling.rollback(self._ctx, plan, group, accept_loss=accept_loss)
 
-    def undo(self) -> "Undone":
+    def undo(self, *, accept_loss: bool = False) -> "Undone":
         from cleveragents import undo
 
-        return undo.undo(self._ctx, self.plan)
+        return undo.undo(self._ctx, self.plan, accept_loss=accept_loss)
 
-    def redo(self) -> "Undone":
+    def redo(self, *, accept_loss: bool = False) -> "Undone":
         from cleveragents import undo
 
-        return undo.redo(self._ctx, self.plan)
+        return undo.redo(self._ctx, self.plan, accept_loss=accept_loss)
+
+    def effects(self) -> "list[Effect]":
+        """What its calls did, or may have done, outside the sandboxes."""
+        return self._ctx.store.effects.of_plan(self.plan_id)
 
     def diff(self, start: str | None = None, end: str | None = None) -> "Diff":
         from cleveragents.difference import diff_between
@@ -244,7 +262,8 @@ def _execute(ctx: Context, plan_id: str) -> None:
 def _recovered(ctx: Context) -> tuple[str, ...]:
     """Finish what a dead process left; nearly always there is nothing, and nothing is imported."""
     store = ctx.store
-    if not (store.intents.all() or store.plans.processing() or store.leases.held()):
+    waiting = store.intents.all() or store.plans.processing() or store.leases.held()
+    if not (waiting or store.effects.plans_waiting()):
         return ()
     from cleveragents.recovery import recover
 

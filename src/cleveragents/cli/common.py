@@ -146,9 +146,13 @@ def failure(error: AgentsError, data: dict[str, Any] | None = None) -> Reply:
     }
     if isinstance(error, PlanFileError):
         about["problems"] = list(error.problems)
-    extra = {"conflicts": msgspec.to_builtins(getattr(error, "conflicts", ()))}
+    extra = {
+        name: msgspec.to_builtins(found)
+        for name in ("conflicts", "effects")
+        if (found := getattr(error, name, ()))
+    }
     return Reply(
-        data={**(data or {}), **(extra if extra["conflicts"] else {}), "error": about},
+        data={**(data or {}), **extra, "error": about},
         messages=(error.message,) if not isinstance(error, PlanFileError) else error.problems,
         exit_code=error.exit_code,
     )
@@ -223,6 +227,8 @@ class Progress:
             self._say(f"x {_which(data)}: {data['error']}")
         elif event == "rolled_back":
             self._say(f"  rolled back: {len(data['changes'])} changes taken back")
+        elif event == "compensate":
+            self._say(f"> compensate {data['id']} ({data['tool']})")
         elif event == "validate":
             self._say(f"> validate: {data['run']}")
         elif event == "warning":

@@ -46,6 +46,10 @@ PLAN_COMMANDS: dict[str, tuple[str, str]] = {
         "cleveragents.cli.plan_correct:correct_command",
         "Correct one decision: take it back with what hangs on it, do that again.",
     ),
+    "effects": (
+        "cleveragents.cli.plan_effects:effects",
+        "What a plan did outside the sandboxes.",
+    ),
     "apply": (f"{PLAN}:apply", "Make the plan's work real: all of it or none."),
     "cancel": (f"{PLAN}:cancel", "End a plan without applying it."),
     "delete": (f"{PLAN}:delete", "Remove a plan and all it holds."),

@@ -7,10 +7,17 @@ import msgspec
 
 from cleveragents import reports
 from cleveragents.cli.common import Asked, command
-from cleveragents.cli.plan_work import dry_option, plan_reply, yes_option
+from cleveragents.cli.plan_effects import (
+    as_ended,
+    not_compensated,
+    outside_blocks,
+    outside_text,
+)
+from cleveragents.cli.plan_work import dry_option, loss_option, plan_reply, yes_option
 from cleveragents.context import Context
 from cleveragents.correction import Outlook, Request, append, correct, preview
 from cleveragents.decision import Decision
+from cleveragents.effects import require_accepted
 from cleveragents.errors import UsageError
 from cleveragents.names import find_decision
 from cleveragents.render import Block, Panel, Reply, Table
@@ -28,6 +35,7 @@ from cleveragents.use import read_child, read_plan
 @click.option("--guidance", required=True, help="What to do differently; tools and actors see it.")
 @click.option("--plan-file", help="A plan file with changed steps.")
 @click.option("--cascade", is_flag=True, help="Take every later decision with it.")
+@loss_option
 @yes_option
 @dry_option
 def correct_command(
@@ -38,6 +46,7 @@ def correct_command(
     guidance: str,
     plan_file: str | None,
     cascade: bool,
+    accept_loss: bool,
     yes: bool,
     dry_run: bool,
 ) -> Reply:
@@ -51,18 +60,21 @@ def correct_command(
     if mode == "append":
         return _append(ctx, one, guidance, plan_file, dry_run)
     read = read_plan(ctx, plan_file) if plan_file else None
-    request = Request(guidance=guidance, plan_file=read, cascade=cascade)
+    request = Request(guidance=guidance, plan_file=read, cascade=cascade, accept_loss=accept_loss)
     outlook = preview(ctx, one, request)
     if dry_run:
         return _would(ctx, outlook, guidance)
+    require_accepted(outlook.effects, accept_loss, f"agents plan correct {decision}")
     if not yes:
         again = f"agents plan correct {decision} --guidance TEXT --yes"
         asked.confirm(
-            f"take back {len(outlook.superseded)} decisions and {len(outlook.changes)} changes,"
+            f"{outside_text(outlook.effects)}take back {len(outlook.superseded)} decisions and"
+            f" {len(outlook.changes)} changes,"
             f" keep {len(outlook.kept)} decisions, run {len(outlook.steps)} steps?",
             again,
         )
     done = correct(ctx, one, request)
+    ended = as_ended(ctx, outlook.effects)
     reply = plan_reply(ctx, one.plan_id)
     about = {
         **_data(ctx, outlook),
@@ -72,12 +84,13 @@ def correct_command(
         "guidance": done.guidance,
     }
     hint = f"correction {done.correction_id}; agents plan diff {one.plan_id} --correction last"
-    return msgspec.structs.replace(
+    told = msgspec.structs.replace(
         reply,
-        data={**reply.data, **about},
-        blocks=(*_blocks(outlook), *reply.blocks),
+        data={**reply.data, **about, "effects": reports.outlook_data(ended)},
+        blocks=(*_blocks(outlook), *outside_blocks(ended), *reply.blocks),
         messages=(*reply.messages, hint),
     )
+    return not_compensated(told, ctx.store.plans.get(one.plan_id), ended)
 
 
 def _append(
@@ -113,7 +126,7 @@ def _append(
 
 def _would(ctx: Context, outlook: Outlook, guidance: str) -> Reply:
     data = {**_data(ctx, outlook), "dry_run": True, "mode": "revert", "guidance": guidance}
-    return Reply(data=data, blocks=_blocks(outlook))
+    return Reply(data=data, blocks=(*_blocks(outlook), *outside_blocks(outlook.effects)))
 
 
 def _data(ctx: Context, outlook: Outlook) -> dict[str, Any]:
@@ -126,6 +139,7 @@ def _data(ctx: Context, outlook: Outlook) -> dict[str, Any]:
         "child_plans_cancelled": list(outlook.children),
         "from_group": outlook.group_id,
         "changes": [reports.change_data(change) for change in outlook.changes],
+        "effects": reports.outlook_data(outlook.effects),
     }
 
 

@@ -53,6 +53,7 @@ def status_blocks(data: dict[str, Any]) -> tuple[Block, ...]:
         rows.append(("undo", "nothing can be undone: rollback_enabled is false"))
     rows += [(f"resource {n}", "has no sandbox: not rolled back") for n in data["not_rolled_back"]]
     rows += [("tools may write", f"{path}: not rolled back") for path in data["writable"]]
+    rows += outside_rows(data["effects"], data["plan_id"])
     if data["held_by"]:
         rows.append(("held by", data["held_by"]))
     blocks: list[Block] = [Panel("Plan", tuple(rows))]
@@ -64,6 +65,18 @@ def status_blocks(data: dict[str, Any]) -> tuple[Block, ...]:
         text = f"stopped: {error['message']}"
         blocks.append(Text(f"{text}\nnext: {error['hint']}" if error["hint"] else text, "red"))
     return tuple(blocks)
+
+
+def outside_rows(counts: dict[str, int], plan_id: str) -> list[tuple[str, str]]:
+    """What was done outside the sandboxes, if anything was."""
+    words = {
+        "compensable": "can be compensated",
+        "irreversible": "cannot be undone",
+        "unknown": "not known",
+        "not_compensated": "NOT COMPENSATED",
+    }
+    said = [f"{counts[name]} {text}" for name, text in words.items() if counts[name]]
+    return [("outside", f"{', '.join(said)} (agents plan effects {plan_id})")] if said else []
 
 
 @command("plan list")
@@ -260,15 +273,37 @@ def errors(ctx: Context, asked: Asked, plan: str) -> Reply:
     failed = diff_of_failure(ctx, one)
     data["diff"] = failed
     back = f"agents plan rollback {one.plan_id} {data['failed_state']}"
+    data["get_back"] = back if data["failed_state"] else None
     rows = (
         ("step", data["step"] or "none"),
-        ("error", data["error"]["message"]),
+        ("error", data["error"]["message"] if data["error"] else "none"),
         ("exit code", "none" if data["exit_code"] is None else str(data["exit_code"])),
-        ("failed state", back if data["failed_state"] else "not kept"),
+        ("failed state", data["get_back"] or "not kept"),
+        *(("outside", outside_line(effect)) for effect in data["effects"]),
+        *(("not compensated", outside_line(effect)) for effect in data["not_compensated"]),
     )
     blocks: list[Block] = [Panel("Error", rows)]
+    if data["not_compensated"]:
+        blocks.append(Text(f"next: agents plan effects {one.plan_id} --retry", "red"))
     if data["output"]:
         blocks.append(Text(data["output"].rstrip()))
     if failed and failed["patch"]:
         blocks.append(Text(failed["patch"]))
     return Reply(data=data, blocks=tuple(blocks), messages=notes)
+
+
+def outside_line(effect: dict[str, Any]) -> str:
+    what = ", ".join(effect["side_effects"]) or "not known"
+    why = f": {effect['error']}" if effect["error"] else ""
+    return f"step {effect['step']}, {effect['tool']}: {what}, {WORDS[effect['state']]}{why}"
+
+
+WORDS = {
+    "intended": "may have happened",
+    "happened": "happened",
+    "compensating": "waits for its compensation",
+    "compensated": "compensated",
+    "failed": "its compensation failed",
+    "accepted": "accepted as lost",
+    "lost": "could not be undone",
+}

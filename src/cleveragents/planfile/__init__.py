@@ -36,6 +36,7 @@ __all__ = ["DEFAULT_KINDS", "parse_plan", "read_plan_file"]
 MAX_BYTES = 16_000_000
 TOOL_KEYS = tuple(key for key in ToolSpec.__struct_fields__ if key != "builtin")
 CONFINE = BY_NAME["sandbox.confine"].choices
+CHECKPOINT_SCOPES = ("plan", "resource")
 ACTORS = ("steps", "python", "command")
 
 _TOOL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
@@ -104,7 +105,7 @@ def parse_plan(
         apply=_apply(fields),
         actor=actor,
     )
-    problems.raise_if_any()
+    problems.raise_if_any(plan)
     return plan
 
 
@@ -150,6 +151,8 @@ def _tool(name: str, node: Node, problems: Problems) -> ToolSpec:
     read_only = fields.flag("read_only", False)
     if read_only and fields.flag("writes", False):
         fields.bad("writes", "'writes: true' contradicts 'read_only: true'")
+    if "compensate" in fields and not fields.words("side_effects"):
+        fields.bad("compensate", "'compensate' needs 'side_effects' that it undoes")
     return ToolSpec(
         name=name,
         description=fields.text("description", empty=True),
@@ -159,7 +162,7 @@ def _tool(name: str, node: Node, problems: Problems) -> ToolSpec:
         writes=fields.flag("writes", True) and not read_only,
         read_only=read_only,
         checkpointable=fields.flag("checkpointable", True) if "checkpointable" in fields else None,
-        checkpoint_scope=fields.word("checkpoint_scope"),
+        checkpoint_scope=fields.choice("checkpoint_scope", CHECKPOINT_SCOPES),
         write_scope=fields.words("write_scope"),
         side_effects=fields.words("side_effects"),
         compensate=fields.command("compensate"),

@@ -9,6 +9,7 @@ from cleveragents.content import fsio
 from cleveragents.errors import StoreError
 from cleveragents.store.checkpoints import CheckpointRepository
 from cleveragents.store.database import connect, write_transaction
+from cleveragents.store.effects import EffectRepository
 from cleveragents.store.objects import ObjectRepository
 from cleveragents.store.plans import PlanRepository, Standing, View
 from cleveragents.store.records import (
@@ -35,6 +36,7 @@ class Store:
         self.checkpoints = CheckpointRepository(db)
         self.calls = CallRepository(db)
         self.corrections = CorrectionRepository(db)
+        self.effects = EffectRepository(db)
         self.journal = JournalRepository(db)
         self.intents = IntentRepository(db)
         self.leases = LeaseRepository(db)

@@ -232,7 +232,7 @@ CREATE TABLE effects (
     resource TEXT,
     compensate TEXT NOT NULL,
     state TEXT NOT NULL CHECK (state IN
-        ('intended', 'happened', 'compensating', 'compensated', 'failed', 'accepted')),
+        ('intended', 'happened', 'compensating', 'compensated', 'failed', 'accepted', 'lost')),
     attempts INTEGER NOT NULL,
     output TEXT NOT NULL,
     error TEXT,
@@ -240,6 +240,8 @@ CREATE TABLE effects (
     ended_at TEXT
 );
 CREATE INDEX effects_by_plan ON effects (plan_id, effect_id);
+CREATE INDEX effects_by_step ON effects (plan_id, step_id);
+CREATE INDEX effects_waiting ON effects (plan_id) WHERE state = 'compensating';
 
 CREATE TABLE intents (
     intent_id TEXT NOT NULL PRIMARY KEY,

@@ -38,7 +38,7 @@ CREATE TABLE effects (
     resource TEXT,
     compensate TEXT NOT NULL,
     state TEXT NOT NULL CHECK (state IN
-        ('intended', 'happened', 'compensating', 'compensated', 'failed', 'accepted')),
+        ('intended', 'happened', 'compensating', 'compensated', 'failed', 'accepted', 'lost')),
     attempts INTEGER NOT NULL,
     output TEXT NOT NULL,
     error TEXT,
@@ -80,3 +80,5 @@ def upgrade() -> None:
     run("CREATE INDEX corrections_by_plan ON correction_attempts (plan_id, correction_id)")
     run(EFFECTS)
     run("CREATE INDEX effects_by_plan ON effects (plan_id, effect_id)")
+    run("CREATE INDEX effects_by_step ON effects (plan_id, step_id)")
+    run("CREATE INDEX effects_waiting ON effects (plan_id) WHERE state = 'compensating'")
