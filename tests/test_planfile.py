@@ -70,7 +70,7 @@ def folder(tmp_path: Path) -> Path:
     (folder / "data").mkdir(parents=True)
     sqlite3.connect(folder / "data" / "app.db").close()
     (folder / "data" / "app.db").touch()
-    (folder / "docs.yaml").write_text("name: docs\n")
+    (folder / "docs.yaml").write_text("name: docs\nsteps: [{id: x, on: app, run: ls}]\n")
     return folder
 
 
