@@ -303,7 +303,7 @@ class BaseTree:
             self._process.stdin.flush()
             words = self._process.stdout.readline().split()
         except BrokenPipeError:
-            words = []
+            words = list[bytes]()
         if not words:
             raise SandboxError(f"git cannot read the base commit {self._commit}")
         if words[-1] == b"missing" or len(words) != 3 or words[1] != b"blob":
