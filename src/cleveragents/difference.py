@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 
-from cleveragents.checkpoint import CheckpointGroup
+from cleveragents.checkpoint import CheckpointGroup, SandboxCheckpoint
 from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.plan import Plan
 from cleveragents.resource import Change
 from cleveragents.sandbox.git import environment
+from cleveragents.sandbox.protocol import Sandbox
 from cleveragents.snapshots import States
 
 
@@ -88,12 +89,59 @@ def _one(
     return files, patch
 
 
-def _git_diff(scratch: str, *arguments: str) -> bytes:
+def exact_patch(
+    ctx: Context, sandbox: Sandbox, before: SandboxCheckpoint, after: SandboxCheckpoint
+) -> tuple[int, bytes]:
+    """How many visible paths differ, and a patch that loses no byte, whoever carries it."""
+    changes = sandbox.changes(before, after)
+    hidden = sandbox.ignored(changes, after)
+    paths = frozenset(change.path for change in changes if change.path not in hidden)
+    fsio.make_private_dir(ctx.staging)
+    with tempfile.TemporaryDirectory(dir=ctx.staging) as scratch:
+        for folder in ("text/a", "text/b", "bytes/a", "bytes/b"):
+            os.makedirs(f"{scratch}/{folder}")
+        sandbox.export(before, paths, f"{scratch}/text/a")
+        sandbox.export(after, paths, f"{scratch}/text/b")
+        for path in _with_carriage_returns(f"{scratch}/text", paths):
+            _set_apart(scratch, path)
+        with open(f"{scratch}/attributes", "w", encoding="ascii") as target:
+            target.write("* -diff\n")
+        exact = ("-p", "--binary", "--full-index")
+        text = _git_diff(f"{scratch}/text", *exact)
+        whole = _git_diff(f"{scratch}/bytes", *exact, attributes=f"{scratch}/attributes")
+    return len(paths), text + whole
+
+
+def _with_carriage_returns(scratch: str, paths: frozenset[bytes]) -> list[bytes]:
+    """Mail programs and `git am` take them off the ends of lines."""
+    found: list[bytes] = []
+    for path in sorted(paths):
+        for side in ("a", "b"):
+            where = os.path.join(os.fsencode(f"{scratch}/{side}"), path)
+            if os.path.isfile(where) and not os.path.islink(where):
+                with open(where, "rb") as content:
+                    if b"\r\n" in content.read():
+                        found.append(path)
+                        break
+    return found
+
+
+def _set_apart(scratch: str, path: bytes) -> None:
+    for side in ("a", "b"):
+        here = os.path.join(os.fsencode(f"{scratch}/text/{side}"), path)
+        there = os.path.join(os.fsencode(f"{scratch}/bytes/{side}"), path)
+        if os.path.isfile(here) or os.path.islink(here):
+            os.makedirs(os.path.dirname(there), exist_ok=True)
+            os.rename(here, there)
+
+
+def _git_diff(scratch: str, *arguments: str, attributes: str = "/dev/null") -> bytes:
     """`git diff --no-index` of two folders that hold nothing but the changed files."""
     done = subprocess.run(
         [
-            "git", "diff", "--no-index", "--no-ext-diff", "--no-textconv", "--no-color",
-            "--no-renames", "--no-prefix", *arguments, "--", "a", "b",
+            "git", "-c", f"core.attributesFile={attributes}",
+            "diff", "--no-index", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames",
+            "--no-prefix", *arguments, "--", "a", "b",
         ],
         cwd=scratch,
         capture_output=True,

@@ -19,6 +19,7 @@ from cleveragents.errors import ApplyRefused, SandboxError
 from cleveragents.resource import show_path
 from cleveragents.sandbox import git, merging
 from cleveragents.sandbox.protocol import Applied, ApplyOptions, Proposal
+from cleveragents.sandbox.signing import Signing, signing
 from cleveragents.sandbox.tree import TreeSandbox
 
 _CONVERSIONS = ("filter", "ident", "working-tree-encoding")
@@ -85,7 +86,7 @@ class GitTarget(TreeSandbox):
                 return f"{show_path(item.path)} has uncommitted changes of your own"
         if whole and (dirty := self._uncommitted(tip)):
             return f"{dirty} has uncommitted changes of your own"
-        return self._converted(work.differences)
+        return self._uncommittable(work.differences, tip) or self._converted(work.differences)
 
     def _has_both(self, item: Difference, tracked: dict[bytes, tuple[bytes, int]]) -> bool:
         """Whether the target's own version of a path is not what its tip commit has."""
@@ -157,13 +158,7 @@ class GitTarget(TreeSandbox):
         if base is None:
             raise ApplyRefused(f"resource {self.name!r} has no commit to branch from")
         wanted, left_out = self.visible(origin, result, options.ignored)
-        for item in wanted:
-            old = item.before
-            if old is not None and old.kind is EntryKind.FILE and old.key[:1] != GIT:
-                raise ApplyRefused(
-                    f"{show_path(item.path)} has uncommitted changes of your own",
-                    "agents plan apply PLAN --as changes",
-                )
+        self.require_own_work(wanted, "agents plan apply PLAN --as changes")
         return Proposal(
             resource=self.name,
             mode="branch",
@@ -172,6 +167,31 @@ class GitTarget(TreeSandbox):
             control_files=merging.control_files(item.path for item in wanted),
             work=msgspec.to_builtins(merging.Work(wanted)),
         )
+
+    def require_own_work(self, work: Iterable[Difference], hint: str) -> None:
+        """Refuse what cannot be commits on the base: the user's own changes, what git converts."""
+        work = list(work)
+        for item in work:
+            old = item.before
+            if old is not None and old.kind is EntryKind.FILE and old.key[:1] != GIT:
+                raise ApplyRefused(
+                    f"{show_path(item.path)} has uncommitted changes of your own", hint
+                )
+        problem = self._uncommittable(work, self.place.origin["base"]) or self._converted(work)
+        if problem is not None:
+            raise ApplyRefused(problem, hint)
+
+    def _uncommittable(self, differences: Iterable[Difference], tip: str | None) -> str | None:
+        """A path that no commit of this repository can hold."""
+        modules = self.repository.submodules(tip)
+        for item in differences:
+            parts = item.path.split(b"/")
+            above = {b"/".join(parts[:depth]) for depth in range(1, len(parts) + 1)}
+            if above & modules:
+                return f"{show_path(item.path)} is in a submodule, which has commits of its own"
+            if b".git" in parts:
+                return f"{show_path(item.path)} is in a repository inside this one"
+        return None
 
     def stage_apply(self, proposal: Proposal, options: ApplyOptions) -> dict[str, Any]:
         if proposal.mode == "changes":
@@ -225,7 +245,7 @@ class GitTarget(TreeSandbox):
             "hash-object", "-w", "--no-filters", "--stdin-paths", stdin=paths
         ).split()
         for (op, _), name in zip(staged, names, strict=True):
-            lines.append(f"{_git_mode(op.after)} ".encode() + name + b"\t" + op.path)
+            lines.append(f"{entry_mode(op.after)} ".encode() + name + b"\t" + op.path)
         return b"".join(line + b"\0" for line in lines)
 
     def _staged_file(self, op: Op, staging: str) -> str:
@@ -261,9 +281,27 @@ class GitTarget(TreeSandbox):
             had = self.repository.git("rev-parse", f"{parent}^{{tree}}").decode().strip()
             if had == tree:
                 return None
-        parents = ("-p", parent) if parent else ()
+        return self.commit_tree(tree, parent, message, signing(self.repository.top))
+
+    def commit_tree(
+        self,
+        tree: str,
+        parent: str | None,
+        message: str,
+        sign: Signing,
+        dates: dict[str, str] | None = None,
+    ) -> str:
+        """A commit object by the user, signed if theirs are; nothing refers to it yet."""
         made = self.repository.git(
-            "commit-tree", tree, *parents, "-F", "-", stdin=message.encode(), extra=self._identity()
+            *sign.config,
+            "commit-tree",
+            *sign.flag,
+            tree,
+            *(("-p", parent) if parent else ()),
+            "-F",
+            "-",
+            stdin=message.encode(),
+            extra={**sign.environment, **self._identity(), **(dates or {})},
         )
         return made.decode().strip()
 
@@ -320,7 +358,7 @@ class GitTarget(TreeSandbox):
         return msgspec.structs.replace(done, commit=staged.get("commit"))
 
 
-def _git_mode(entry: Entry | None) -> str:
+def entry_mode(entry: Entry | None) -> str:
     assert entry is not None
     if entry.kind is EntryKind.LINK:
         return "120000"
