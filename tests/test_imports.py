@@ -20,7 +20,7 @@ LAYERS = {
     "verbs": "apply calling check checkpoints context correction difference effects ending "
     "executor export failing gc keeping moving only revert doctor leases making names "
     "oneshot preflight prune recovery reports restoring resume rollback sandboxes "
-    "session settling snapshots subplans undo usage use validating",
+    "session settling snapshots subplans undo usage use validating reverting",
     "edges": "workspace config cli render demo",
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names.split()}

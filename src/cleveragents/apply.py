@@ -88,7 +88,8 @@ def apply(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
         require_not_final(session.plan, "applied")
         require_own_targets(ctx, session.plan)
         require_appliable(session.plan)
-        entry = session.opened(Operation.APPLY)
+        ignored = request.ignored or session.spec.apply.ignored
+        entry = session.opened(Operation.APPLY, ignored=ignored)
         with ctx.store.transaction(session.lease):
             ctx.store.journal.put(entry)
             session.write(phase=Phase.APPLY, state=State.PROCESSING, error=None)

@@ -148,6 +148,18 @@ class PlanHandle:
 
         return applying.apply(self._ctx, self.plan, applying.Request(mode=mode, ignored=ignored))
 
+    def revert_applied(self) -> "PlanHandle":
+        """A new plan, executed, that takes back what this one applied."""
+        from cleveragents.reverting import spec_to_revert
+
+        plan = self.plan
+        spec, _ = spec_to_revert(self._ctx, plan)
+        made = Workspace(self._ctx).use_spec(
+            spec, source=f"plan {plan.name}", folder=plan.plan_dir, path=plan.source_path
+        )
+        made.execute()
+        return made
+
     def cancel(self) -> Plan:
         from cleveragents import ending
 

@@ -52,6 +52,7 @@ PLAN_COMMANDS: dict[str, tuple[str, str]] = {
         "What a plan did outside the sandboxes.",
     ),
     "apply": (f"{PLAN}:apply", "Make the plan's work real: all of it or none."),
+    "revert-applied": (f"{AFTER}:revert_applied", "Make a plan that takes an applied one back."),
     "export": (f"{AFTER}:export", "The checkpoints as commits on a branch, or as patches."),
     "cancel": (f"{PLAN}:cancel", "End a plan without applying it."),
     "delete": (f"{PLAN}:delete", "Remove a plan and all it holds."),

@@ -9,10 +9,26 @@ import msgspec
 
 from cleveragents.cli.common import Asked, command
 from cleveragents.cli.plan_read import found
+from cleveragents.cli.plan_work import plan_reply
 from cleveragents.context import Context
 from cleveragents.errors import UsageError
 from cleveragents.plan import Plan
 from cleveragents.render import Reply, Table, Text
+from cleveragents.workspace import PlanHandle
+
+
+@command("plan revert-applied")
+@click.argument("plan")
+def revert_applied(ctx: Context, asked: Asked, plan: str) -> Reply:
+    """Make a plan that takes back what an applied plan did; look at it, then apply it."""
+    from cleveragents.reverting import spec_to_revert
+
+    one, notes = found(ctx, plan)
+    left = spec_to_revert(ctx, one)[1]
+    made = PlanHandle(ctx, one.plan_id).revert_applied()
+    reply = plan_reply(ctx, made.plan_id, notes=(*notes, *left))
+    data = {**reply.data, "reverts": one.plan_id, "left_alone": list(left)}
+    return msgspec.structs.replace(reply, data=data)
 
 
 @command("plan export")
