@@ -185,7 +185,7 @@ def test_the_design_names_modules_and_tests_that_exist() -> None:
     for name in re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:\.py|\.sql|/))`", text):
         folders = (ROOT / "src/cleveragents", ROOT)
         assert any((folder / name).exists() for folder in folders), name
-    for file, test in re.findall(r"`(tests/\w+\.py)::(\w+)`", text):
+    for file, test in re.findall(r"`((?:tests|src/cleveragents)/\w+\.py)::(\w+)`", text):
         assert f"def {test}(" in (ROOT / file).read_text(), f"{file}::{test}"
     for file, line in re.findall(r"`(features/\w+\.feature)`:\s+\"([^\"]+)\"", text):
         wanted, found = " ".join(line.split()), " ".join((ROOT / file).read_text().split())
