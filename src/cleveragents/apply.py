@@ -39,6 +39,7 @@ from cleveragents.validating import validate
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     mode: str | None = None
     ignored: bool = False
+    hooks: bool = False
 
 
 def options_for(ctx: Context, plan: Plan, session_spec: Any, request: Request) -> ApplyOptions:
@@ -57,6 +58,7 @@ def options_for(ctx: Context, plan: Plan, session_spec: Any, request: Request) -
         message=f"{subject.rstrip()}\n\n{trailers}\n",
         branch="agents/" + (re.sub(r"[^A-Za-z0-9_-]+", "-", plan.name).strip("-") or plan.plan_id),
         staging=f"{ctx.staging}/{plan.plan_id}",
+        hooks=request.hooks or ctx.settings.run_hooks,
     )
 
 

@@ -143,10 +143,13 @@ class PlanHandle:
         ]
         return diff_between(self._ctx, plan, groups[0], groups[1])
 
-    def apply(self, mode: str | None = None, *, ignored: bool = False) -> dict[str, Any]:
+    def apply(
+        self, mode: str | None = None, *, ignored: bool = False, hooks: bool = False
+    ) -> dict[str, Any]:
         from cleveragents import apply as applying
 
-        return applying.apply(self._ctx, self.plan, applying.Request(mode=mode, ignored=ignored))
+        request = applying.Request(mode=mode, ignored=ignored, hooks=hooks)
+        return applying.apply(self._ctx, self.plan, request)
 
     def revert_applied(self) -> "PlanHandle":
         """A new plan, executed, that takes back what this one applied."""

@@ -313,9 +313,12 @@ class BaseTree:
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{self._commit}:".encode() + path + b"\n")
-        self._process.stdin.flush()
-        words = self._process.stdout.readline().split()
+        try:
+            self._process.stdin.write(f"{self._commit}:".encode() + path + b"\n")
+            self._process.stdin.flush()
+            words = self._process.stdout.readline().split()
+        except BrokenPipeError:
+            words = []
         if not words:
             raise SandboxError(f"git cannot read the base commit {self._commit}")
         if words[-1] == b"missing" or len(words) != 3 or words[1] != b"blob":

@@ -18,6 +18,7 @@ from cleveragents.content.trees import Difference, Entry, EntryKind
 from cleveragents.errors import ApplyRefused, SandboxError
 from cleveragents.resource import show_path
 from cleveragents.sandbox import git, merging
+from cleveragents.sandbox.hooks import hooked_message, run_hook
 from cleveragents.sandbox.protocol import Applied, ApplyOptions, Proposal
 from cleveragents.sandbox.signing import Signing, signing
 from cleveragents.sandbox.tree import TreeSandbox
@@ -80,13 +81,15 @@ class GitTarget(TreeSandbox):
         tip, branch = self.repository.head()
         if branch is None:
             return f"resource {self.name!r} has a detached HEAD"
+        if problem := self._uncommittable(work.differences, tip):
+            return problem
         tracked = self.repository.tree(tip)
         for item in work.differences:
             if self._has_both(item, tracked):
                 return f"{show_path(item.path)} has uncommitted changes of your own"
         if whole and (dirty := self._uncommitted(tip)):
             return f"{dirty} has uncommitted changes of your own"
-        return self._uncommittable(work.differences, tip) or self._converted(work.differences)
+        return self._converted(work.differences)
 
     def _has_both(self, item: Difference, tracked: dict[bytes, tuple[bytes, int]]) -> bool:
         """Whether the target's own version of a path is not what its tip commit has."""
@@ -171,14 +174,15 @@ class GitTarget(TreeSandbox):
     def require_own_work(self, work: Iterable[Difference], hint: str) -> None:
         """Refuse what cannot be commits on the base: the user's own changes, what git converts."""
         work = list(work)
+        if problem := self._uncommittable(work, self.place.origin["base"]):
+            raise ApplyRefused(problem, hint)
         for item in work:
             old = item.before
             if old is not None and old.kind is EntryKind.FILE and old.key[:1] != GIT:
                 raise ApplyRefused(
                     f"{show_path(item.path)} has uncommitted changes of your own", hint
                 )
-        problem = self._uncommittable(work, self.place.origin["base"]) or self._converted(work)
-        if problem is not None:
+        if problem := self._converted(work):
             raise ApplyRefused(problem, hint)
 
     def _uncommittable(self, differences: Iterable[Difference], tip: str | None) -> str | None:
@@ -204,7 +208,9 @@ class GitTarget(TreeSandbox):
         tip, branch = self.repository.head()
         parent = self.place.origin["base"] if proposal.mode == "branch" else tip
         target = f"refs/heads/{options.branch}" if proposal.mode == "branch" else branch
-        commit = self._commit(ops, staging, parent, options.message)
+        hooks = options.hooks and proposal.mode == "commit"
+        message = hooked_message(self.repository, options.message, staging, hooks)
+        commit = self._commit(ops, staging, parent, message)
         if proposal.mode == "branch":
             self._require_free(target or "", commit)
         return {
@@ -217,6 +223,7 @@ class GitTarget(TreeSandbox):
             "ref": target,
             "old": parent if proposal.mode == "commit" else None,
             "commit": commit,
+            "hooks": hooks,
         }
 
     def _require_free(self, ref: str, commit: str | None) -> None:
@@ -300,7 +307,7 @@ class GitTarget(TreeSandbox):
             *(("-p", parent) if parent else ()),
             "-F",
             "-",
-            stdin=message.encode(),
+            stdin=message.encode("utf-8", "surrogateescape"),
             extra={**sign.environment, **self._identity(), **(dates or {})},
         )
         return made.decode().strip()
@@ -322,12 +329,41 @@ class GitTarget(TreeSandbox):
             super().switch_apply(staged)
             if staged["commit"]:
                 self._update_index(staged["index"])
+                self._ask_hook(staged)
         if staged["commit"]:
             self._move_ref(staged["ref"], staged["commit"], staged["old"])
 
     def _update_index(self, lines: str) -> None:
         fsio.point("index")
         self.repository.git("update-index", "-z", "--index-info", stdin=bytes.fromhex(lines))
+
+    def _ask_hook(self, staged: dict[str, Any]) -> None:
+        """`pre-commit` sees what it always sees: files and index are there, the commit is not."""
+        if not staged["hooks"] or self._ref(staged["ref"]) == staged["commit"]:
+            return
+        ops = msgspec.convert(staged["ops"], tuple[Op, ...])
+        before = self._old_index(ops)
+        run_hook(self.repository, "pre-commit")
+        if self._old_index(ops) != before or self._rewritten(ops):
+            raise ApplyRefused(
+                "hook pre-commit changed what was to be committed",
+                "make its changes a step of the plan, or agents plan apply PLAN --as changes",
+            )
+
+    def _rewritten(self, ops: tuple[Op, ...]) -> bool:
+        """Whether a file in the target is not what the plan made."""
+        with fsio.directory(self.place.resource.path) as root:
+            for op in ops:
+                if op.after is not None and op.after.kind is EntryKind.FILE:
+                    with fsio.parent_of(root, op.path) as (fd, name):
+                        if hash_file_as(fd, name, op.after.key) != op.after.key:
+                            return True
+        return False
+
+    def finish_apply(self, staged: dict[str, Any]) -> None:
+        if staged.get("hooks") and staged["commit"] and os.path.isdir(staged["staging"]):
+            run_hook(self.repository, "post-commit", may_fail=True)
+        super().finish_apply(staged)
 
     def _move_ref(self, ref: str, new: str | None, old: str | None) -> None:
         if self._ref(ref) == new:
