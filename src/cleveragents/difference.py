@@ -14,6 +14,7 @@ from cleveragents.plan import Plan
 from cleveragents.resource import Change
 from cleveragents.sandbox.git import environment
 from cleveragents.sandbox.protocol import Sandbox
+from cleveragents.sandbox.sqlite_tables import TableChange, table_changes
 from cleveragents.snapshots import States
 
 
@@ -24,6 +25,8 @@ class FileDiff(msgspec.Struct, frozen=True, kw_only=True):
     insertions: int
     deletions: int
     binary: bool = False
+    tables: tuple[TableChange, ...] = ()
+    """Of a database: what is different in it."""
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +78,7 @@ def _one(
             sandbox.export(state, paths, f"{scratch}/{name}")
         counts = _numbers(_git_diff(scratch, "--numstat", "-z"))
         patch = _git_diff(scratch, "-p").decode("utf-8", "backslashreplace")
+        tables = {change.path: _tables(sandbox, scratch, change.path) for change in changes}
     files = [
         FileDiff(
             path=change.shown,
@@ -83,10 +87,19 @@ def _one(
             insertions=max(counts.get(change.path, (0, 0))[0], 0),
             deletions=max(counts.get(change.path, (0, 0))[1], 0),
             binary=counts.get(change.path, (0, 0))[0] < 0,
+            tables=tables[change.path],
         )
         for change in changes
     ]
     return files, patch
+
+
+def _tables(sandbox: Sandbox, scratch: str, path: bytes) -> tuple[TableChange, ...]:
+    if sandbox.place.resource.kind != "sqlite":
+        return ()
+    sides = [f"{scratch}/{side}/{os.fsdecode(path)}" for side in ("a", "b")]
+    before, after = (side if os.path.isfile(side) else None for side in sides)
+    return table_changes(before, after)
 
 
 def exact_patch(

@@ -313,12 +313,13 @@ class BaseTree:
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        words: list[bytes] = []
         try:
             self._process.stdin.write(f"{self._commit}:".encode() + path + b"\n")
             self._process.stdin.flush()
             words = self._process.stdout.readline().split()
         except BrokenPipeError:
-            words = []
+            pass  # it ended before it was asked: as if it had said nothing
         if not words:
             raise SandboxError(f"git cannot read the base commit {self._commit}")
         if words[-1] == b"missing" or len(words) != 3 or words[1] != b"blob":
