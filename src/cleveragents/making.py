@@ -32,7 +32,12 @@ def _make(ctx: Context, session: Session, sandbox: Sandbox, record: SandboxRecor
     place = sandbox.place
     if place.resource.strategy != "none":
         if place.resource.kind != "sqlite" and not os.path.isfile(place.resource.path):
-            require_not_too_wide(place.resource.path, ctx.settings.home, ctx.settings.sandboxes)
+            require_not_too_wide(
+                place.resource.path,
+                ctx.settings.home,
+                sandboxes=ctx.settings.sandboxes,
+                told=ctx.settings.allow_wide,
+            )
         fsio.make_private_dir(os.path.dirname(place.root))
     record = record or SandboxRecord(
         sandbox_id=new_id(),

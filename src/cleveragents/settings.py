@@ -14,6 +14,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_checkpoints_per_plan: int = 50
     sandbox_dir: str = ""
     """Where sandboxes are made; empty: `<home>/sandboxes`."""
+    allow_wide: tuple[str, ...] = ()
+    """Directories that are sandboxed although they hold your home or the store."""
     sandbox_cleanup: str = "on_apply"
     carry_limit_bytes: int = 1_000_000_000
     carry_limit_files: int = 100_000
@@ -73,6 +75,13 @@ KEYS: tuple[Key, ...] = (
         minimum=1,
     ),
     Key("sandbox.dir", "sandbox_dir", "path", "where sandboxes are made", personal=ANY),
+    Key(
+        "sandbox.allow-wide",
+        "allow_wide",
+        "paths",
+        "directories that are sandboxed although they hold your home or the store",
+        personal=ANY,
+    ),
     Key(
         "sandbox.cleanup",
         "sandbox_cleanup",

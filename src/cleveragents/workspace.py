@@ -157,9 +157,7 @@ class PlanHandle:
 
         plan = self.plan
         spec, _ = spec_to_revert(self._ctx, plan)
-        made = Workspace(self._ctx).use_spec(
-            spec, source=f"plan {plan.name}", folder=plan.plan_dir, path=plan.source_path
-        )
+        made = Workspace(self._ctx).use_spec(spec, source=f"plan {plan.name}", folder=plan.plan_dir)
         made.execute()
         return made
 

@@ -175,7 +175,10 @@ def arguments(
         words += ["--bind", one.root, os.path.realpath(one.own)]
     for fd, (where, _) in zip(texts, sides.files, strict=True):
         words += ["--ro-bind-data", str(fd), where]
-    words += [word for path in closed for word in ("--remount-ro", path)]
+    covers = [os.path.realpath(one.own) for one in seen.mounted]
+    # What a mounted sandbox covers is not there any more: it was never copied.
+    there = [path for path in closed if not any(is_inside(path, own) for own in covers)]
+    words += [word for path in there for word in ("--remount-ro", path)]
     return [*words, "--chdir", cwd, "--"]
 
 
