@@ -39,6 +39,7 @@ from cleveragents.validating import validate
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     mode: str | None = None
     ignored: bool = False
+    hooks: bool = False
 
 
 def options_for(ctx: Context, plan: Plan, session_spec: Any, request: Request) -> ApplyOptions:
@@ -57,6 +58,7 @@ def options_for(ctx: Context, plan: Plan, session_spec: Any, request: Request) -
         message=f"{subject.rstrip()}\n\n{trailers}\n",
         branch="agents/" + (re.sub(r"[^A-Za-z0-9_-]+", "-", plan.name).strip("-") or plan.plan_id),
         staging=f"{ctx.staging}/{plan.plan_id}",
+        hooks=request.hooks or ctx.settings.run_hooks,
     )
 
 
@@ -88,7 +90,8 @@ def apply(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
         require_not_final(session.plan, "applied")
         require_own_targets(ctx, session.plan)
         require_appliable(session.plan)
-        entry = session.opened(Operation.APPLY)
+        ignored = request.ignored or session.spec.apply.ignored
+        entry = session.opened(Operation.APPLY, ignored=ignored)
         with ctx.store.transaction(session.lease):
             ctx.store.journal.put(entry)
             session.write(phase=Phase.APPLY, state=State.PROCESSING, error=None)

@@ -63,7 +63,7 @@ def call_context(ctx: Context, session: Session, step_id: str, on: str | None) -
         plan_id=session.plan.plan_id,
         step_id=step_id,
         plan_dir=session.plan.plan_dir,
-        cwd=os.path.dirname(place.path) if is_database else place.path,
+        cwd=place.path if os.path.isdir(place.path) else place.root,
         database=place.path if is_database else None,
         sandboxes=sandboxes.paths,
         links=place.links,

@@ -8,6 +8,9 @@ import msgspec
 from cleveragents.effect import Outlook
 from cleveragents.resource import Change
 
+RESERVED = ("first", "last")
+"""Words that name a checkpoint in every plan and so cannot be labels."""
+
 
 class CheckpointType(StrEnum):
     """Closed set: the model and the table refuse anything else."""

@@ -24,6 +24,7 @@ from cleveragents.planspec import DecisionSpec, StepSpec
 from cleveragents.preflight import confinement_warnings
 from cleveragents.resource import Change
 from cleveragents.restoring import Restoration
+from cleveragents.reverting import REVERT, take_back
 from cleveragents.rollback import changes_since
 from cleveragents.session import Session
 from cleveragents.snapshots import States
@@ -406,6 +407,8 @@ class PlanExecutor:
     def _call(self, number: int, spec: StepSpec, tool: ToolSpec) -> tuple[ToolCall, ToolResult]:
         """Note that the tool runs, then run it."""
         call = self._begin(number, spec.inputs, tool)
+        if tool.builtin == REVERT:
+            return call, take_back(self._ctx, self._session, **spec.inputs)
         return call, run_tool(tool, spec.inputs, self._context(spec), spec.timeout)
 
     def _context(self, spec: StepSpec) -> CallContext:

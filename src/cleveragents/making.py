@@ -31,8 +31,13 @@ def make_sandboxes(ctx: Context, session: Session) -> PlanSandboxes:
 def _make(ctx: Context, session: Session, sandbox: Sandbox, record: SandboxRecord | None) -> None:
     place = sandbox.place
     if place.resource.strategy != "none":
-        if place.resource.kind != "sqlite":
-            require_not_too_wide(place.resource.path, ctx.settings.home, ctx.settings.sandboxes)
+        if place.resource.kind != "sqlite" and not os.path.isfile(place.resource.path):
+            require_not_too_wide(
+                place.resource.path,
+                ctx.settings.home,
+                sandboxes=ctx.settings.sandboxes,
+                told=ctx.settings.allow_wide,
+            )
         fsio.make_private_dir(os.path.dirname(place.root))
     record = record or SandboxRecord(
         sandbox_id=new_id(),

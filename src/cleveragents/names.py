@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from cleveragents.checkpoint import CheckpointGroup
+from cleveragents.checkpoint import RESERVED, CheckpointGroup
 from cleveragents.decision import Correction, Decision
 from cleveragents.errors import CheckpointPruned, ForeignCheckpoint, NotFound, UsageError
 from cleveragents.plan import Plan
@@ -28,9 +28,15 @@ def find_plan(store: Store, text: str) -> tuple[Plan, str]:
     return store.plans.get(found), ""
 
 
+def require_label(label: str | None) -> None:
+    """A label must not be one of the words that stand for a checkpoint anyway."""
+    if label in RESERVED:
+        raise UsageError(f"{label!r} cannot be a label: it means a checkpoint of every plan")
+
+
 def find_group(store: Store, plan: Plan, text: str) -> CheckpointGroup:
     """The group that a checkpoint id, group id, label, `first` or `last` stands for."""
-    if text in ("first", "last"):
+    if text in RESERVED:
         groups = store.checkpoints.groups(plan.plan_id)
         if not groups:
             raise NotFound(f"plan {plan.name!r} has no checkpoint yet")

@@ -240,7 +240,12 @@ def _resource(ctx: Context, item: ResourceSpec) -> list[str]:
         if item.kind == "git-checkout":
             git.locate(item.path)
         if item.kind in FOLDERS:
-            require_not_too_wide(item.path, ctx.settings.home, ctx.settings.sandboxes)
+            require_not_too_wide(
+                item.path,
+                ctx.settings.home,
+                sandboxes=ctx.settings.sandboxes,
+                told=ctx.settings.allow_wide,
+            )
             if not os.path.isdir(item.path):
                 return [f"not a directory: {item.path}"]
         if item.kind == "sqlite" and not _is_sqlite(item.path):

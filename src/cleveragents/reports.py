@@ -313,7 +313,7 @@ def explain_data(ctx: Context, decision: Decision) -> dict[str, Any]:
         for g in ctx.store.checkpoints.groups(plan_id)
         if g.decision_id == decision.decision_id
     ]
-    steps = [s for s in ctx.store.plans.steps(plan_id) if s.decision_id == decision.decision_id]
+    steps = ctx.store.plans.steps_of(decision)
     ids = {step.step_id for step in steps}
     return {
         **msgspec.to_builtins(decision),

@@ -75,7 +75,7 @@ def use_plan(
         [
             _inherited(plan_id, inherited[item.name])
             if item.name in inherited
-            else _resource(plan_id, item)
+            else _resource(plan_id, item, ctx.settings.home)
             for item in spec.resources
         ]
     )
@@ -120,7 +120,7 @@ def step_of(plan_id: str, index: int, spec: StepSpec) -> Step:
     )
 
 
-def _resource(plan_id: str, spec: ResourceSpec) -> Resource:
+def _resource(plan_id: str, spec: ResourceSpec, home: str) -> Resource:
     strategies = kinds().get(spec.kind, ())
     wanted = spec.strategy or (strategies[0] if strategies else "")
     strategy = ALIASES.get(wanted, wanted)
@@ -137,9 +137,15 @@ def _resource(plan_id: str, spec: ResourceSpec) -> Resource:
         path=spec.path or spec.url,
         strategy=strategy,
         carry=spec.carry,
-        exclude=spec.exclude,
+        exclude=(*spec.exclude, *_store_in(spec.path, home)),
         require_sandbox=spec.require_sandbox,
     )
+
+
+def _store_in(path: str, home: str) -> tuple[str, ...]:
+    """The store's place in the resource, if it lies there: it is never part of what it keeps."""
+    place = os.path.relpath(os.path.realpath(home), path or "/nowhere")
+    return () if place.startswith("..") or not path else (place,)
 
 
 def nest(resources: list[Resource]) -> list[Resource]:

@@ -143,10 +143,23 @@ class PlanHandle:
         ]
         return diff_between(self._ctx, plan, groups[0], groups[1])
 
-    def apply(self, mode: str | None = None, *, ignored: bool = False) -> dict[str, Any]:
+    def apply(
+        self, mode: str | None = None, *, ignored: bool = False, hooks: bool = False
+    ) -> dict[str, Any]:
         from cleveragents import apply as applying
 
-        return applying.apply(self._ctx, self.plan, applying.Request(mode=mode, ignored=ignored))
+        request = applying.Request(mode=mode, ignored=ignored, hooks=hooks)
+        return applying.apply(self._ctx, self.plan, request)
+
+    def revert_applied(self) -> "PlanHandle":
+        """A new plan, executed, that takes back what this one applied."""
+        from cleveragents.reverting import spec_to_revert
+
+        plan = self.plan
+        spec, _ = spec_to_revert(self._ctx, plan)
+        made = Workspace(self._ctx).use_spec(spec, source=f"plan {plan.name}", folder=plan.plan_dir)
+        made.execute()
+        return made
 
     def cancel(self) -> Plan:
         from cleveragents import ending

@@ -212,15 +212,19 @@ class Progress:
     """A line per step, as it happens."""
 
     def __init__(self) -> None:
-        self._copied = 0
+        self._copied: dict[str, tuple[int, int]] = {}
         self._shown = time.monotonic()
 
     def tell(self, event: str, data: dict[str, Any]) -> None:
         if event == "copied":
-            self._copied += data["bytes"]
+            files, size = self._copied.get(data["resource"], (0, 0))
+            files, size = files + 1, size + data["bytes"]
+            self._copied[data["resource"]] = files, size
             if time.monotonic() - self._shown > 1:
                 self._shown = time.monotonic()
-                self._say(f"  copying {data['resource']}: {self._copied / 1e6:.0f} MB so far")
+                self._say(
+                    f"  copying {data['resource']}: {files} files, {size / 1e6:.0f} MB so far"
+                )
         elif event == "step":
             self._say(f"> {_which(data)} ({data['tool']})")
         elif event == "failed":

@@ -13,6 +13,7 @@ from cleveragents import __version__
 
 PLAN = "cleveragents.cli.plan_work"
 READ = "cleveragents.cli.plan_read"
+AFTER = "cleveragents.cli.plan_after"
 STORE = "cleveragents.cli.upkeep"
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": (f"{PLAN}:run_command", "Run one command in a sandbox of where you stand."),
@@ -51,6 +52,8 @@ PLAN_COMMANDS: dict[str, tuple[str, str]] = {
         "What a plan did outside the sandboxes.",
     ),
     "apply": (f"{PLAN}:apply", "Make the plan's work real: all of it or none."),
+    "revert-applied": (f"{AFTER}:revert_applied", "Make a plan that takes an applied one back."),
+    "export": (f"{AFTER}:export", "The checkpoints as commits on a branch, or as patches."),
     "cancel": (f"{PLAN}:cancel", "End a plan without applying it."),
     "delete": (f"{PLAN}:delete", "Remove a plan and all it holds."),
     "errors": (f"{READ}:errors", "Why a plan stopped, and how to get at the failed state."),

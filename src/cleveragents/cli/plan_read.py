@@ -187,6 +187,9 @@ def diff(
             f"{result.deletions} deletions"
         ),
     ]
+    rows = tuple(_table_row(f.resource, one) for f in result.files for one in f.tables)
+    if rows:
+        blocks.insert(1, Table(("database", "what", "status", "rows", "+", "-"), rows))
     if result.ignored:
         blocks.append(Text(f"{result.ignored} ignored paths left out (--ignored shows them)"))
     if not stat and result.patch:
@@ -200,6 +203,14 @@ def _attempts(ctx: Context, plan: Plan, text: str, mixed: bool) -> tuple[str | N
         raise UsageError("--correction goes without --from and --to")
     row = find_correction(ctx.store, plan, text)
     return row.before_group_id, row.after_group_id
+
+
+def _table_row(resource: str, one: Any) -> tuple[str, ...]:
+    status = f"{one.status}, definition too" if one.definition_changed else one.status
+    counts = (one.rows_before, one.rows_after)
+    rows = " -> ".join(str(count) for count in counts if count is not None)
+    shown = ("" if n is None else str(n) for n in (one.rows_added, one.rows_removed))
+    return (resource, f"{one.kind} {one.name}", status, rows, *shown)
 
 
 @command("plan log")

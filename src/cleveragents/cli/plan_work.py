@@ -328,16 +328,24 @@ def _travelled(ctx: Context, text: str, verb: Any, word: str, accept_loss: bool)
 @click.argument("plan")
 @click.option("--as", "mode", type=click.Choice(("commit", "changes", "branch")))
 @click.option("--ignored", is_flag=True, help="Apply ignored files too.")
+@click.option("--hooks", is_flag=True, help="Run the repository's hooks, as git commit does.")
 @yes_option
 @dry_option
 def apply(
-    ctx: Context, asked: Asked, plan: str, mode: str | None, ignored: bool, yes: bool, dry_run: bool
+    ctx: Context,
+    asked: Asked,
+    plan: str,
+    mode: str | None,
+    ignored: bool,
+    hooks: bool,
+    yes: bool,
+    dry_run: bool,
 ) -> Reply:
     """Make the plan's work real: every resource or none, exactly once."""
     from cleveragents import apply as verb
 
     one, notes = found(ctx, plan)
-    request = verb.Request(mode=mode, ignored=ignored)
+    request = verb.Request(mode=mode, ignored=ignored, hooks=hooks)
     if one.result is None and (dry_run or not yes):
         proposals = verb.preview_apply(ctx, one, request)
         if dry_run:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from cleveragents.checkpoint import RESERVED
 from cleveragents.errors import PlanFileError, UsageError
 from cleveragents.plan import OnFailure
 from cleveragents.planfile.node import Fields, Node, Problems, data_of, suggest
@@ -103,6 +104,8 @@ class StepReader:
         subplan = self._subplan(fields)
         needs = fields.words("needs") + (subplan.needs if subplan else ())
         decision = _decision_fields(fields)
+        if fields.text("checkpoint") in RESERVED:
+            fields.bad("checkpoint", "'first' and 'last' mean a checkpoint of every plan")
         on_failure = fields.choice("on_failure", OnFailure)
         step = StepSpec(
             id=step_id,

@@ -68,6 +68,8 @@ class ApplyOptions(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     branch: str
     staging: str
+    hooks: bool = False
+    """Whether the target's own hooks run, as they would if the user did this."""
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):

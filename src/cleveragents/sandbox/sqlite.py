@@ -32,6 +32,7 @@ from cleveragents.sandbox.protocol import (
     Place,
     Proposal,
 )
+from cleveragents.sandbox.sqlite_tables import hardened, is_sound
 
 ABSENT = b"absent"
 BUSY_SECONDS = 5.0
@@ -197,6 +198,8 @@ class SqliteSnapshot:
             fsio.unlink_if_there(self._file)
 
     def export(self, state: SandboxCheckpoint, paths: frozenset[bytes], target: str) -> None:
+        if not state.root:
+            return
         with fsio.directory(target) as fd:
             files.write_content(
                 self.place.packs.get, state.root, fd, self._name, 0o600, durable=False
@@ -240,6 +243,10 @@ class SqliteSnapshot:
             resource_id="", root=bytes.fromhex(proposal.work["root"]), state_hash=""
         )
         self._write_image(state, staging)
+        if wrong := is_sound(f"{staging}/image"):
+            raise ApplyRefused(
+                f"the database in the sandbox is damaged: {wrong}", "agents plan rollback PLAN last"
+            )
         copy_live(self._live, f"{staging}/old")
         _sync_file(f"{staging}/old")
         before, wanted = proposal.work["before"], proposal.work["logical"]
@@ -330,8 +337,7 @@ def _raw(path: str) -> Generator[int]:
 def _locked(path: str) -> Generator[int]:
     """A descriptor on the database file while every writer is shut out and the WAL is folded in."""
     try:
-        with closing(sqlite3.connect(path, isolation_level=None, timeout=5)) as db:
-            db.execute("PRAGMA trusted_schema=OFF")
+        with closing(hardened(path, isolation_level=None, timeout=5)) as db:
             busy = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
             if busy:
                 raise CheckpointFailed(f"{path} is being written to", "end the process that does")
@@ -395,10 +401,9 @@ def _stamps(live: str) -> list[files.Stamp | None]:
 def _backup(source: str, target: str) -> None:
     try:
         with (
-            closing(sqlite3.connect(source, uri=True, timeout=10)) as live,
+            closing(hardened(source, uri=True, timeout=10)) as live,
             closing(sqlite3.connect(target)) as copy,
         ):
-            live.execute("PRAGMA trusted_schema=OFF")
             copy.execute("PRAGMA synchronous=OFF")
             live.backup(copy, progress=_patience())
     except sqlite3.Error as error:
@@ -425,8 +430,8 @@ def copy_into_live(image: str, live: str, expected: str, scratch: str) -> None:
 
     try:
         with (
-            closing(sqlite3.connect(f"file:{_quoted(image)}?mode=ro&immutable=1", uri=True)) as new,
-            closing(sqlite3.connect(live, timeout=5)) as target,
+            closing(hardened(f"file:{_quoted(image)}?mode=ro&immutable=1", uri=True)) as new,
+            closing(hardened(live, timeout=5)) as target,
         ):
             target.execute("PRAGMA synchronous=FULL")
             new.backup(target, pages=1, progress=look, sleep=0.05)

@@ -343,19 +343,32 @@ def tree_of(state: SandboxCheckpoint) -> Tree:
     return Tree(state.root, bytes.fromhex(state.metadata["tree"]))
 
 
-def require_not_too_wide(path: str, *stores: str) -> None:
-    """Refuse roots that hold everything: `/`, the home directory, the store and its sandboxes."""
+def require_not_too_wide(
+    path: str, *stores: str, sandboxes: str = "", told: tuple[str, ...] = ()
+) -> None:
+    """Refuse roots that hold everything: `/`, the home directory, the store and its sandboxes.
+
+    Those that one was `told` to take may hold all but the sandboxes: a copy cannot lie in itself.
+    """
     real = os.path.realpath(path)
     if not os.path.isdir(real):
         raise SandboxError(f"no such directory: {path}")
-    for guarded in ("/", os.path.expanduser("~"), *stores):
-        if os.path.realpath(guarded) == real or f"{os.path.realpath(guarded)}/".startswith(
-            f"{real.rstrip('/')}/"
-        ):
+    is_told = real in {os.path.realpath(item) for item in told}
+    for guarded in () if is_told else ("/", os.path.expanduser("~"), *stores):
+        if _holds(real, guarded):
             raise SandboxError(
                 f"{path} holds {'everything' if real == '/' else guarded} and is not sandboxed",
-                "name a folder inside it",
+                f"name a folder inside it, or agents config set sandbox.allow-wide {real}",
             )
+    if sandboxes and _holds(real, sandboxes):
+        raise SandboxError(
+            f"{path} holds the sandboxes themselves: {sandboxes}",
+            "agents config set sandbox.dir DIR, outside of it",
+        )
+
+
+def _holds(outer: str, inner: str) -> bool:
+    return f"{os.path.realpath(inner).rstrip('/')}/".startswith(f"{outer.rstrip('/')}/")
 
 
 __all__ = ["Entry", "TreeSandbox", "require_not_too_wide", "tree_of"]

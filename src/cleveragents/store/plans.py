@@ -151,6 +151,16 @@ class PlanRepository:
             },
         )
 
+    def steps_of(self, decision: Decision) -> list[Step]:
+        """The steps that ever hung on a decision, each as it was when it last did."""
+        rows = self._db.execute(
+            "SELECT body, max(version) FROM history WHERE plan_id = ? AND kind = 'step'"
+            " AND json_extract(body, '$.decision_id') = ? GROUP BY entity_id",
+            (decision.plan_id, decision.decision_id),
+        ).fetchall()
+        steps = [msgspec.json.decode(body, type=Step) for body, _ in rows]
+        return sorted(steps, key=lambda step: step.index)
+
     def get(self, plan_id: str) -> Plan:
         found = PLANS.select(self._db, "WHERE plan_id = ?", (plan_id,))
         if not found:
