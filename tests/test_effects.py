@@ -741,3 +741,58 @@ def test_errors_show_the_step_its_output_what_it_had_done_and_the_way_to_it(
     agents(*data["get_back"].split()[1:], "--yes")
     status = agents("plan", "status", "trip", JSON).data
     assert set(os.listdir(status["sandboxes"]["app"])) == {"ok.txt", "half.txt"}
+
+
+# child plans
+
+FAMILY = """
+{id: flight, tool: book, on: app, with: {args: [flight]}}
+{id: stay, subplan: {steps: [{id: hotel, tool: book, on: app, with: {args: [hotel]}}, CHILD]}}
+{id: car, tool: book, on: app, with: {args: [car]}}
+"""
+TELL = "{id: tell, tool: mail, on: app}"
+
+
+def test_effects_of_child_plans_are_compensated_in_their_place(yard: Yard) -> None:
+    agents("plan", "run", yard.plan(FAMILY.replace("CHILD", "{id: more, run: 'true'}")))
+    foreseen = agents("plan", "rollback", "trip", "first", "--dry-run", JSON).data
+    steps = [one["step"] for one in foreseen["effects"]["compensated"]]
+    assert steps == ["car", "hotel", "flight"]
+    assert [one["step"] for one in foreseen["effects"]["unknown"]] == ["more"]
+    done = agents("plan", "rollback", "trip", "first", "--yes", JSON).data
+    assert {one["state"] for one in done["effects"]["compensated"]} == {"compensated"}
+    assert [line.split()[-1] for line in yard.world[-3:]] == ["car", "hotel", "flight"]
+    assert [row[0] for row in ledger("trip")] == ["flight", "car"]
+
+
+def test_what_a_child_plan_did_for_good_needs_to_be_accepted(yard: Yard) -> None:
+    agents("plan", "run", yard.plan(FAMILY.replace("CHILD", TELL)))
+    refused = agents("plan", "rollback", "trip", "first", "--yes", JSON, expect=4)
+    assert refused.data["error"]["type"] == "LossNotAccepted"
+    refused = agents("plan", "correct", decision_of("stay"), *CORRECT, "--yes", expect=4)
+    assert refused.data["error"]["type"] == "LossNotAccepted"
+    again = ("plan", "correct", decision_of("stay"), *CORRECT, "--yes", "--accept-loss")
+    done = agents(*again).data
+    assert "hotel" in [one["step"] for one in done["effects"]["compensated"]]
+    assert yard.world.count("mail ") == 2
+    assert sum(line.startswith("cancel") and line.endswith("hotel") for line in yard.world) == 1
+
+
+def test_a_death_while_a_child_plans_effects_are_compensated(yard: Yard) -> None:
+    agents("plan", "run", yard.plan(FAMILY.replace("CHILD", "{id: more, run: 'true'}")))
+    argv = ("plan", "rollback", "trip", "first", "--yes")
+    assert dying(nth("compensate", 2), *argv) == -signal.SIGKILL
+    agents("plan", "list")
+    cancelled = [line.split()[-1] for line in yard.world if line.startswith("cancel")]
+    assert sorted(cancelled) == ["car", "flight", "hotel", "hotel"]
+
+
+def test_a_wrong_child_plan_is_named_with_its_step(yard: Yard) -> None:
+    steps = "  - {id: below, subplan: {steps: [{id: s, tool: t, on: app}]}}"
+    file = plan_with(yard, "{run: 'true', checkpointable: false}", steps)
+    told = agents("plan", "use", str(file), JSON, expect=2).data["error"]["problems"]
+    assert "step 'below': step 's': checkpoints are required" in told[0]
+    group = steps.replace("subplan: {", "subplan: {group: g, ").replace("tool: t", "tool: missing")
+    file = plan_with(yard, "{run: 'true'}", group)
+    told = agents("plan", "use", str(file), JSON, expect=2).data["error"]["problems"]
+    assert any("unknown tool 'missing'" in text for text in told)

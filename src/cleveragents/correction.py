@@ -247,7 +247,7 @@ def take_back(ctx: Context, session: Session, outlook: Outlook, request: Request
         intervention.decision_id,
     )
     ctx.checkpoints.restore_made(session, about, _maker(ctx, plan, outlook), todo, note)
-    effects.compensate_waiting(ctx, session)
+    effects.compensated(ctx, session, todo)
     executor = PlanExecutor(ctx, session)
     executor.prepare()
     executor.execute(Operation.CORRECT, entry)
@@ -314,6 +314,7 @@ def _prepare(
         },
         cancelled_children=tuple(child.plan_id for child in children),
         correction_id=correction.correction_id,
+        outlook=outlook.effects,
         effects=effects.marks(outlook.effects, EffectState.ACCEPTED),
     )
 

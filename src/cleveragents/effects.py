@@ -7,6 +7,7 @@ compensated, and that is run after it, by this process or by the next one.
 import json
 import time
 from collections.abc import Callable, Collection, Iterable
+from itertools import groupby
 
 import msgspec
 
@@ -101,8 +102,16 @@ def after(
         and (step_ids is None or effect.step_id in step_ids)
         and (decision_ids is None or effect.decision_id in decision_ids)
     ]
-    below = [effect for child in children for effect in store.effects.of_plan(child)]
-    return foreseen((*own, *below))
+    return foreseen((*own, *_below(store, children)))
+
+
+def _below(store: Store, children: Iterable[str]) -> list[Effect]:
+    """The effects of child plans, and of theirs."""
+    found: list[Effect] = []
+    for child in children:
+        found += store.effects.of_plan(child)
+        found += _below(store, (below.plan_id for below in store.plans.children(child)))
+    return found
 
 
 def outlook_at(
@@ -117,7 +126,7 @@ def outlook_at(
             discarded.append(effect)
         elif step.done:
             latest[step.step_id] = effect
-    discarded += [effect for child in children for effect in store.effects.of_plan(child)]
+    discarded += _below(store, children)
     return msgspec.structs.replace(
         foreseen(discarded),
         returning=tuple(e for e in latest.values() if e.state in GONE_OVER),
@@ -216,10 +225,17 @@ def require_repeatable(session: Session, repeat: Collection[str], command: str =
 
 
 def compensate_waiting(
-    ctx: Context, session: Session, sleep: Callable[[float], None] = time.sleep
+    ctx: Context,
+    session: Session,
+    only: Collection[str] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[Effect, ...]:
     """Run what has to be compensated, last first; one that fails does not keep the others back."""
-    waiting = ctx.store.effects.waiting(session.plan.plan_id)
+    waiting = [
+        effect
+        for effect in ctx.store.effects.waiting(session.plan.plan_id)
+        if only is None or effect.effect_id in only
+    ]
     if not waiting:
         return ()
     edited = _differs(ctx, session)
@@ -232,18 +248,24 @@ def compensate_waiting(
 
 
 def compensated(ctx: Context, session: Session, todo: Restoration) -> tuple[Effect, ...]:
-    """After a restore: run its compensations, of cancelled child plans too; how each ended."""
-    own = compensate_waiting(ctx, session)
-    children = dict.fromkeys((*todo.children, *todo.cancelled_children))
-    below = [compensate_plan(ctx, child) for child in children]
-    return (*own, *(effect for outcome in below for effect in outcome))
+    """After a restore: run its compensations, of child plans too; how each ended."""
+    done: list[Effect] = []
+    for plan_id, effects in groupby(todo.outlook.compensable, key=lambda effect: effect.plan_id):
+        only = {effect.effect_id for effect in effects}
+        if plan_id == session.plan.plan_id:
+            done += compensate_waiting(ctx, session, only)
+        else:
+            done += compensate_plan(ctx, plan_id, only)
+    return tuple(done)
 
 
-def compensate_plan(ctx: Context, plan_id: str) -> tuple[Effect, ...]:
+def compensate_plan(
+    ctx: Context, plan_id: str, only: Collection[str] | None = None
+) -> tuple[Effect, ...]:
     """The same for a plan that this process does not hold yet."""
     with hold(ctx.store, plan_id, "compensation", ctx.now) as lease:
         session = Session(ctx.store, ctx.store.plans.get(plan_id), lease, ctx.now)
-        return compensate_waiting(ctx, session)
+        return compensate_waiting(ctx, session, only)
 
 
 def retry_failed(ctx: Context, plan: Plan) -> tuple[Effect, ...]:

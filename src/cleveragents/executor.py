@@ -34,7 +34,8 @@ from cleveragents.tools import resolve_tool
 from cleveragents.tools.runner import CallContext, end_leftovers, remove_temporary, run_tool
 
 IDEMPOTENT_RETRIES = 3
-SUBPLAN_TOOL = ToolSpec(name="subplan")
+# What leaves the sandboxes is noted with the child's own steps.
+SUBPLAN_TOOL = ToolSpec(name="subplan", network=False)
 BACK_OFF = (0.1, 0.5, 2.0)
 
 

@@ -8,7 +8,7 @@ import msgspec
 from cleveragents.content import fsio
 from cleveragents.content.scope import Scope
 from cleveragents.context import Context
-from cleveragents.errors import AgentsError, NotAllowed, PlanFileError
+from cleveragents.errors import AgentsError, NotAllowed, PlanFileError, UsageError
 from cleveragents.planspec import PlanSpec, ResourceSpec
 from cleveragents.resource import Carry
 from cleveragents.sandbox import git
@@ -54,9 +54,12 @@ def besides(ctx: Context, error: PlanFileError, source: str) -> PlanFileError:
         for item in error.spec.resources
         if any(f" resource {item.name!r}:" in text for text in error.problems)
     }
-    more = [
-        text for text in found_wrong(ctx, error.spec, source) if not text.startswith(tuple(wrong))
-    ]
+    try:
+        found = found_wrong(ctx, error.spec, source)
+    except UsageError:
+        # A child plan calls a tool that is not there: that is named already.
+        return error
+    more = [text for text in found if not text.startswith(tuple(wrong))]
     return PlanFileError((*error.problems, *more), error.hint)
 
 
@@ -85,6 +88,9 @@ def _impossible(spec: PlanSpec) -> list[str]:
     bare = {item.name for item in spec.resources if item.strategy == "none"}
     found: list[str] = []
     for step in spec.steps:
+        if step.subplan is not None:
+            below = step.subplan.plan or msgspec.structs.replace(spec, steps=step.subplan.steps)
+            found += [f"step {step.id!r}: {text}" for text in _impossible(below)]
         tool = spec.tools.get(step.tool)
         if tool is None:
             continue

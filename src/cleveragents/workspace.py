@@ -119,6 +119,15 @@ class PlanHandle:
         group = find_group(self._ctx.store, plan, checkpoint)
         return rolling.rollback(self._ctx, plan, group, accept_loss=accept_loss)
 
+    def restore(self, checkpoint: str, *only: str) -> RollbackResult:
+        """Put back just these resources or paths, and leave the plan as it is."""
+        from cleveragents.names import find_group
+        from cleveragents.only import restore_only
+
+        plan = self.plan
+        group = find_group(self._ctx.store, plan, checkpoint)
+        return restore_only(self._ctx, plan, group, only)
+
     def undo(self, *, accept_loss: bool = False) -> "Undone":
         from cleveragents import undo
 

@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from cleveragents import reports
-from cleveragents.checkpoint import RollbackResult
+from cleveragents.checkpoint import CheckpointGroup, RollbackResult
 from cleveragents.cli.common import Asked, command
 from cleveragents.cli.plan_effects import not_compensated, outside_blocks, outside_text
 from cleveragents.cli.plan_read import found, status_blocks
@@ -201,6 +201,12 @@ def _go_on(
 @command("plan rollback")
 @click.argument("plan")
 @click.argument("checkpoint")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="RESOURCE|PATH",
+    help="Restore just this and leave the plan as it is; may be repeated.",
+)
 @loss_option
 @yes_option
 @dry_option
@@ -209,6 +215,7 @@ def rollback(
     asked: Asked,
     plan: str,
     checkpoint: str,
+    only: tuple[str, ...],
     accept_loss: bool,
     yes: bool,
     dry_run: bool,
@@ -220,6 +227,8 @@ def rollback(
     one, notes = found(ctx, plan)
     verb.require_rollback(one)
     group = find_group(ctx.store, one, checkpoint)
+    if only:
+        return _restore_only(ctx, asked, one, group, only, yes, dry_run, notes)
     if dry_run or not yes:
         todo = verb.preview(ctx, one, group)
         if dry_run:
@@ -233,6 +242,30 @@ def rollback(
         )
     result = verb.rollback(ctx, one, group, accept_loss=accept_loss)
     return rollback_reply(one, result, notes)
+
+
+def _restore_only(
+    ctx: Context,
+    asked: Asked,
+    plan: Plan,
+    group: CheckpointGroup,
+    only: tuple[str, ...],
+    yes: bool,
+    dry_run: bool,
+    notes: tuple[str, ...],
+) -> Reply:
+    from cleveragents.only import preview_only, restore_only
+
+    if dry_run or not yes:
+        todo = preview_only(ctx, plan, group, only)
+        if dry_run:
+            return rollback_reply(plan, todo, notes)
+        flags = " ".join(f"--only {name}" for name in only)
+        asked.confirm(
+            f"take back {len(todo.changes)} changes, and leave the plan as it is?",
+            f"agents plan rollback {plan.plan_id} {group.group_id} {flags} --yes",
+        )
+    return rollback_reply(plan, restore_only(ctx, plan, group, only), notes)
 
 
 def rollback_reply(plan: Plan, result: RollbackResult, notes: tuple[str, ...]) -> Reply:

@@ -34,8 +34,10 @@ class EffectRepository:
         )
 
     def mark(self, effect_ids: Iterable[str], state: EffectState, now: str) -> None:
+        """What is compensated stays so."""
         self._db.executemany(
-            "UPDATE effects SET state = ?, ended_at = ? WHERE effect_id = ?",
+            "UPDATE effects SET state = ?, ended_at = ?"
+            " WHERE effect_id = ? AND state != 'compensated'",
             [(state.value, now, effect_id) for effect_id in effect_ids],
         )
 
