@@ -25,6 +25,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes the content store may take; 0: as much as the disk has."""
     output_limit: int = 1_000_000
     """Bytes of a tool's output that are kept."""
+    answer_timeout: float = 600.0
+    """Seconds an actor may take for its next answer."""
 
     @property
     def sandboxes(self) -> str:
@@ -106,6 +108,12 @@ KEYS: tuple[Key, ...] = (
         "store.budget", "content_budget", "bytes", "largest size of the content store", personal=ANY
     ),
     Key("tools.output-limit", "output_limit", "bytes", "bytes of a tool's output that are kept"),
+    Key(
+        "actors.answer-timeout",
+        "answer_timeout",
+        "duration",
+        "how long an actor may take for its next answer",
+    ),
 )
 BY_NAME: dict[str, Key] = {name: key for key in KEYS for name in key.names}
 
