@@ -206,11 +206,11 @@ def test_the_actor_sees_a_failed_step_rolled_back_and_does_something_else(stage:
         say(type="done")
     """).expect(0)
     assert done.data["state"] == "complete"
-    assert stage.steps() == {"s1": "errored", "s2": "complete"}
+    assert stage.steps() == {"s2": "complete"}
+    assert [d["steps"] for d in stage.tree()] == [["s2"]]
     assert not (stage.sandbox / "half").exists()
     again = stage.agents.run("plan", "execute", "acted", "--json").expect(0)
     assert again.data["state"] == "complete"
-    assert stage.steps() == {"s1": "errored", "s2": "complete"}
 
 
 def test_a_failed_step_may_be_asked_for_again_by_its_id(stage: Stage) -> None:
@@ -319,7 +319,9 @@ def store_of(agents: Agents) -> Path:
         ("say(type='step', run='ls', needs=['x'])", "unknown step 'x' in 'needs'"),
         ("say(type='step', run='ls', decision='x')", "no decision and no step is called 'x'"),
         ("shell('ls', id='x'); shell('ls', id='x')", "line 2: there is a step 'x' already"),
-        ("say(type='subplan', file='x.yaml')", "the actor, line 1: child plans"),
+        ("say(type='subplan', file='x.yaml')", "the actor, line 1: no such plan file: "),
+        ("say(type='subplan')", "a subplan has either 'file' or 'steps'"),
+        ("say(type='subplan', steps=[{'runn': 'ls'}])", "unknown key 'runn' in step 'step-1'"),
         ("say(type='state', state='x' * 300_000)", "a state of 300,002 bytes: at most 262,144"),
     ],
 )
@@ -531,7 +533,7 @@ def test_a_callable_yields_what_it_asks_for_and_is_sent_the_results(stage: Stage
         """)
     )
     done = stage.agents.run("plan", "run", "plan.yaml", "--json").expect(0)
-    assert [step["state"] for step in done.data["steps"]] == ["errored", "complete"]
+    assert [step["id"] for step in done.data["steps"]] == ["s2"]
     assert not list(stage.agents.work.rglob("__pycache__"))
 
 
@@ -643,6 +645,99 @@ def test_guidance_reaches_the_tools_of_a_list_of_steps(stage: Stage) -> None:
     intervene(stage.agents, "in German")
     stage.resume().expect(0)
     assert (stage.sandbox / "said").read_text() == "be brief\nin German"
+
+
+def test_a_correction_takes_the_decision_back_and_tells_the_actor_why(stage: Stage) -> None:
+    """State and files as they were at the decision; the other decision's step stays done."""
+    stage.run(
+        NOTE_START
+        + """
+names = [item["with"]["path"] for item in start["done"] if item["tool"] == "file.write"]
+for n, name in enumerate(("one", "two", "three"), start=1):
+    if name not in names:
+        say(type="decision", question=name, chosen=str(start["guidance"]))
+        write(name, name)
+        say(type="state", state=n)
+say(type="done")
+"""
+    ).expect(0)
+    two = next(d for d in stage.tree() if d["question"] == "two")
+    argv = ("plan", "correct", two["decision_id"], "--mode", "revert", "--guidance", "be brief")
+    stage.agents.run(*argv, "--yes").expect(0)
+    first, second = stage.heard()
+    assert (first["guidance"], second["guidance"]) == ([], ["be brief"])
+    assert [item["id"] for item in second["done"]] == ["s1", "s2", "s4"]
+    assert second["state"] == 1
+    assert stage.steps() == dict.fromkeys(("s1", "s2", "s4", "s5", "s6"), "complete")
+    assert {"one", "two", "three"} <= set(os.listdir(stage.sandbox))
+    again = next(d for d in stage.tree() if d["question"] == "two")
+    assert again["chosen"] == "['be brief']"
+
+
+def extra_file(stage: Stage) -> tuple[str, ...]:
+    (stage.agents.work / "extra.yaml").write_text("name: extra\nsteps: [{run: touch extra}]\n")
+    decision = stage.tree()[0]["decision_id"]
+    argv = ("plan", "correct", decision, "--mode", "append", "--guidance", "more")
+    return (*argv, "--plan-file", "extra.yaml", "--yes")
+
+
+def test_what_is_appended_to_a_complete_plan_runs_without_the_actor(stage: Stage) -> None:
+    stage.run(NOTE_START + "shell('exit 3')\nshell('touch b')\nsay(type='done')").expect(0)
+    stage.agents.run(*extra_file(stage)).expect(0)
+    assert len(stage.heard()) == 1
+    assert sorted(os.listdir(stage.sandbox)) == ["a.txt", "b", "extra", "heard"]
+
+
+def test_what_is_appended_to_an_errored_plan_comes_before_the_actor(stage: Stage) -> None:
+    stage.run(NOTE_START + "say(type='done') if start['guidance'] else sys.exit(1)").expect(5)
+    stage.agents.run(*extra_file(stage)).expect(0)
+    _, second = stage.heard()
+    assert second["guidance"] == ["more"]
+    assert [item["tool"] for item in second["done"]] == ["shell", "subplan"]
+    assert stage.agents.run("plan", "status", "acted", "--json").data["state"] == "complete"
+
+
+# child plans
+
+
+def test_an_actor_asks_for_child_plans(stage: Stage) -> None:
+    (stage.agents.work / "child.yaml").write_text("name: child\nsteps: [{run: touch from-file}]\n")
+    stage.run(
+        """
+        say(type="decision", question="split", chosen="two")
+        say(type="subplan", file="child.yaml", id="filed")
+        assert hear() == {"type": "result", "step": "filed", "ok": True, "output": "",
+                          "error": None, "undone": False}
+        say(type="subplan", steps=[{"tool": "mark"}, {"id": "x", "run": ["touch", "x"]}])
+        assert hear()["ok"]
+        say(type="subplan", steps=[{"run": "touch half; exit 3"}], id="bad")
+        bad = hear()
+        assert not bad["ok"] and "exit code 3" in bad["error"], bad
+        shell("ls")
+        say(type="done")
+        """,
+        "tools: {mark: {run: touch marked}}",
+    ).expect(0)
+    assert sorted(os.listdir(stage.sandbox)) == ["a.txt", "from-file", "marked", "x"]
+    (split,) = stage.tree()
+    assert split["steps"] == ["filed", "s1", "s2"]
+    plans = stage.agents.run("plan", "list", "--json").data["plans"]
+    assert {"child", "acted/s1"} <= {plan["name"] for plan in plans}
+
+
+def test_a_child_plan_may_have_an_actor_of_its_own(stage: Stage) -> None:
+    stage.script("write('b', start['plan']['name'])\nsay(type='done')")
+    (stage.agents.work / "child.yaml").write_text(
+        "name: child\nactor: {command: [python3, agent.py]}\n"
+    )
+    plan = stage.agents.work / "plan.yaml"
+    text = plan.read_text().replace("actor: {command: [python3, agent.py]}", "")
+    plan.write_text(text + "steps: [{id: c, subplan: {file: child.yaml}}]\n")
+    stage.agents.run("plan", "run", "plan.yaml").expect(0)
+    assert (stage.sandbox / "b").read_text() == "child"
+    (stage.agents.work / "child.yaml").write_text("name: child\nactor: {command: [nothing]}\n")
+    refused = stage.agents.run("plan", "use", "plan.yaml").expect(2)
+    assert "step 'c': the actor: no such command: nothing" in refused.stderr
 
 
 # reversion

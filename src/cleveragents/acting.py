@@ -5,6 +5,7 @@ one, and answered. An actor that starts anew is told what is done, its own state
 and every guidance in force; whatever had been asked for and not done is gone: it decides anew.
 """
 
+import os
 import re
 from typing import NamedTuple
 
@@ -31,15 +32,18 @@ from cleveragents.errors import ActorFailed, UsageError
 from cleveragents.executor import PlanExecutor
 from cleveragents.ids import new_id
 from cleveragents.plan import Failure, OnFailure, Phase, State, Step
-from cleveragents.planspec import StepSpec
+from cleveragents.planfile import parse_steps
+from cleveragents.planfile.steps import SUBPLAN
+from cleveragents.planspec import StepSpec, SubplanSpec
 from cleveragents.rollback import restoration_to
+from cleveragents.sandbox.registry import kinds
 from cleveragents.session import Session
 from cleveragents.tool import CallState, ToolCall, ToolResult, ToolSpec
 from cleveragents.tools import BUILTINS, check_inputs, resolve_tool
 from cleveragents.tools.builtin import inputs_of
 from cleveragents.tools.conversation import conversation
 from cleveragents.triggers import nearest
-from cleveragents.use import step_of
+from cleveragents.use import read_child, step_of
 
 MOST_REVERSIONS = 3
 MOST_WITHOUT_STEP = 1000
@@ -104,12 +108,32 @@ class ActingExecutor(PlanExecutor):
     def run(self, asked: StepAsked, decision_id: str | None = None) -> Ran:
         """Check it, add it to the plan, run it; a failure is taken back as the policy says."""
         spec = self._checked(asked)
-        if decision_id is None:
-            decision_id = self._named(asked.decision) if asked.decision else self._last_decision
+        if decision_id is None and asked.decision is not None:
+            decision_id = self._named(asked.decision)
+        return self._run_asked(spec, decision_id)
+
+    def run_child(self, asked: SubplanAsked) -> Ran:
+        """A child plan to its end, merged back."""
+        decision_id = self._named(asked.decision) if asked.decision else None
+        child = self._child(asked)
+        step_id = asked.id or self._next_id({step.step_id for step in self._steps})
+        return self._run_asked(StepSpec(id=step_id, tool=SUBPLAN, subplan=child), decision_id)
+
+    def _child(self, asked: SubplanAsked) -> SubplanSpec:
+        plan, spec = self._session.plan, self._session.spec
+        if (asked.file is None) is (not asked.steps):
+            raise UsageError("a subplan has either 'file' or 'steps'")
+        if asked.file is not None:
+            read = read_child(self._ctx, plan, os.path.join(plan.plan_dir, asked.file))
+            return SubplanSpec(file=read.path, plan=read.spec)
+        text = msgspec.json.encode({"steps": asked.steps}).decode()
+        return SubplanSpec(steps=parse_steps(text, "the child plan", plan.plan_dir, spec, kinds()))
+
+    def _run_asked(self, spec: StepSpec, decision_id: str | None) -> Ran:
         self._go_on()
-        number = self._add(spec, decision_id)
-        ok = self._run_step(number)
-        assert self._last_call is not None
+        self._last_call = None
+        number = self._add(spec, decision_id or self._last_decision)
+        ok = self._run(number)
         result = _result_of(self._last_call, self._steps[number].error)
         if ok:
             self._failure = None
@@ -133,9 +157,6 @@ class ActingExecutor(PlanExecutor):
         self._session.commit(actor_state=state, view_changed=True)
         self._state = state
 
-    def ask_subplan(self, asked: SubplanAsked) -> Ran:
-        raise UsageError("child plans that an actor asks for are not available yet")
-
     def forget_undone(self) -> None:
         """What was asked for and not done is asked for anew, or not at all."""
         session, store = self._session, self._ctx.store
@@ -152,10 +173,27 @@ class ActingExecutor(PlanExecutor):
             and decision.decision_id not in used
             and decision.created_at > last
         )
-        removed = tuple(step.step_id for step in self._steps if not step.done)
-        if removed or open_ended:
-            session.commit(decisions=open_ended, removed_steps=removed, view_changed=True)
-            self._steps = [step for step in self._steps if step.done]
+        self._remove_undone(open_ended)
+
+    def _remove_undone(self, decisions: tuple[Decision, ...]) -> None:
+        """But not what a user appended: that is not the actor's to decide anew."""
+        session = self._session
+        known = self._ctx.store.plans.decisions(session.plan.plan_id)
+        users = {d.decision_id for d in known if d.kind is DecisionKind.USER_INTERVENTION}
+        gone = {s.step_id for s in self._steps if not s.done and s.decision_id not in users}
+        made = tuple(
+            d.superseded()
+            for d in known
+            if d.kind is DecisionKind.STEP
+            and d.state is DecisionState.ACTIVE
+            and d.step_id in gone
+            and d.decision_id not in {item.decision_id for item in decisions}
+        )
+        if gone or decisions:
+            session.commit(
+                decisions=(*decisions, *made), removed_steps=tuple(gone), view_changed=True
+            )
+            self._steps = [step for step in self._steps if step.step_id not in gone]
 
     def _go_on(self) -> None:
         """A failure that the actor was told of, and that did not end the plan, is behind it."""
@@ -259,6 +297,8 @@ class ActingExecutor(PlanExecutor):
         try:
             while True:
                 self.forget_undone()
+                if not super()._work():
+                    return False
                 ended = self._converse()
                 if isinstance(ended, bool):
                     return ended
@@ -298,13 +338,16 @@ class ActingExecutor(PlanExecutor):
             return asked
         if self._failure is not None:
             self._session.commit(state=State.ERRORED, error=self._failure)
-        return self._failure is None
+            return False
+        # A plan that is complete has no steps that are not.
+        self._remove_undone(())
+        return True
 
     def _give(self, asked: DecisionAsked | StepAsked | SubplanAsked | StateKept) -> Ran | None:
         if isinstance(asked, StepAsked):
             return self.run(asked)
         if isinstance(asked, SubplanAsked):
-            return self.ask_subplan(asked)
+            return self.run_child(asked)
         if isinstance(asked, StateKept):
             self.keep_state(asked.state)
         else:
@@ -396,8 +439,11 @@ def executor_for(ctx: Context, session: Session) -> PlanExecutor:
     return kind(ctx, session)
 
 
-def _result_of(call: ToolCall, error: str | None) -> ToolResult:
+def _result_of(call: ToolCall | None, error: str | None) -> ToolResult:
     """What came back; a step may also fail after its call, if what it did cannot be kept."""
+    if call is None:
+        state = CallState.FAILED if error else CallState.OK
+        return ToolResult(ok=not error, state=state, output="", output_bytes=0, error=error)
     state = CallState.FAILED if error and call.state is CallState.OK else call.state
     return ToolResult(
         ok=state is CallState.OK,

@@ -21,8 +21,8 @@ from cleveragents.lifecycle import require_not_final
 from cleveragents.plan import Phase, State
 from cleveragents.planfile import parse_plan
 from cleveragents.planspec import ActorSpec, PlanSpec
-from cleveragents.resume import settle
 from cleveragents.sandbox.registry import kinds
+from cleveragents.settling import settle
 from cleveragents.tool import ToolResult
 
 ResourceGiven = str | os.PathLike[str] | Mapping[str, Any]
@@ -136,6 +136,9 @@ class _HeldExecutor(ActingExecutor):
         try:
             self.forget_undone()
             yield
+            if not self._stopped:
+                # What failed and was answered in the block is behind the program.
+                self._remove_undone(())
             if self.completes:
                 self._complete(entry)
                 return

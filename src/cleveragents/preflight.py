@@ -162,7 +162,13 @@ def _written(spec: PlanSpec) -> set[str]:
 def _actor(spec: PlanSpec, folder: str) -> list[str]:
     kind = spec.actor.kind
     if kind in (STEPS, CALLER):
-        return []
+        below = [(s.id, s.subplan.plan, s.subplan.file) for s in spec.steps if s.subplan]
+        return [
+            f"step {step_id!r}: {text}"
+            for step_id, plan, file in below
+            if plan is not None and file is not None
+            for text in _actor(plan, os.path.dirname(file))
+        ]
     if kind not in KINDS:
         return [f"actor kind {kind!r} is not available yet"]
     problem = KINDS[kind].problem_with(spec.actor, folder)

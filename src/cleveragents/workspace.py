@@ -33,8 +33,8 @@ from cleveragents.snapshots import CheckpointManager
 from cleveragents.store import open_store
 
 if TYPE_CHECKING:
-    from cleveragents.decision import Correction
     from cleveragents.deciding import OpenDecision, ResourceGiven
+    from cleveragents.decision import Correction
     from cleveragents.difference import Diff
     from cleveragents.effect import Effect
     from cleveragents.planspec import PlanSpec
@@ -230,7 +230,7 @@ class Workspace:
         )
         return PlanHandle(self.ctx, plan.plan_id)
 
-    def use_spec(self, spec: "PlanSpec", *, source: str, folder: str) -> PlanHandle:
+    def use_spec(self, spec: "PlanSpec", *, source: str, folder: str, text: str = "") -> PlanHandle:
         """The same for a plan that was built and not read."""
         from cleveragents.preflight import preflight
         from cleveragents.use import use_plan

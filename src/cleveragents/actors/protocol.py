@@ -78,13 +78,11 @@ class StepAsked(_Asked, frozen=True, tag="step", rename={"inputs": "with"}):
 
 
 class SubplanAsked(_Asked, frozen=True, tag="subplan"):
-    """A child plan; keys as in the `subplan` of a plan file's step."""
+    """A child plan: a plan file, or steps as in one; it ends before the next message is read."""
 
     id: Name | None = None
     file: str | None = None
     steps: tuple[dict[str, Any], ...] = ()
-    group: str | None = None
-    needs: tuple[str, ...] = ()
     decision: str | None = None
 
 
