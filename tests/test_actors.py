@@ -722,7 +722,13 @@ def test_an_actor_asks_for_child_plans(stage: Stage) -> None:
     (split,) = stage.tree()
     assert split["steps"] == ["filed", "s1", "s2"]
     plans = stage.agents.run("plan", "list", "--json").data["plans"]
-    assert {"child", "acted/s1"} <= {plan["name"] for plan in plans}
+    states = {plan["name"]: plan["state"] for plan in plans}
+    assert states == {
+        "acted": "complete",
+        "child": "complete",
+        "acted/s1": "complete",
+        "acted/bad": "cancelled",
+    }
 
 
 def test_a_child_plan_may_have_an_actor_of_its_own(stage: Stage) -> None:
@@ -777,6 +783,44 @@ def test_nothing_can_be_reverted_without_checkpoints(stage: Stage) -> None:
         "say(type='revert', reason='x')\nhear()", "policy: {rollback_enabled: false}"
     )
     assert message == "the actor asks to revert, and rollback_enabled is false"
+
+
+EFFECTS = """
+tools:
+  send: {run: "echo sent >> $AGENTS_PLAN_DIR/out", side_effects: [mail], %s}
+policy: {confine: off}
+"""
+
+
+def test_a_reversion_compensates_what_left_the_sandbox(stage: Stage) -> None:
+    stage.run(
+        """
+        if not start["guidance"]:
+            say(type="step", tool="send")
+            hear()
+            say(type="revert", reason="not yet")
+            hear()
+        say(type="done")
+        """,
+        EFFECTS % 'compensate: "echo taken back >> $AGENTS_PLAN_DIR/out"',
+    ).expect(0)
+    assert (stage.agents.work / "out").read_text() == "sent\ntaken back\n"
+
+
+def test_an_actor_cannot_accept_a_loss(stage: Stage) -> None:
+    message = stage.fails(
+        "say(type='step', tool='send')\nhear()\nsay(type='revert', reason='x')\nhear()",
+        EFFECTS % "idempotent: false",
+    )
+    assert message.startswith("the actor asks to revert what cannot be undone: step 's1', send")
+    assert stage.steps() == {"s1": "complete"}
+
+
+def test_a_step_that_would_need_an_impossible_checkpoint_is_refused(stage: Stage) -> None:
+    message = stage.fails(
+        "say(type='step', tool='odd')\nhear()", "tools: {odd: {run: ls, checkpointable: false}}"
+    )
+    assert message.startswith("the actor, line 1: step 's1': checkpoints are required")
 
 
 def test_the_command_says_that_the_actor_begins_anew(stage: Stage) -> None:

@@ -13,7 +13,14 @@ import pytest
 
 import cleveragents
 from cleveragents import PlanHandle, ToolFailed, Workspace, open_workspace
-from cleveragents.errors import NotAllowed, PlanApplied, PlanBusy, PlanFileError, UsageError
+from cleveragents.errors import (
+    MayHaveHappened,
+    NotAllowed,
+    PlanApplied,
+    PlanBusy,
+    PlanFileError,
+    UsageError,
+)
 from cleveragents.plan import Phase, State, StepState
 from tests.harness import Agents
 from tests.scratch import make_repository, query, snapshot
@@ -204,6 +211,23 @@ def test_decisions_inside_one_another_make_a_tree(ws: Workspace, folder: Path) -
     assert by_question["schema"].alternatives == ("two",)
     assert by_question["later"].parent_id == inner.decision_id
     assert by_question["later"].influences == (inner.decision_id,)
+
+
+def test_what_may_have_happened_outside_is_not_done_again_unasked(
+    ws: Workspace, agents: Agents, folder: Path
+) -> None:
+    send = {"run": "echo sent >> $AGENTS_PLAN_DIR/out; exit 3", "side_effects": ["mail"]}
+    plan = ws.plan(
+        "mail", resources={"app": folder}, tools={"send": send}, policy={"confine": "off"}
+    )
+    with pytest.raises(ToolFailed), plan.decision("write") as d:
+        d.call("send")
+    with pytest.raises(MayHaveHappened, match="step 's1', send: mail"), plan.decision("again"):
+        pass
+    with plan.decision("again", repeat=["s1"]) as d:
+        d.call("file.write", path="b", content="b")
+    plan.apply()
+    assert (agents.work / "out").read_text() == "sent\n"
 
 
 def test_a_plan_that_is_held_open_is_busy(ws: Workspace, folder: Path) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from cleveragents import effects
 from cleveragents.actors import KINDS
 from cleveragents.actors.lines import LineActor
 from cleveragents.actors.protocol import (
@@ -35,6 +36,7 @@ from cleveragents.plan import Failure, OnFailure, Phase, State, Step
 from cleveragents.planfile import parse_steps
 from cleveragents.planfile.steps import SUBPLAN
 from cleveragents.planspec import StepSpec, SubplanSpec
+from cleveragents.preflight import impossible
 from cleveragents.rollback import restoration_to
 from cleveragents.sandbox.registry import kinds
 from cleveragents.session import Session
@@ -127,7 +129,9 @@ class ActingExecutor(PlanExecutor):
             read = read_child(self._ctx, plan, os.path.join(plan.plan_dir, asked.file))
             return SubplanSpec(file=read.path, plan=read.spec)
         text = msgspec.json.encode({"steps": asked.steps}).decode()
-        return SubplanSpec(steps=parse_steps(text, "the child plan", plan.plan_dir, spec, kinds()))
+        steps = parse_steps(text, "the child plan", plan.plan_dir, spec, kinds())
+        self._require_possible(steps)
+        return SubplanSpec(steps=steps)
 
     def _run_asked(self, spec: StepSpec, decision_id: str | None) -> Ran:
         self._go_on()
@@ -189,11 +193,17 @@ class ActingExecutor(PlanExecutor):
             and d.step_id in gone
             and d.decision_id not in {item.decision_id for item in decisions}
         )
-        if gone or decisions:
-            session.commit(
+        if not gone and not decisions:
+            return
+        with session.transaction():
+            session.write(
                 decisions=(*decisions, *made), removed_steps=tuple(gone), view_changed=True
             )
-            self._steps = [step for step in self._steps if step.step_id not in gone]
+            for child in self._ctx.store.plans.children(session.plan.plan_id):
+                if child.parent_step_id in gone and not child.is_final:
+                    ended = msgspec.structs.replace(child, state=State.CANCELLED)
+                    self._ctx.store.plans.commit(ended)
+        self._steps = [step for step in self._steps if step.step_id not in gone]
 
     def _go_on(self) -> None:
         """A failure that the actor was told of, and that did not end the plan, is behind it."""
@@ -241,7 +251,7 @@ class ActingExecutor(PlanExecutor):
         for need in asked.needs:
             if need not in ids:
                 raise UsageError(f"unknown step {need!r} in 'needs'{nearest(need, ids)}")
-        return StepSpec(
+        spec = StepSpec(
             id=asked.id or self._next_id(ids),
             tool=name,
             on=self._resource(asked.on),
@@ -252,6 +262,13 @@ class ActingExecutor(PlanExecutor):
             on_failure=asked.on_failure,
             retries=asked.retries,
         )
+        self._require_possible((spec,))
+        return spec
+
+    def _require_possible(self, steps: tuple[StepSpec, ...]) -> None:
+        """What preflight asks of the steps of a plan file."""
+        if problems := impossible(msgspec.structs.replace(self._session.spec, steps=steps)):
+            raise UsageError("; ".join(problems))
 
     def _resource(self, name: str | None) -> str:
         known = [resource.name for resource in self._session.spec.resources]
@@ -407,10 +424,17 @@ class ActingExecutor(PlanExecutor):
         )
         first = store.checkpoints.groups(plan.plan_id)[0]
         todo = restoration_to(store, plan, first, phase=Phase.STRATEGIZE)
+        if todo.outlook.irreversible:
+            lost = "; ".join(effects.shown(effect) for effect in todo.outlook.irreversible)
+            raise ActorFailed(
+                f"the actor asks to revert what cannot be undone: {lost}",
+                f"agents plan rollback {plan.plan_id} first --accept-loss",
+            )
         superseded = tuple(d for d in todo.decisions if d.kind not in GUIDES)
         todo = msgspec.structs.replace(todo, decisions=(*superseded, reversion))
         self._ctx.talk.tell("reverted", {"reason": reason})
         changes = self._ctx.checkpoints.rollback_to_checkpoint(session, todo)
+        effects.compensated(self._ctx, session, todo)
         self._ctx.talk.tell("rolled_back", {"group": first.group_id, "changes": changes})
         self._reload()
         self._state = session.plan.actor_state

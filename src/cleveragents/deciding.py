@@ -3,12 +3,13 @@
 import json
 import keyword
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
+from cleveragents import effects
 from cleveragents.acting import ActingExecutor
 from cleveragents.actors import CALLER
 from cleveragents.actors.protocol import DecisionAsked, StepAsked
@@ -161,7 +162,9 @@ class _HeldExecutor(ActingExecutor):
 
 
 @contextmanager
-def _held(ctx: Context, plan_id: str, verb: str) -> Generator[_HeldExecutor]:
+def _held(
+    ctx: Context, plan_id: str, verb: str, repeat: Collection[str] | None
+) -> Generator[_HeldExecutor]:
     with working_on(ctx.store, plan_id, verb, ctx.now) as session:
         require_not_final(session.plan, "gone on with")
         if (kind := session.spec.actor.kind) != CALLER:
@@ -169,6 +172,9 @@ def _held(ctx: Context, plan_id: str, verb: str) -> Generator[_HeldExecutor]:
                 f"the steps of plan {session.plan.name!r} come from its actor ({kind})",
                 f"agents plan execute {plan_id}",
             )
+        if repeat is not None:
+            hint = "say repeat=[...] with the steps whose work may be done a second time"
+            effects.require_repeatable(session, repeat, hint)
         started = session.plan.head_group_id is not None
         _HeldExecutor(ctx, session).strategize()
         if started:
@@ -180,15 +186,17 @@ def _held(ctx: Context, plan_id: str, verb: str) -> Generator[_HeldExecutor]:
 
 
 @contextmanager
-def deciding(ctx: Context, plan_id: str, asked: DecisionAsked) -> Generator[OpenDecision]:
+def deciding(
+    ctx: Context, plan_id: str, asked: DecisionAsked, repeat: Collection[str] = ()
+) -> Generator[OpenDecision]:
     """Record the decision and hold the plan while the block runs."""
-    with _held(ctx, plan_id, "plan decision") as executor:
+    with _held(ctx, plan_id, "plan decision", repeat) as executor:
         yield OpenDecision(executor, executor.decide(asked))
 
 
 def complete(ctx: Context, plan_id: str) -> None:
     """All that was to be done is done: the plan can be applied."""
-    with _held(ctx, plan_id, "plan complete") as executor:
+    with _held(ctx, plan_id, "plan complete", None) as executor:
         executor.completes = True
 
 

@@ -57,7 +57,9 @@ def besides(ctx: Context, error: PlanFileError, source: str) -> PlanFileError:
         if any(f" resource {item.name!r}:" in text for text in error.problems)
     }
     more = [
-        text for text in found_wrong(ctx, error.spec, source, os.path.dirname(source)) if not text.startswith(tuple(wrong))
+        text
+        for text in found_wrong(ctx, error.spec, source, os.path.dirname(source))
+        if not text.startswith(tuple(wrong))
     ]
     return PlanFileError((*error.problems, *more), error.hint)
 
@@ -76,11 +78,11 @@ def found_wrong(ctx: Context, spec: PlanSpec, source: str, folder: str) -> list[
         for tool in spec.tools.values()
         if tool.unsafe and not spec.policy.allow_unsafe
     ]
-    problems += [f"{source}: {text}" for text in (*_impossible(spec), *_places(ctx))]
+    problems += [f"{source}: {text}" for text in (*impossible(spec), *_places(ctx))]
     return problems
 
 
-def _impossible(spec: PlanSpec) -> list[str]:
+def impossible(spec: PlanSpec) -> list[str]:
     """Checkpoints that the plan needs and cannot have (pure)."""
     required = spec.policy.require_checkpoints and spec.policy.rollback_enabled
     bare = {item.name for item in spec.resources if item.strategy == "none"}

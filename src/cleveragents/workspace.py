@@ -75,11 +75,13 @@ class PlanHandle:
         confidence: float | None = None,
         parent: str | None = None,
         influences: Sequence[str] = (),
+        repeat: Collection[str] = (),
     ) -> Generator["OpenDecision"]:
         """Record a decision of a plan made by `Workspace.plan`, and hold the plan for its calls.
 
         `parent` and `influences` name earlier steps, whose decisions are meant. If an exception
-        leaves the block, the plan is errored; the next decision goes on from there.
+        leaves the block, the plan is errored; the next decision goes on from there. `repeat` names
+        steps that failed or died and may do outside the sandboxes what they may have done before.
         """
         from cleveragents.actors.protocol import DecisionAsked
         from cleveragents.deciding import deciding
@@ -93,7 +95,7 @@ class PlanHandle:
             parent=parent,
             influences=tuple(influences),
         )
-        with deciding(self._ctx, self.plan_id, asked) as opened:
+        with deciding(self._ctx, self.plan_id, asked, repeat) as opened:
             yield opened
 
     def complete(self) -> None:

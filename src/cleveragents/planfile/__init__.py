@@ -128,7 +128,7 @@ def parse_steps(
     names = [each.name for each in parent.resources]
     reader = StepReader(base_dir, parent.tools, names, problems, read_file)
     steps = reader.read(fields.listed("steps"))
-    problems.raise_if_any()
+    problems.raise_if_any(None)
     return steps
 
 
