@@ -47,7 +47,7 @@ Feature: Somebody else decides
       """
     And the plan ran
     And the actor's state is 3
-    When I roll back to round-1
+    When I roll back to "round-1"
     Then the actor's state is 1
     And the sandbox has "rounds" with "1"
     When I resume it
