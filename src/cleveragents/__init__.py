@@ -12,11 +12,13 @@ if TYPE_CHECKING:
         SandboxCheckpoint,
     )
     from cleveragents.checkpoints import CheckpointService
-    from cleveragents.errors import AgentsError
+    from cleveragents.deciding import OpenDecision
+    from cleveragents.errors import AgentsError, ToolFailed
     from cleveragents.executor import PlanExecutor
     from cleveragents.retention import CheckpointRetentionPolicy
     from cleveragents.snapshots import CheckpointManager
     from cleveragents.store import CheckpointRepository
+    from cleveragents.tool import ToolResult
     from cleveragents.workspace import PlanHandle, Workspace, open_workspace
 
 __all__ = [
@@ -27,10 +29,13 @@ __all__ = [
     "CheckpointRepository",
     "CheckpointRetentionPolicy",
     "CheckpointService",
+    "OpenDecision",
     "PlanExecutor",
     "PlanHandle",
     "RollbackResult",
     "SandboxCheckpoint",
+    "ToolFailed",
+    "ToolResult",
     "Workspace",
     "open_workspace",
 ]
@@ -43,10 +48,13 @@ _HOME = {
     "CheckpointRepository": "store",
     "CheckpointRetentionPolicy": "retention",
     "CheckpointService": "checkpoints",
+    "OpenDecision": "deciding",
     "PlanExecutor": "executor",
     "PlanHandle": "workspace",
     "RollbackResult": "checkpoint",
     "SandboxCheckpoint": "checkpoint",
+    "ToolFailed": "errors",
+    "ToolResult": "tool",
     "Workspace": "workspace",
     "open_workspace": "workspace",
 }

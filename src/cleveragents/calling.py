@@ -14,6 +14,9 @@ from cleveragents.tools.confine import Bounds, cache_dir, in_force
 from cleveragents.tools.runner import CallContext
 from cleveragents.tools.standin import StandIn
 
+ACTOR = "@actor"
+"""In place of a step's id; no step can be called so."""
+
 
 def is_bounded(tool: ToolSpec) -> bool:
     """Whether the tool says what it does not change."""
@@ -66,6 +69,7 @@ def call_context(ctx: Context, session: Session, step_id: str, on: str | None) -
         cwd=place.path if os.path.isdir(place.path) else place.root,
         database=place.path if is_database else None,
         sandboxes=sandboxes.paths,
+        guidance="\n".join(ctx.store.plans.guidance(session.plan.plan_id)),
         links=place.links,
         temp_parent=f"{ctx.settings.sandboxes}/{session.plan.plan_id}",
         output_limit=ctx.settings.output_limit,
@@ -78,6 +82,24 @@ def call_context(ctx: Context, session: Session, step_id: str, on: str | None) -
 def _meanwhile(ctx: Context, plan_id: str) -> None:
     ctx.stop()
     ctx.manager.drain(plan_id)
+
+
+def actor_context(ctx: Context, session: Session) -> CallContext:
+    """Where the plan's actor starts and what it is told: in the plan's folder, on no resource."""
+    plan = session.plan
+    return CallContext(
+        plan_id=plan.plan_id,
+        step_id=ACTOR,
+        plan_dir=plan.plan_dir,
+        cwd=plan.plan_dir,
+        sandboxes=ctx.manager.sandboxes(plan.plan_id).paths,
+        guidance="\n".join(ctx.store.plans.guidance(plan.plan_id)),
+        temp_parent=f"{ctx.settings.sandboxes}/{plan.plan_id}",
+        output_limit=ctx.settings.output_limit,
+        environ=dict(os.environ),
+        bounds=bounds_of(ctx, session),
+        meanwhile=lambda: _meanwhile(ctx, plan.plan_id),
+    )
 
 
 def bounds_of(ctx: Context, session: Session) -> Bounds:

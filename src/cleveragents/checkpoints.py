@@ -160,7 +160,8 @@ class CheckpointService:
                             **fields,
                         )
                         about = About(trigger, reason or str(trigger), decision_id, step, label)
-                        group = self._add(session, group_id, head, rows, ids, about)
+                        state = session.plan.actor_state
+                        group = self._add(session, group_id, head, rows, ids, about, state)
                         self._prune(session, head)
             for learned in batch.after_commit:
                 learned()
@@ -253,6 +254,7 @@ class CheckpointService:
         rows: States,
         ids: dict[str, str],
         about: About,
+        actor_state: Any,
     ) -> CheckpointGroup:
         plan, now, step = session.plan, self._now(), about.step
         records = self._manager.sandboxes(plan.plan_id).records
@@ -298,7 +300,7 @@ class CheckpointService:
                 **(head.members if head else {}),
                 **{item.resource_id: item.checkpoint_id for item in made},
             },
-            actor_state=plan.actor_state,
+            actor_state=actor_state,
             children=self._store.plans.child_moments(plan.plan_id),
             created_at=now,
         )
@@ -395,7 +397,8 @@ class CheckpointService:
                 with session.transaction():
                     self._keep_content(batch)
                     ids = {rid: new_id() for rid in rows}
-                    group = self._add(session, todo.group_id, kept, rows, ids, about)
+                    state = todo.plan.get("actor_state", session.plan.actor_state)
+                    group = self._add(session, todo.group_id, kept, rows, ids, about, state)
                     also(kept)
                     self._store.intents.replace(intent)
         except BaseException:

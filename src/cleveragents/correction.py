@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 
 from cleveragents import effects
+from cleveragents.acting import executor_for
+from cleveragents.actors import KINDS
 from cleveragents.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.checkpoints import About
 from cleveragents.content.packs import Batch
@@ -192,7 +194,9 @@ def append(ctx: Context, decision: Decision, request: Request) -> Correction:
                 attempt=plan.attempt + 1,
                 **with_step(session.spec, spec),
             )
-        executor = PlanExecutor(ctx, session)
+        # An actor that had ended is not asked again: the extra work is all there is to do.
+        ended = plan.state is State.COMPLETE
+        executor = PlanExecutor(ctx, session) if ended else executor_for(ctx, session)
         executor.prepare()
         executor.execute(Operation.CORRECT, entry)
         return ended_row(ctx, row)
@@ -248,7 +252,7 @@ def take_back(ctx: Context, session: Session, outlook: Outlook, request: Request
     )
     ctx.checkpoints.restore_made(session, about, _maker(ctx, plan, outlook), todo, note)
     effects.compensated(ctx, session, todo)
-    executor = PlanExecutor(ctx, session)
+    executor = executor_for(ctx, session)
     executor.prepare()
     executor.execute(Operation.CORRECT, entry)
     return ended_row(ctx, correction)
@@ -299,6 +303,9 @@ def _prepare(
         "attempt": plan.attempt + 1,
         "last_completed_step": max(done, default=-1),
     }
+    if outlook.group_id is not None:
+        # The actor's memory goes back with the files.
+        fields["actor_state"] = store.checkpoints.group(outlook.group_id).actor_state
     if request.plan_file is not None:
         fields |= source_fields(request.plan_file)
     return correction, Restoration(
@@ -376,7 +383,7 @@ def _steps_after(
 ) -> tuple[list[Step], list[str]]:
     """The rows that change and the ids of those that go."""
     now = ctx.store.plans.steps(session.plan.plan_id)
-    if session.spec.actor.kind != "steps":
+    if session.spec.actor.kind in KINDS:
         # The actor decides anew what there is to do.
         return [], [step.step_id for step in now if step.step_id in again or not step.done]
     if file is None:

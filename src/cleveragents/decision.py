@@ -14,6 +14,10 @@ class DecisionKind(StrEnum):
     REVERSION = "reversion"
 
 
+GUIDES = frozenset({DecisionKind.USER_INTERVENTION, DecisionKind.REVERSION})
+"""What is chosen in these is a text for whoever decides next."""
+
+
 class DecisionState(StrEnum):
     ACTIVE = "active"
     SUPERSEDED = "superseded"

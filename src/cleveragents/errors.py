@@ -12,7 +12,7 @@ AgentsError                         1  a bug of ours, if nothing below fits
     Stopped
   ExecutionFailed                   5  a sandbox or a tool failed
     SandboxError  SandboxMissing  SandboxNotOurs
-    ToolFailed  CheckpointFailed  CompensationFailed
+    ToolFailed  CheckpointFailed  CompensationFailed  ActorFailed
   StoreError                        6  the store is damaged or out of reach
     ContentDamaged
 """
@@ -169,6 +169,13 @@ class CheckpointFailed(ExecutionFailed):
 
 class CompensationFailed(ExecutionFailed):
     """The plan went back; something it had done outside the sandboxes is still there."""
+
+
+class ActorFailed(ExecutionFailed):
+    """Who proposes the steps ended too early, did not answer, or cannot be understood."""
+
+    output = ""
+    """What it wrote to stderr."""
 
 
 class StoreError(AgentsError):

@@ -69,13 +69,16 @@ class PlanExecutor:
             plan_id=session.plan.plan_id,
             kind=DecisionKind.ROOT,
             question=session.plan.name,
-            chosen=f"{len(self._steps)} steps",
+            chosen=self._strategy(),
             rationale=session.spec.description,
             phase=Phase.STRATEGIZE,
             attempt=session.plan.attempt,
             created_at=self._ctx.now(),
         )
         session.commit(decisions=(root,), view_changed=True)
+
+    def _strategy(self) -> str:
+        return f"{len(self._steps)} steps"
 
     def prepare(self) -> None:
         """Sandboxes, and the group from before the first write."""
@@ -103,18 +106,24 @@ class PlanExecutor:
             self._ctx.store.journal.put(entry)
             session.write(phase=Phase.EXECUTE, state=State.PROCESSING, error=None)
         try:
-            for number in range(len(self._steps)):
-                self._ctx.stop()
-                if not self._steps[number].done and not self._run(number):
-                    self._close(entry)
-                    return
-            self._complete(entry)
+            if self._work():
+                self._complete(entry)
+            else:
+                self._close(entry)
         except KeyboardInterrupt:
             self._stop("Interrupted", "interrupted by the user", entry)
             raise
         except AgentsError as error:
             self._stop(type(error).__name__, error.message, entry, error.hint)
             raise
+
+    def _work(self) -> bool:
+        """Everything that is to be done; False if it failed and the plan stopped."""
+        for number in range(len(self._steps)):
+            self._ctx.stop()
+            if not self._steps[number].done and not self._run(number):
+                return False
+        return True
 
     def _complete(self, entry: JournalEntry) -> None:
         session = self._session
@@ -136,12 +145,12 @@ class PlanExecutor:
             session.write(state=State.ERRORED, error=Failure(kind, message, hint))
             self._ctx.store.journal.put(session.closed(entry, EntryState.INTERRUPTED))
 
-    def record_decision(self, decision: Decision, step: Step) -> None:
+    def record_decision(self, decision: Decision, step: Step | None = None) -> None:
         """Record a decision before it is acted on, together with its group."""
         self._ctx.checkpoints.auto_create_if_configured(
             CheckpointType.ON_DECISION,
             self._session,
-            steps=(step,),
+            steps=(step,) if step else (),
             decisions=(decision,),
             view_changed=True,
             decision_id=decision.decision_id,

@@ -39,4 +39,5 @@ def _still_failed(todo: Restoration, now: list[Step], failure: Failure) -> Resto
         kept[failed.step_id], state=StepState.ERRORED, error=failed.error, attempts=failed.attempts
     )
     others = tuple(step for step in todo.steps if step.step_id != failed.step_id)
-    return msgspec.structs.replace(todo, steps=(*others, shown))
+    removed = tuple(name for name in todo.removed_steps if name != failed.step_id)
+    return msgspec.structs.replace(todo, steps=(*others, shown), removed_steps=removed)

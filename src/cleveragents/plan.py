@@ -44,6 +44,8 @@ class Failure(msgspec.Struct, frozen=True):
     """The group to go back to, as long as that has not been done."""
     conflicts: tuple[dict[str, Any], ...] = ()
     """Paths that a child plan and its parent both changed, with both sides."""
+    output: str = ""
+    """What the actor wrote to stderr, when it is the actor that failed."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

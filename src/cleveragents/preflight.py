@@ -5,6 +5,7 @@ from tempfile import TemporaryFile
 
 import msgspec
 
+from cleveragents.actors import CALLER, KINDS, STEPS
 from cleveragents.content import fsio
 from cleveragents.content.scope import Scope
 from cleveragents.context import Context
@@ -32,8 +33,9 @@ LEAST_FREE = 64 << 20
 FOLDERS = ("git-checkout", "fs-directory")
 
 
-def preflight(ctx: Context, spec: PlanSpec, source: str) -> None:
-    problems = found_wrong(ctx, spec, source)
+def preflight(ctx: Context, spec: PlanSpec, source: str, folder: str = ".") -> None:
+    """`folder` is the plan file's: where its actor would start."""
+    problems = found_wrong(ctx, spec, source, folder)
     refused = _confinement(ctx, spec)
     if problems:
         problems += [f"{source}: {refused.message}"] if refused else []
@@ -55,7 +57,7 @@ def besides(ctx: Context, error: PlanFileError, source: str) -> PlanFileError:
         if any(f" resource {item.name!r}:" in text for text in error.problems)
     }
     try:
-        found = found_wrong(ctx, error.spec, source)
+        found = found_wrong(ctx, error.spec, source, os.path.dirname(source))
     except UsageError:
         # A child plan calls a tool that is not there: that is named already.
         return error
@@ -63,7 +65,7 @@ def besides(ctx: Context, error: PlanFileError, source: str) -> PlanFileError:
     return PlanFileError((*error.problems, *more), error.hint)
 
 
-def found_wrong(ctx: Context, spec: PlanSpec, source: str) -> list[str]:
+def found_wrong(ctx: Context, spec: PlanSpec, source: str, folder: str) -> list[str]:
     """Everything that keeps the plan from being run, but for confinement."""
     problems = [
         f"{source}: resource {item.name!r}: {text}"
@@ -71,18 +73,17 @@ def found_wrong(ctx: Context, spec: PlanSpec, source: str) -> list[str]:
         for text in _resource(ctx, item)
     ]
     problems += [f"{source}: {text}" for text in _children(spec)]
-    if spec.actor.kind != "steps":
-        problems.append(f"{source}: actor kind {spec.actor.kind!r} is not available yet")
+    problems += [f"{source}: {text}" for text in _actor(spec, folder)]
     problems += [
         f"{source}: tool {tool.name!r} is unsafe"
         for tool in spec.tools.values()
         if tool.unsafe and not spec.policy.allow_unsafe
     ]
-    problems += [f"{source}: {text}" for text in (*_impossible(spec), *_places(ctx))]
+    problems += [f"{source}: {text}" for text in (*impossible(spec), *_places(ctx))]
     return problems
 
 
-def _impossible(spec: PlanSpec) -> list[str]:
+def impossible(spec: PlanSpec) -> list[str]:
     """Checkpoints that the plan needs and cannot have (pure)."""
     required = spec.policy.require_checkpoints and spec.policy.rollback_enabled
     bare = {item.name for item in spec.resources if item.strategy == "none"}
@@ -90,7 +91,7 @@ def _impossible(spec: PlanSpec) -> list[str]:
     for step in spec.steps:
         if step.subplan is not None:
             below = step.subplan.plan or msgspec.structs.replace(spec, steps=step.subplan.steps)
-            found += [f"step {step.id!r}: {text}" for text in _impossible(below)]
+            found += [f"step {step.id!r}: {text}" for text in impossible(below)]
         tool = spec.tools.get(step.tool)
         if tool is None:
             continue
@@ -164,6 +165,23 @@ def _written(spec: PlanSpec) -> set[str]:
     return found
 
 
+def _actor(spec: PlanSpec, folder: str) -> list[str]:
+    kind = spec.actor.kind
+    if kind in (STEPS, CALLER):
+        below = [(s.id, s.subplan.plan, s.subplan.file) for s in spec.steps if s.subplan]
+        return [
+            f"step {step_id!r}: {text}"
+            for step_id, plan, file in below
+            if plan is not None and file is not None
+            for text in _actor(plan, os.path.dirname(file))
+        ]
+    if kind not in KINDS:
+        return [f"actor kind {kind!r} is not available yet"]
+    problem = KINDS[kind].problem_with(spec.actor, folder)
+    given = [f"'steps' do not go with an actor of kind {kind!r}: it asks for its own"]
+    return ([f"the actor: {problem}"] if problem else []) + (given if spec.steps else [])
+
+
 def _confinement(ctx: Context, spec: PlanSpec) -> NotAllowed | None:
     """Why tools may not be run, if they cannot be confined as they have to be."""
     if not starts_processes(spec):
@@ -177,9 +195,13 @@ def _confinement(ctx: Context, spec: PlanSpec) -> NotAllowed | None:
 
 def starts_processes(spec: PlanSpec) -> bool:
     """Whether anything of the plan needs to be confined."""
-    return bool(spec.validate) or any(
-        step.subplan is not None or runs_process(resolve_tool(step.tool, spec.tools))
-        for step in spec.steps
+    return (
+        bool(spec.validate)
+        or spec.actor.kind != STEPS
+        or any(
+            step.subplan is not None or runs_process(resolve_tool(step.tool, spec.tools))
+            for step in spec.steps
+        )
     )
 
 

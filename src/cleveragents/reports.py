@@ -343,8 +343,13 @@ def failed_step(ctx: Context, plan: Plan) -> dict[str, Any]:
         "step": step,
         "exit_code": last.exit_code if last else None,
         "attempts": len(calls),
-        "output": last.output if last else "",
+        "output": last.output if last else _said(plan),
         "failed_state": plan.error.group_id if plan.error else None,
         "effects": [effect_data(e) for e in recorded if e.call_id in here and e not in failed],
         "not_compensated": [effect_data(effect) for effect in failed],
     }
+
+
+def _said(plan: Plan) -> str:
+    """What the actor wrote to stderr, when it is the actor that failed."""
+    return plan.error.output if plan.error else ""

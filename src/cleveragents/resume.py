@@ -5,8 +5,8 @@ from collections.abc import Collection
 import msgspec
 
 from cleveragents import correction, effects
+from cleveragents.acting import executor_for
 from cleveragents.context import Context
-from cleveragents.executor import PlanExecutor
 from cleveragents.journal import Operation
 from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_not_final
@@ -34,7 +34,7 @@ def execute_plan(
         effects.require_repeatable(session, repeat)
         if plan_file is not None and session.plan.head_group_id is None:
             take_file(ctx, session, plan_file)
-        executor = PlanExecutor(ctx, session)
+        executor = executor_for(ctx, session)
         started = session.plan.head_group_id is not None
         executor.strategize()
         if not started:
@@ -54,7 +54,7 @@ def _go_on(ctx: Context, session: Session, resumption: Resumption) -> Resumption
     finished = (session.plan.phase, session.plan.state) == (Phase.EXECUTE, State.COMPLETE)
     if upcoming is None and finished:
         return resumption
-    executor = PlanExecutor(ctx, session)
+    executor = executor_for(ctx, session)
     executor.prepare()
     executor.execute(Operation.RESUME)
     return msgspec.structs.replace(resumption, next_step=upcoming)

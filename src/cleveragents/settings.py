@@ -29,6 +29,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of a tool's output that are kept."""
     run_hooks: bool = False
     """Whether a commit that apply makes runs the repository's hooks."""
+    answer_timeout: float = 600.0
+    """Seconds an actor may take for its next answer."""
 
     @property
     def sandboxes(self) -> str:
@@ -123,6 +125,12 @@ KEYS: tuple[Key, ...] = (
         "flag",
         "whether a commit that apply makes runs the repository's hooks",
         personal=ANY,
+    ),
+    Key(
+        "actors.answer-timeout",
+        "answer_timeout",
+        "duration",
+        "how long an actor may take for its next answer",
     ),
 )
 BY_NAME: dict[str, Key] = {name: key for key in KEYS for name in key.names}

@@ -5,6 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from cleveragents import effects
+from cleveragents.actors import KINDS
 from cleveragents.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.context import Context
 from cleveragents.effect import Effect, EffectState, Outlook
@@ -13,7 +14,7 @@ from cleveragents.journal import Operation
 from cleveragents.plan import Plan, StepState
 from cleveragents.resource import Change
 from cleveragents.rollback import changes_since, restoration_to
-from cleveragents.session import Session
+from cleveragents.session import Session, spec_of
 from cleveragents.tools.runner import end_leftovers
 
 
@@ -38,6 +39,9 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def next_step(ctx: Context, plan: Plan) -> str | None:
+    """None as well where an actor is asked what comes next."""
+    if spec_of(plan).actor.kind in KINDS:
+        return None
     waiting = [step.step_id for step in ctx.store.plans.steps(plan.plan_id) if not step.done]
     return waiting[0] if waiting else None
 

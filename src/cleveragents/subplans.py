@@ -19,7 +19,7 @@ from cleveragents.errors import AgentsError, MergeConflict, Stopped, ValidationF
 from cleveragents.leases import hold, working_on
 from cleveragents.making import make_sandboxes
 from cleveragents.plan import Plan, State, Step
-from cleveragents.planspec import ApplySpec, PlanSpec, StepSpec
+from cleveragents.planspec import ActorSpec, ApplySpec, PlanSpec, StepSpec
 from cleveragents.resource import Change, SandboxState
 from cleveragents.sandbox.protocol import Conflict
 from cleveragents.session import Session, spec_of
@@ -57,6 +57,7 @@ def child_spec(parent: PlanSpec, step: StepSpec) -> PlanSpec:
         steps=sub.steps,
         validate=(),
         apply=ApplySpec(),
+        actor=ActorSpec(),
     )
 
 
@@ -197,7 +198,7 @@ def _side_by_side(
 
 
 def _gathered(
-    futures: dict["Future[Outcome]", Plan], fail_fast: bool, end: Callable[[], None]
+    futures: dict[Future[Outcome], Plan], fail_fast: bool, end: Callable[[], None]
 ) -> dict[str, Outcome]:
     found: dict[str, Outcome] = {}
     running = set(futures)

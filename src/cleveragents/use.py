@@ -32,8 +32,9 @@ def read_plan(ctx: Context, file: str) -> PlanFile:
         spec, text = read_plan_file(file, kinds())
     except PlanFileError as error:
         raise besides(ctx, error, file) from None
-    preflight(ctx, spec, file)
-    return PlanFile(os.path.abspath(file), text, spec)
+    path = os.path.abspath(file)
+    preflight(ctx, spec, file, os.path.dirname(path))
+    return PlanFile(path, text, spec)
 
 
 def read_child(ctx: Context, parent: Plan, file: str) -> PlanFile:
@@ -43,8 +44,9 @@ def read_child(ctx: Context, parent: Plan, file: str) -> PlanFile:
 
     above = msgspec.convert(parent.spec, PlanSpec)
     spec, text = read_plan_file(file, kinds(), Above(above.resources, (parent.source_path,)))
-    preflight(ctx, spec, file)
-    return PlanFile(os.path.abspath(file), text, spec)
+    path = os.path.abspath(file)
+    preflight(ctx, spec, file, os.path.dirname(path))
+    return PlanFile(path, text, spec)
 
 
 def use_plan(

@@ -5,11 +5,16 @@ with open_workspace() as ws:
     plan.rollback("first")
     plan.resume()
     plan.apply()
+
+    plan = ws.plan("notes", resources={"app": "."})
+    with plan.decision("where notes go", "NOTES.md") as d:
+        d.call("file.write", path="NOTES.md", content="first")
+    plan.apply()
 """
 
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +33,7 @@ from cleveragents.snapshots import CheckpointManager
 from cleveragents.store import open_store
 
 if TYPE_CHECKING:
+    from cleveragents.deciding import OpenDecision, ResourceGiven
     from cleveragents.decision import Correction
     from cleveragents.difference import Diff
     from cleveragents.effect import Effect
@@ -52,6 +58,51 @@ class PlanHandle:
     def sandboxes(self) -> dict[str, str]:
         """Name of each resource -> where the plan works on it."""
         return self._ctx.manager.sandboxes(self.plan_id).paths
+
+    @property
+    def actor_state(self) -> Any:
+        """What its actor last asked to be kept, or had kept at the group one went back to."""
+        return self.plan.actor_state
+
+    @contextmanager
+    def decision(
+        self,
+        question: str,
+        chosen: str = "",
+        *,
+        alternatives: Sequence[str] = (),
+        rationale: str = "",
+        confidence: float | None = None,
+        parent: str | None = None,
+        influences: Sequence[str] = (),
+        repeat: Collection[str] = (),
+    ) -> Generator["OpenDecision"]:
+        """Record a decision of a plan made by `Workspace.plan`, and hold the plan for its calls.
+
+        `parent` and `influences` name earlier steps, whose decisions are meant. If an exception
+        leaves the block, the plan is errored; the next decision goes on from there. `repeat` names
+        steps that failed or died and may do outside the sandboxes what they may have done before.
+        """
+        from cleveragents.actors.protocol import DecisionAsked
+        from cleveragents.deciding import deciding
+
+        asked = DecisionAsked(
+            question=question,
+            chosen=chosen,
+            alternatives=tuple(alternatives),
+            rationale=rationale,
+            confidence=confidence,
+            parent=parent,
+            influences=tuple(influences),
+        )
+        with deciding(self._ctx, self.plan_id, asked, repeat) as opened:
+            yield opened
+
+    def complete(self) -> None:
+        """Say that a plan made by `Workspace.plan` is done; `apply` says it too."""
+        from cleveragents.deciding import complete
+
+        complete(self._ctx, self.plan_id)
 
     def execute(self) -> "Resumption":
         from cleveragents.resume import execute_plan
@@ -156,7 +207,10 @@ class PlanHandle:
         self, mode: str | None = None, *, ignored: bool = False, hooks: bool = False
     ) -> dict[str, Any]:
         from cleveragents import apply as applying
+        from cleveragents.deciding import completes_when_applied
 
+        if completes_when_applied(self._ctx, self.plan_id):
+            self.complete()
         request = applying.Request(mode=mode, ignored=ignored, hooks=hooks)
         return applying.apply(self._ctx, self.plan, request)
 
@@ -200,14 +254,44 @@ class Workspace:
         )
         return PlanHandle(self.ctx, plan.plan_id)
 
-    def use_spec(self, spec: "PlanSpec", *, source: str, folder: str) -> PlanHandle:
+    def use_spec(self, spec: "PlanSpec", *, source: str, folder: str, text: str = "") -> PlanHandle:
         """The same for a plan that was built and not read."""
         from cleveragents.preflight import preflight
         from cleveragents.use import use_plan
 
-        preflight(self.ctx, spec, source)
-        plan = use_plan(self.ctx, spec, source_path="", source_text="", plan_dir=folder)
+        preflight(self.ctx, spec, source, folder)
+        plan = use_plan(self.ctx, spec, source_path="", source_text=text, plan_dir=folder)
         return PlanHandle(self.ctx, plan.plan_id)
+
+    def plan(
+        self,
+        name: str,
+        resources: "Mapping[str, ResourceGiven]",
+        *,
+        description: str = "",
+        tools: Mapping[str, Mapping[str, Any]] | None = None,
+        policy: Mapping[str, Any] | None = None,
+        validate: Sequence[Mapping[str, Any]] = (),
+        apply: Mapping[str, Any] | None = None,
+        folder: str | os.PathLike[str] = ".",
+    ) -> PlanHandle:
+        """A plan without a file: its decisions and steps come from the caller.
+
+        A resource is a path or the keys of a plan file's resource; the other parts are those of a
+        plan file. Relative paths start from `folder`.
+        """
+        from cleveragents.deciding import drafted
+
+        where = os.path.abspath(folder)
+        parts = {
+            "description": description,
+            "tools": tools,
+            "policy": policy,
+            "validate": validate,
+            "apply": apply,
+        }
+        spec, text = drafted(name, resources, where, parts)
+        return self.use_spec(spec, source=f"plan {name!r}", text=text, folder=where)
 
     def run(self, file: str) -> PlanHandle:
         """Use a plan file and execute it."""

@@ -233,6 +233,8 @@ class Progress:
             self._say(f"  rolled back: {len(data['changes'])} changes taken back")
         elif event == "compensate":
             self._say(f"> compensate {data['id']} ({data['tool']})")
+        elif event == "reverted":
+            self._say(f"< the actor begins anew: {data['reason']}")
         elif event == "validate":
             self._say(f"> validate: {data['run']}")
         elif event == "warning":

@@ -249,7 +249,8 @@ def _branches(nodes: list[dict[str, Any]], depth: int = 0) -> list[str]:
     for node in nodes:
         gone = " (superseded)" if node["state"] == "superseded" else ""
         steps = f"  [{', '.join(node['steps'])}]" if node["steps"] else ""
-        text = f"{node['question']}: {node['chosen']}{gone}{steps}  {node['decision_id'][-6:]}"
+        said = ": ".join(filter(None, (node["question"], node["chosen"])))
+        text = f"{said}{gone}{steps}  {node['decision_id'][-6:]}"
         found.append("  " * depth + text)
         found += _branches(node["children"], depth + 1)
     return found

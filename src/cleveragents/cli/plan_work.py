@@ -12,7 +12,7 @@ from cleveragents.cli.plan_effects import not_compensated, outside_blocks, outsi
 from cleveragents.cli.plan_read import found, status_blocks
 from cleveragents.context import Context
 from cleveragents.names import find_group
-from cleveragents.plan import Plan, State
+from cleveragents.plan import Phase, Plan, State
 from cleveragents.render import Block, Panel, Reply, Table, Text
 from cleveragents.workspace import Workspace
 
@@ -139,7 +139,7 @@ def resume(
     rows = (
         ("from", todo.resumed_from or "the beginning"),
         ("differences", f"{len(todo.changes)} ({todo.settled})"),
-        ("next step", todo.next_step or "none: all steps are done"),
+        ("next step", todo.next_step or _nothing_waits(one)),
         *(("compensated first", shown(effect)) for effect in todo.compensable),
         *(("asks before it repeats", shown(effect)) for effect in todo.in_doubt),
     )
@@ -154,6 +154,13 @@ def resume(
         "in_doubt": [reports.effect_data(effect) for effect in todo.in_doubt],
     }
     return Reply(data=data, blocks=(Panel("Would resume", rows),), messages=notes)
+
+
+def _nothing_waits(plan: Plan) -> str:
+    finished = (plan.phase, plan.state) == (Phase.EXECUTE, State.COMPLETE)
+    if not finished and plan.spec["actor"]["kind"] not in ("steps", "caller"):
+        return "what the actor asks for"
+    return "none: all steps are done"
 
 
 def _go_on(

@@ -31,7 +31,7 @@ from cleveragents.tools.builtin import BUILTINS
 from cleveragents.triggers import parse_triggers
 from cleveragents.units import parse_bytes, parse_duration
 
-__all__ = ["DEFAULT_KINDS", "parse_plan", "read_plan_file"]
+__all__ = ["DEFAULT_KINDS", "parse_plan", "parse_steps", "read_plan_file"]
 
 MAX_BYTES = 16_000_000
 TOOL_KEYS = tuple(key for key in ToolSpec.__struct_fields__ if key != "builtin")
@@ -107,6 +107,29 @@ def parse_plan(
     )
     problems.raise_if_any(plan)
     return plan
+
+
+def parse_steps(
+    text: str,
+    source: str,
+    base_dir: str,
+    parent: PlanSpec,
+    kinds: Mapping[str, tuple[str, ...]] = DEFAULT_KINDS,
+) -> tuple[StepSpec, ...]:
+    """The steps in `text`, a mapping of nothing else, for a child plan of `parent`."""
+    from cleveragents.planfile.reading import read_yaml
+
+    problems = Problems(source)
+    fields = Fields(read_yaml(text, problems), source, ("steps",), problems)
+
+    def read_file(file: str) -> PlanSpec:
+        return read_plan_file(file, kinds, Above(parent.resources, ()))[0]
+
+    names = [each.name for each in parent.resources]
+    reader = StepReader(base_dir, parent.tools, names, problems, read_file)
+    steps = reader.read(fields.listed("steps"))
+    problems.raise_if_any(None)
+    return steps
 
 
 class Above(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from cleveragents.checkpoint import ChildMoment
-from cleveragents.decision import Decision
+from cleveragents.decision import GUIDES, Decision
 from cleveragents.errors import LeaseLost, NotFound
 from cleveragents.plan import Failure, Phase, Plan, State, Step
 from cleveragents.store.tables import Table
@@ -212,6 +212,16 @@ class PlanRepository:
 
     def decisions(self, plan_id: str) -> list[Decision]:
         return DECISIONS.select(self._db, "WHERE plan_id = ? ORDER BY decision_id", (plan_id,))
+
+    def guidance(self, plan_id: str) -> tuple[str, ...]:
+        """What users and the actor itself said that is to be done otherwise; oldest first."""
+        marks = ", ".join("?" * len(GUIDES))
+        rows = self._db.execute(
+            "SELECT chosen FROM decisions WHERE plan_id = ? AND state = 'active'"
+            f" AND kind IN ({marks}) ORDER BY decision_id",
+            (plan_id, *sorted(GUIDES)),
+        )
+        return tuple(row[0] for row in rows)
 
     def superseded(self, decision_ids: set[str]) -> set[str]:
         """Those of the decisions that are no longer in force."""

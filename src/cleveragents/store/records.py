@@ -62,6 +62,22 @@ class CallRepository:
         )
         return row.fetchone()[0]
 
+    def finished(self, plan_id: str, tail: int) -> dict[str, tuple[str, str]]:
+        """Step -> when its last good call ended, and the last `tail` characters of the output."""
+        rows = self._db.execute(
+            "SELECT step_id, ended_at, substr(output, ?) FROM tool_calls"
+            " WHERE plan_id = ? AND state = 'ok' ORDER BY call_id",
+            (-tail, plan_id),
+        )
+        return {step_id: (ended, output) for step_id, ended, output in rows}
+
+    def step_ids(self, plan_id: str) -> list[str]:
+        """Every step that was ever called, also those that are no longer part of the plan."""
+        rows = self._db.execute(
+            "SELECT DISTINCT step_id FROM tool_calls WHERE plan_id = ?", (plan_id,)
+        )
+        return [row[0] for row in rows]
+
     def add_writes(self, writes: Iterable[Write]) -> None:
         self._db.executemany(WRITES.insert, [WRITES.row(item) for item in writes])
 

@@ -152,6 +152,7 @@ def arguments(
     hidden: Sequence[str],
     writable: Sequence[str],
     roots: Sequence[str],
+    looked_at: Sequence[str],
     sides: Sides,
     texts: Sequence[int],
     network: bool,
@@ -160,7 +161,8 @@ def arguments(
     """bwrap's words up to the command. A later mount covers an earlier one.
 
     `writable` may lie anywhere and is covered by the store and the sandboxes; `roots` may lie in
-    the store; `texts` are descriptors with the texts of `sides.files`.
+    the store, as may those that are only `looked_at`; `texts` are descriptors with the texts of
+    `sides.files`.
     """
     words = _base()
     words += [] if network else ["--unshare-net"]
@@ -171,8 +173,10 @@ def arguments(
     for original, where in sides.mounts:
         words += ["--ro-bind", original, where]
     words += _bind("--bind", roots)
+    words += _bind("--ro-bind", looked_at)
     for one in seen.mounted:
-        words += ["--bind", one.root, os.path.realpath(one.own)]
+        option = "--ro-bind" if one.folder in looked_at else "--bind"
+        words += [option, one.root, os.path.realpath(one.own)]
     for fd, (where, _) in zip(texts, sides.files, strict=True):
         words += ["--ro-bind-data", str(fd), where]
     covers = [os.path.realpath(one.own) for one in seen.mounted]

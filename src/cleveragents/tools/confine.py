@@ -28,6 +28,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     writable: tuple[str, ...] = ()
     cache: str = ""
     stand_ins: tuple[StandIn, ...] = ()
+    look_only: bool = False
+    """The sandboxes can be read and not written: for who proposes steps and does not run them."""
 
 
 class Launch(NamedTuple):
@@ -94,7 +96,9 @@ class Cell:
         self._bounds = bounds
         look = seen_at_own_paths if self.how == BWRAP else seen_as_they_are
         self.seen: Seen = look(bounds.stand_ins)
-        self._roots = [*(one.folder for one in bounds.stand_ins), temp]
+        folders = [one.folder for one in bounds.stand_ins]
+        self._roots = [temp] if bounds.look_only else [*folders, temp]
+        self._looked_at = folders if bounds.look_only else []
         self._sides = bwrap.Sides((), (), plan_dir)
         if self.how == BWRAP and bounds.hidden:
             self._sides = bwrap.beside(self.seen, plan_dir, os.path.realpath(bounds.hidden[0]))
@@ -144,6 +148,7 @@ class Cell:
                 hidden=self._bounds.hidden,
                 writable=(*self._bounds.writable, *self._cache),
                 roots=self._roots,
+                looked_at=self._looked_at,
                 sides=self._sides,
                 texts=fds,
                 network=network or not can_cut_network(BWRAP),

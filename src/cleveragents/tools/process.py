@@ -77,7 +77,7 @@ def _run(
             stderr=subprocess.STDOUT,
             start_new_session=True,
             pass_fds=fds,
-            preexec_fn=_before_exec(restrict),  # noqa: PLW1509 - four system calls, no lock
+            preexec_fn=before_exec(restrict),  # noqa: PLW1509 - four system calls, no lock
         )
     except BaseException:
         # Ctrl-C may have come when it was running already.
@@ -88,7 +88,7 @@ def _run(
             timed_out = _follow(process, stdin, out, deadline, namespace)
         finally:
             # Before the process is reaped: until then nobody else can have its number.
-            _signal_group(process, signal.SIGKILL)
+            signal_group(process, signal.SIGKILL)
             if namespace is not None:
                 namespace.end()
             process.wait()
@@ -97,7 +97,7 @@ def _run(
     return Ended(process.returncode, timed_out)
 
 
-def _before_exec(restrict: Callable[[], None] | None) -> Callable[[], None] | None:
+def before_exec(restrict: Callable[[], None] | None) -> Callable[[], None] | None:
     """For the child between fork and exec: a kill -9 of this process is to end it as well."""
     prctl = _prctl()
     if prctl is None:
@@ -134,7 +134,7 @@ def _follow(
         grace = Deadline(GRACE)
         # bwrap would not survive the signal, nor let the tool say goodbye.
         if namespace is None or not namespace.signal(signal.SIGTERM):
-            _signal_group(process, signal.SIGTERM)
+            signal_group(process, signal.SIGTERM)
         while not grace.passed() and not pump.turn(grace.left()):
             pass
     return True
@@ -214,7 +214,7 @@ class _Pump:
             pipe.close()
 
 
-def _signal_group(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
+def signal_group(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
     # A group of nothing but a zombie answers with an error on some systems.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)

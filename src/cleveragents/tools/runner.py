@@ -149,14 +149,14 @@ def _run_command(
     command: Command, tool: ToolSpec, call: CallContext, out: Capture, deadline: Deadline
 ) -> ToolResult:
     program = command.argv[0]
-    with _temporary(call.temp_parent) as temp:
-        cell = _cell(call, temp)
+    with temporary(call.temp_parent) as temp:
+        cell = cell_of(call, temp)
         env = environment(tool, call, temp, cell)
         try:
             with cell.launch(command.argv, call.cwd, tool.network) as launch:
                 ended = _run_launched(launch, env, command.stdin, out, deadline)
         except (OSError, ValueError) as error:
-            raise _not_started(program, call.cwd, error) from error
+            raise not_started(program, call.cwd, error) from error
         except SubprocessError as error:
             raise ToolFailed(f"cannot run {program} under {cell.how}: {error}") from error
     if ended.timed_out:
@@ -166,15 +166,15 @@ def _run_command(
     output = out.text()
     if launch.namespace and ended.exit_code == 1 and (gave_up := bwrap_failure(output)):
         where = cell.seen.real(os.path.join(call.cwd, program))
-        raise _not_wrapped(program, call.cwd, where, *gave_up)
-    how = _how_it_ended(ended.exit_code, output, launch.namespace)
+        raise not_wrapped(program, call.cwd, where, *gave_up)
+    how = how_it_ended(ended.exit_code, output, launch.namespace)
     denied = cell.denied(output, ended.exit_code, call.cwd)
     return _failed(out, "; ".join([how, *denied]), ended.exit_code)
 
 
-def _cell(call: CallContext, temp: str) -> Cell:
+def cell_of(call: CallContext, temp: str) -> Cell:
     if not os.path.isdir(call.cwd):
-        raise _not_started("", call.cwd, FileNotFoundError())
+        raise not_started("", call.cwd, FileNotFoundError())
     try:
         return Cell(call.bounds, temp, call.plan_dir)
     except NotAllowed as error:
@@ -197,15 +197,15 @@ def _run_launched(
     )
 
 
-def _not_wrapped(program: str, cwd: str, where: str, at_exec: bool, reason: str) -> ToolFailed:
+def not_wrapped(program: str, cwd: str, where: str, at_exec: bool, reason: str) -> ToolFailed:
     """bwrap's own words for what would have been an OSError without it."""
     code = next((code for code in errno.errorcode if os.strerror(code) == reason), None)
     if not at_exec or code is None:
         return ToolFailed(f"cannot run {program} under bwrap: {reason}")
-    return _not_started(program, cwd, OSError(code, reason), where)
+    return not_started(program, cwd, OSError(code, reason), where)
 
 
-def _not_started(
+def not_started(
     program: str, cwd: str, error: OSError | ValueError, where: str | None = None
 ) -> ToolFailed:
     """`where` the program would be for us, if the tool sees it elsewhere."""
@@ -222,7 +222,7 @@ def _not_started(
     return ToolFailed(f"cannot run {name}: {reason.lower()}")
 
 
-def _how_it_ended(code: int, output: str, wrapped: bool) -> str:
+def how_it_ended(code: int, output: str, wrapped: bool) -> str:
     what = f"exit code {code}" if code > 0 else f"killed by {_signal_name(-code)}"
     if wrapped and code > 128:
         # bwrap passes a death by signal on as a shell does.
@@ -259,7 +259,7 @@ def _timed_out(out: Capture, deadline: Deadline) -> ToolResult:
 
 
 @contextmanager
-def _temporary(parent: str) -> Generator[str]:
+def temporary(parent: str) -> Generator[str]:
     path = tempfile.mkdtemp(prefix="agents-", dir=parent)
     try:
         yield path

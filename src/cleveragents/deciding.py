@@ -1,0 +1,207 @@
+"""A plan that a Python program holds open: each decision is a block, each call in it a step."""
+
+import json
+import keyword
+import os
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from cleveragents import effects
+from cleveragents.acting import ActingExecutor
+from cleveragents.actors import CALLER
+from cleveragents.actors.protocol import DecisionAsked, StepAsked
+from cleveragents.context import Context
+from cleveragents.decision import Decision
+from cleveragents.errors import AgentsError, NotAllowed, ToolFailed
+from cleveragents.journal import JournalEntry, Operation
+from cleveragents.leases import working_on
+from cleveragents.lifecycle import require_not_final
+from cleveragents.plan import Phase, State
+from cleveragents.planfile import parse_plan
+from cleveragents.planspec import ActorSpec, PlanSpec
+from cleveragents.sandbox.registry import kinds
+from cleveragents.settling import settle
+from cleveragents.tool import ToolResult
+
+ResourceGiven = str | os.PathLike[str] | Mapping[str, Any]
+"""A path, whose kind is seen by looking at it, or the keys of a plan file's resource."""
+
+
+def drafted(
+    name: str, resources: Mapping[str, ResourceGiven], folder: str, parts: Mapping[str, Any]
+) -> tuple[PlanSpec, str]:
+    """A plan without steps, read by the rules of a plan file; and its text."""
+    body = {
+        "name": name,
+        "resources": {key: _resource(given, folder) for key, given in resources.items()},
+        **{key: value for key, value in parts.items() if value},
+    }
+    text = json.dumps(body, indent=1, ensure_ascii=False, default=os.fspath)
+    placeholder = {**body, "actor": {"kind": "command", "command": ["caller"]}}
+    asked = json.dumps(placeholder, indent=1, ensure_ascii=False, default=os.fspath)
+    spec = parse_plan(asked, f"plan {name!r}", folder, kinds())
+    return msgspec.structs.replace(spec, actor=ActorSpec(kind=CALLER)), text
+
+
+def _resource(given: ResourceGiven, folder: str) -> Mapping[str, Any]:
+    if isinstance(given, Mapping):
+        return given
+    path = os.path.join(folder, os.fspath(given))
+    if os.path.isfile(path):
+        return {"kind": "sqlite", "path": path}
+    is_git = os.path.exists(os.path.join(path, ".git"))
+    return {"kind": "git-checkout" if is_git else "fs-directory", "path": path}
+
+
+class OpenDecision:
+    """A decision while its block runs; every call is a step that hangs on it."""
+
+    def __init__(self, executor: "_HeldExecutor", decision: Decision) -> None:
+        self._executor = executor
+        self.decision_id = decision.decision_id
+
+    def call(self, tool: str, /, *, on: str | None = None, **inputs: Any) -> ToolResult:
+        """Run one tool now, in the sandbox, with its checkpoints; raises `ToolFailed`.
+
+        An input that is a word of Python takes an underscore: `d.call("file.move", from_="a",
+        to="b")`. A failed call is taken back as `policy.on_failure` says before this raises.
+        """
+        given = {_plain(name): value for name, value in inputs.items()}
+        asked = StepAsked(tool=tool, on=on, inputs=given)
+        return self._executor.call(asked, self.decision_id)
+
+    @contextmanager
+    def decision(
+        self,
+        question: str,
+        chosen: str = "",
+        *,
+        alternatives: Sequence[str] = (),
+        rationale: str = "",
+        confidence: float | None = None,
+    ) -> Generator["OpenDecision"]:
+        """A decision that follows from this one."""
+        asked = DecisionAsked(
+            question=question,
+            chosen=chosen,
+            alternatives=tuple(alternatives),
+            rationale=rationale,
+            confidence=confidence,
+        )
+        yield OpenDecision(self._executor, self._executor.decide(asked, self.decision_id))
+
+    def keep_state(self, state: Any) -> None:
+        """The program's own memory, as JSON: every group from now on has it."""
+        self._executor.keep_state(state)
+
+
+def _plain(name: str) -> str:
+    bare = name.removesuffix("_")
+    return bare if keyword.iskeyword(bare) else name
+
+
+class _HeldExecutor(ActingExecutor):
+    """Stays open for a block of the caller's program, under the plan's lease."""
+
+    completes = False
+    _stopped = False
+
+    def call(self, asked: StepAsked, decision_id: str) -> ToolResult:
+        if self._stopped:
+            raise NotAllowed(
+                "the plan was stopped by its policy when a step failed",
+                "leave the block and begin a new decision",
+            )
+        ran = self.run(asked, decision_id)
+        if ran.result.ok:
+            return ran.result
+        self._stopped = not ran.goes_on
+        plan_id = self._session.plan.plan_id
+        failed = ToolFailed(
+            f"step {ran.step_id}: {ran.result.error}", f"agents plan errors {plan_id}"
+        )
+        failed.add_note(ran.result.output)
+        raise failed
+
+    @contextmanager
+    def held_open(self, operation: Operation) -> Generator[None]:
+        """One operation, to be undone as one; an exception leaves the plan errored."""
+        session = self._session
+        entry = session.opened(operation)
+        with session.transaction():
+            self._ctx.store.journal.put(entry)
+            session.write(phase=Phase.EXECUTE, state=State.PROCESSING, error=None)
+        try:
+            self.forget_undone()
+            yield
+            if not self._stopped:
+                # What failed and was answered in the block is behind the program.
+                self._remove_undone(())
+            if self.completes:
+                self._complete(entry)
+                return
+        except BaseException as error:
+            self._left_by(error, entry)
+            raise
+        if not self._stopped:
+            session.commit(state=State.QUEUED, error=None)
+        self._close(entry)
+
+    def _left_by(self, error: BaseException, entry: JournalEntry) -> None:
+        if isinstance(error, ToolFailed) and self._session.plan.state is State.ERRORED:
+            self._close(entry)
+        elif isinstance(error, AgentsError):
+            self._stop(type(error).__name__, error.message, entry, error.hint)
+        elif isinstance(error, KeyboardInterrupt):
+            self._stop("Interrupted", "interrupted by the user", entry)
+        else:
+            self._stop(type(error).__name__, str(error) or type(error).__name__, entry)
+
+
+@contextmanager
+def _held(
+    ctx: Context, plan_id: str, verb: str, repeat: Collection[str] | None
+) -> Generator[_HeldExecutor]:
+    with working_on(ctx.store, plan_id, verb, ctx.now) as session:
+        require_not_final(session.plan, "gone on with")
+        if (kind := session.spec.actor.kind) != CALLER:
+            raise NotAllowed(
+                f"the steps of plan {session.plan.name!r} come from its actor ({kind})",
+                f"agents plan execute {plan_id}",
+            )
+        if repeat is not None:
+            hint = "say repeat=[...] with the steps whose work may be done a second time"
+            effects.require_repeatable(session, repeat, hint)
+        started = session.plan.head_group_id is not None
+        _HeldExecutor(ctx, session).strategize()
+        if started:
+            settle(ctx, session, discard_edits=False)
+        executor = _HeldExecutor(ctx, session)
+        executor.prepare()
+        with executor.held_open(Operation.RESUME if started else Operation.EXECUTE):
+            yield executor
+
+
+@contextmanager
+def deciding(
+    ctx: Context, plan_id: str, asked: DecisionAsked, repeat: Collection[str] = ()
+) -> Generator[OpenDecision]:
+    """Record the decision and hold the plan while the block runs."""
+    with _held(ctx, plan_id, "plan decision", repeat) as executor:
+        yield OpenDecision(executor, executor.decide(asked))
+
+
+def complete(ctx: Context, plan_id: str) -> None:
+    """All that was to be done is done: the plan can be applied."""
+    with _held(ctx, plan_id, "plan complete", None) as executor:
+        executor.completes = True
+
+
+def completes_when_applied(ctx: Context, plan_id: str) -> bool:
+    """Whether it waits for nothing but somebody to say that it is done."""
+    plan = ctx.store.plans.get(plan_id)
+    waits = (plan.phase, plan.state) == (Phase.EXECUTE, State.QUEUED)
+    return waits and plan.spec["actor"]["kind"] == CALLER
