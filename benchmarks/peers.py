@@ -22,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -210,20 +211,34 @@ class Ours:
         self.session = self.stack.enter_context(
             working_on(self.ctx.store, self.plan.plan_id, "bench", self.ctx.now)
         )
+        self.at_work = threading.Lock()
+        self.over = threading.Event()
+        self.reader = threading.Thread(target=self.listen, daemon=True)
+        self.reader.start()
         self.checkpoint()
 
-    def settle(self) -> None:
+    def listen(self) -> None:
         """What the executor does while a tool runs: take in events, here of the peers' reading."""
-        self.ctx.manager.drain(self.plan.plan_id)
+        while not self.over.wait(0.02):
+            self.settle()
+
+    def settle(self) -> None:
+        with self.at_work:
+            self.ctx.manager.drain(self.plan.plan_id)
 
     def checkpoint(self) -> str:
-        return self.ctx.checkpoints.create_checkpoint(CheckpointType.MANUAL, self.session).group_id
+        with self.at_work:
+            made = self.ctx.checkpoints.create_checkpoint(CheckpointType.MANUAL, self.session)
+        return made.group_id
 
     def restore(self, group: str) -> None:
         todo = Restoration(group_id=group, plan={})
-        self.ctx.checkpoints.rollback_to_checkpoint(self.session, todo)
+        with self.at_work:
+            self.ctx.checkpoints.rollback_to_checkpoint(self.session, todo)
 
     def close(self) -> None:
+        self.over.set()
+        self.reader.join()
         self.stack.close()
 
 

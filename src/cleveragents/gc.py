@@ -41,16 +41,16 @@ def live_keys(ctx: Context) -> set[bytes]:
 
 
 def reachable(ctx: Context, roots: list[bytes]) -> set[bytes]:
-    read = trees.reading(ctx.manager.packs.get)
+    load = trees.reading(ctx.manager.packs.get)
     seen: set[bytes] = set()
     for root in roots:
         if root[:1] == TREE:
-            for _ in trees.keys_in(read, root, seen):
+            for _ in trees.keys_in(load, root, seen):
                 pass
         else:
             seen.add(root)
     for key in [key for key in seen if key[:1] == CHUNKS]:
-        digests = read(key)
+        digests = ctx.manager.packs.get(key)
         seen.update(BLOB + digests[n : n + 32] for n in range(0, len(digests), 32))
     return seen
 

@@ -9,7 +9,7 @@ import fcntl
 import hashlib
 import os
 import struct
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
@@ -42,6 +42,9 @@ class Index(Protocol):
 
     def find(self, key: bytes) -> Location | None: ...
     def has(self, key: bytes) -> bool: ...
+    def among(self, keys: Collection[bytes]) -> set[bytes]:
+        """Those of the keys that are there."""
+        ...
 
 
 def key_of(kind: bytes, data: bytes) -> bytes:
@@ -233,9 +236,11 @@ class Batch:
         self._packs = packs
         self._pending: dict[bytes, bytes] = {}
         self._pending_bytes = 0
+        self._unsure: list[bytes] = []
+        """Pending, and not yet asked whether the store has them."""
+        self._added = 0
         self.located: dict[bytes, Location] = {}
         self.reused: set[bytes] = set()
-        self.added_bytes = 0
         self.after_commit: list[Callable[[], None]] = []
         """What to do once the index rows are committed."""
 
@@ -247,14 +252,33 @@ class Batch:
     def put_keyed(self, key: bytes, data: bytes) -> None:
         if key in self._pending or key in self.located or key in self.reused:
             return
-        if self._packs.index.has(key):
-            self.reused.add(key)
-            return
         self._pending[key] = data
         self._pending_bytes += len(data)
-        self.added_bytes += len(data)
+        self._unsure.append(key)
         if self._pending_bytes >= FLUSH_AT:
             self._flush()
+
+    def rely_on(self, key: bytes) -> None:
+        """The store has it, and it must still be there when this is committed."""
+        self.reused.add(key)
+
+    @property
+    def added_bytes(self) -> int:
+        """What is new to the store so far."""
+        self._sort_out()
+        return self._added
+
+    def _sort_out(self) -> None:
+        there = self._packs.index.among(self._unsure) if self._unsure else set[bytes]()
+        for key in self._unsure:
+            size = len(self._pending[key])
+            if key in there:
+                del self._pending[key]
+                self._pending_bytes -= size
+            else:
+                self._added += size
+        self.reused |= there
+        self._unsure.clear()
 
     def holds(self, key: bytes) -> bool:
         return key in self._pending or key in self.located
@@ -266,14 +290,16 @@ class Batch:
         return self._packs.read(key, self.located[key]) if key in self.located else None
 
     def _flush(self) -> None:
+        self._sort_out()
+        if not self._pending:
+            return
         self.located.update(self._packs.append(list(self._pending.items())))
         self._pending = {}
         self._pending_bytes = 0
 
     def seal(self) -> None:
         """Everything put so far is on disk when this returns; the index rows come after it."""
-        if self._pending:
-            self._flush()
+        self._flush()
         if self.located:
             self._packs.sync()
 

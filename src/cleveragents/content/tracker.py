@@ -11,7 +11,9 @@ import fcntl
 import os
 import struct
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 
 _MODIFY, _ATTRIB, _CLOSE_WRITE, _CLOSE_NOWRITE = 0x2, 0x4, 0x8, 0x10
 _OPEN, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x20, 0x40, 0x80, 0x100, 0x200
@@ -116,6 +118,22 @@ class Tracker:
                 del self._paths[number]
                 self._libc.inotify_rm_watch(self._fd, number)
 
+    @contextmanager
+    def draining(self) -> Generator[None]:
+        """Take events in meanwhile: whoever looks at every directory makes two for each."""
+        done = threading.Event()
+        reader = threading.Thread(target=self._drain_until, args=(done,), daemon=True)
+        reader.start()
+        try:
+            yield
+        finally:
+            done.set()
+            reader.join()
+
+    def _drain_until(self, done: threading.Event) -> None:
+        while not done.wait(0.01):
+            self.drain()
+
     def distrust(self) -> None:
         self._doubt = True
 
@@ -189,6 +207,8 @@ class Tracker:
         dirty, self._dirty = self._dirty, {}
         self.held_inodes = set()
         before = self._held
+        if not self._open and not before:
+            return dirty
         self._held = {path for path in self._open.keys() | before if self._is_held(path)}
         for path in self._held | before:
             folder, _, name = path.rpartition(b"/")

@@ -6,13 +6,14 @@ commit from being collected. git is never run in the sandbox: a tool may have ma
 
 import os
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import fsio, trees
 from cleveragents.content.files import write_content
 from cleveragents.content.packs import GIT, Batch
-from cleveragents.content.trees import EntryKind, Tree
+from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
 from cleveragents.errors import SandboxError
 from cleveragents.resource import Carry, Change
 from cleveragents.sandbox import git
@@ -144,17 +145,26 @@ class GitWorktree(GitTarget, TreeSandbox):
         return {"base_commit": self.place.origin["base"]}
 
     def keep_old(self, previous: SandboxCheckpoint, now: Tree, batch: Batch) -> None:
-        read = trees.reading(self.place.packs.get)
         wanted = [
-            item.before.key
-            for item in trees.diff(read, tree_of(previous), now)
-            if item.before is not None
-            and item.before.kind is EntryKind.FILE
-            and item.before.key[:1] == GIT
-            and not self.place.packs.has(item.before.key)
+            entry.key
+            for entry in self._replaced(tree_of(previous), now)
+            if entry.kind is EntryKind.FILE
+            and entry.key[:1] == GIT
+            and not self.place.packs.has(entry.key)
         ]
         for key, data in self.blobs.get_many(list(dict.fromkeys(wanted))):
             batch.put_keyed(key, data)
+
+    def _replaced(self, before: Tree, now: Tree) -> Iterator[Entry]:
+        """Entries of a tree that are not in the next one; the capture itself may have seen them."""
+        seen = self.engine.replaced
+        if seen is None or seen[0] != before:
+            yield from _before(trees.diff(self.manifests, before, now))
+            return
+        for gone, instead in seen[1]:
+            yield gone
+            if gone.kind is EntryKind.DIRECTORY:
+                yield from _before(trees.diff_entries(self.manifests, gone, instead))
 
     def follow(self) -> None:
         self.base().load()
@@ -215,10 +225,9 @@ class GitWorktree(GitTarget, TreeSandbox):
     ) -> None:
         """The .gitignore files above the paths, and nothing else of the sandbox."""
         folders = {folder for c in changes for folder in (b"", *_folders(c.path))}
-        read = trees.reading(self.place.packs.get)
         for folder in folders:
             path = folder + b"/.gitignore" if folder else b".gitignore"
-            entry = trees.find(read, tree_of(state), path)
+            entry = trees.find(self.manifests, tree_of(state), path)
             if entry is None or entry.kind is not EntryKind.FILE:
                 continue
             where = os.path.join(os.fsencode(scratch), path)
@@ -228,11 +237,11 @@ class GitWorktree(GitTarget, TreeSandbox):
 
     def keep_borrowed(self, roots: list[bytes], batch: Batch) -> None:
         """Copy the blobs of the base commit, or, if they are very many, leave the ref on them."""
-        read, seen = trees.reading(self.place.packs.get), set[bytes]()
+        seen = set[bytes]()
         borrowed = {
             key
             for root in roots
-            for key in trees.keys_in(read, root, seen)
+            for key in trees.keys_in(self.manifests, root, seen)
             if key[:1] == GIT and not self.place.packs.has(key)
         }
         sizes = dict(self.repository.tree(self.place.origin["base"]).values())
@@ -263,6 +272,10 @@ class GitWorktree(GitTarget, TreeSandbox):
         if self._base is not None:
             self._base.close()
             self._base = None
+
+
+def _before(found: Iterator[Difference]) -> Iterator[Entry]:
+    return (item.before for item in found if item.before is not None)
 
 
 def _folders(path: bytes) -> list[bytes]:

@@ -41,7 +41,9 @@ class TreeSandbox:
 
     def __init__(self, place: Place) -> None:
         self.place = place
+        self.manifests = trees.Manifests(place.packs.get)
         self._engine: TreeEngine | None = None
+        self._compared: tuple[Tree, Tree, list[Difference]] | None = None
 
     @property
     def name(self) -> str:
@@ -60,6 +62,7 @@ class TreeSandbox:
                 self.base(),
                 self.place.packs,
                 self.place.cache,
+                self.manifests,
             )
         return self._engine
 
@@ -137,7 +140,14 @@ class TreeSandbox:
 
     def recapture(self, batch: Batch, staged: dict[str, Any]) -> SandboxCheckpoint:
         ops = msgspec.convert(staged["ops"], tuple[Op, ...])
-        return self._state(self.engine.capture(batch, [op.path for op in ops]), 0)
+        learned = len(batch.after_commit)
+        tree = self.engine.capture(batch, [op.path for op in ops])
+        if self.place.packs.index.has(tree.key):
+            # The store has this very tree: nothing need be committed for it to count as known.
+            for one in batch.after_commit[learned:]:
+                one()
+            del batch.after_commit[learned:]
+        return self._state(tree, 0)
 
     def _state(self, tree: Tree, added: int) -> SandboxCheckpoint:
         return self._state_with(tree, stat.S_IMODE(os.stat(self.place.root).st_mode), added)
@@ -158,8 +168,11 @@ class TreeSandbox:
         return {}
 
     def differences(self, before: SandboxCheckpoint, after: SandboxCheckpoint) -> list[Difference]:
-        read = trees.reading(self.place.packs.get)
-        return list(trees.diff(read, tree_of(before), tree_of(after)))
+        one, other = tree_of(before), tree_of(after)
+        if self._compared is None or self._compared[:2] != (one, other):
+            # What is staged is also told: the same question comes twice in a row.
+            self._compared = one, other, list(trees.diff(self.manifests, one, other))
+        return list(self._compared[2])
 
     def changes(self, before: SandboxCheckpoint, after: SandboxCheckpoint) -> tuple[Change, ...]:
         root = () if before.metadata["mode"] == after.metadata["mode"] else (self._root_change,)
@@ -239,9 +252,8 @@ class TreeSandbox:
         )
 
     def export(self, state: SandboxCheckpoint, paths: frozenset[bytes], target: str) -> None:
-        read = trees.reading(self.place.packs.get)
         for path in paths:
-            entry = trees.find(read, tree_of(state), path)
+            entry = trees.find(self.manifests, tree_of(state), path)
             if entry is None or entry.kind not in (EntryKind.FILE, EntryKind.LINK):
                 continue
             where = os.path.join(os.fsencode(target), path)
