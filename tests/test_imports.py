@@ -17,8 +17,8 @@ LAYERS = {
     "nouns": "plan planspec decision checkpoint resource tool effect journal ids errors units",
     "rules": "triggers retention lifecycle impact revision settings",
     "seams": "store content sandbox tools actors planfile",
-    "verbs": "apply calling check checkpoints context correction difference effects ending "
-    "executor export failing gc keeping moving only revert "
+    "verbs": "adopting apply calling check checkpoints context correction difference effects "
+    "ending executor export failing gc keeping moving only revert "
     "doctor leases making names oneshot preflight prune recovery reports restoring resume rollback "
     "sandboxes session settling snapshots subplans undo usage use validating",
     "edges": "workspace config cli render demo",

@@ -106,16 +106,18 @@ class CheckpointService:
         decision_id: str | None = None,
         step: Step | None = None,
         label: str | None = None,
-        reason: str = "",
+        reason: str | Callable[[States, States], str] = "",
         force: bool = False,
         prepare: Callable[[States], None] | None = None,
         also: Callable[[States, States], None] | None = None,
+        ending: Callable[[States, States], None] | None = None,
         **fields: Any,
     ) -> CheckpointGroup:
         """Capture everything, then write group, rows and the plan's changes in one commit.
 
         `prepare(now)` runs before that commit and may fail without a trace; `also(before, now)`
-        runs inside it, with the states of the last group and of now.
+        runs inside it, with the states of the last group and of now; so does `ending`, when the
+        group is written and the plan has moved on.
         Where neither a resource nor the view changed, the last group gets the trigger's name.
         """
 
@@ -159,9 +161,12 @@ class CheckpointService:
                             last_checkpoint_id=next(iter(ids.values())),
                             **fields,
                         )
-                        about = About(trigger, reason or str(trigger), decision_id, step, label)
+                        why = reason if isinstance(reason, str) else reason(before, after)
+                        about = About(trigger, why or str(trigger), decision_id, step, label)
                         group = self._add(session, group_id, head, rows, ids, about)
                         self._prune(session, head)
+                    if ending is not None:
+                        ending(before, after)
             for learned in batch.after_commit:
                 learned()
             return group

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from cleveragents.adopting import adopt_edits
 from cleveragents.checkpoint import RollbackResult
 from cleveragents.context import Context
 from cleveragents.errors import NothingToUndo
@@ -18,7 +19,6 @@ from cleveragents.rollback import (
     restoration,
 )
 from cleveragents.session import Session
-from cleveragents.settling import adopt_edits
 
 
 class Undone(msgspec.Struct, frozen=True, kw_only=True):

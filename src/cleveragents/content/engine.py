@@ -9,12 +9,12 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from cleveragents.content import fsio, trees, walker
 from cleveragents.content.files import Stamp, capture_file, stamp
-from cleveragents.content.packs import Batch, Packs
+from cleveragents.content.packs import GIT, Batch, Packs
 from cleveragents.content.scope import Scope
 from cleveragents.content.statcache import Known, load_known, save_known
 from cleveragents.content.tracker import Dirty, Tracker
@@ -95,6 +95,7 @@ class TreeEngine:
         """Files with several names: a write through another name gives no event for this one."""
         self.vouched: dict[bytes, tuple[Stamp, bytes]] = {}
         """Path -> stamp and key of files whose content is known without reading them."""
+        self.tell_gone: Callable[[Entry], None] | None = None
         self.replaced: Replaced | None = None
         """What the last capture began with and what it found replaced; None if it read it all."""
 
@@ -123,12 +124,19 @@ class TreeEngine:
         with self.tracker.draining():
             return self.walk()
 
-    def capture(self, batch: Batch, touched: Iterable[bytes] | None = None) -> Tree:
+    def capture(
+        self,
+        batch: Batch,
+        touched: Iterable[bytes] | None = None,
+        gone: Callable[[Entry], None] | None = None,
+    ) -> Tree:
         """The tree as it is now; counts as known once the batch is committed.
 
         `touched`: the only paths that can have changed since the last capture, if that is certain.
+        `gone` is told of entries that are found replaced, as soon as they are.
         """
         self.replaced = None
+        self.tell_gone = gone
         try:
             if self._synced and self.tracker is not None:
                 return self._from_events(batch)
@@ -348,7 +356,7 @@ class _Pass:
             names = [os.fsencode(item.name) for item in items]
         entries: dict[bytes, Entry] = {}
         for name in names:
-            entry = self._look(fd, name, prefix + name, fresh=True)
+            entry = self._look(fd, name, prefix + name)
             if entry is not None:
                 entries[name] = entry
         return entries
@@ -363,7 +371,8 @@ class _Pass:
                 self._set_mode(fd, entries, name[:-1], work)
         for name in work.names:
             if name[-1:] != b"/":
-                self._put(entries, name, self._look(fd, name, prefix + name), prefix)
+                entry = self._look(fd, name, prefix + name, entries.get(name))
+                self._put(entries, name, entry, prefix)
         for name, below in work.below.items():
             entry = entries.get(name)
             if entry is not None and entry.kind is EntryKind.DIRECTORY and name not in work.names:
@@ -390,13 +399,18 @@ class _Pass:
     ) -> None:
         gone = entries.get(name)
         if gone is not None and not (looked_below and entry) and not gone.same_state(entry):
-            self._replaced.append((gone, entry))
+            self._gone(gone, entry)
         if entry is not None:
             entries[name] = entry
         elif gone is not None:
             del entries[name]
             if gone.kind is EntryKind.DIRECTORY and self._engine.tracker is not None:
                 self._engine.tracker.forget(prefix + name)
+
+    def _gone(self, entry: Entry, instead: Entry | None) -> None:
+        self._replaced.append((entry, instead))
+        if self._engine.tell_gone is not None:
+            self._engine.tell_gone(entry)
 
     def _whole(self, fd: int, prefix: bytes, entries: dict[bytes, Entry], work: Work) -> None:
         """Find out by stamps which names of a directory to look at."""
@@ -406,7 +420,7 @@ class _Pass:
         now = walker.unpack(self._stats[prefix[:-1]])
         limit = known.taken_ns - RACY_NS
         for name in [name for name in entries if name not in now]:
-            self._replaced.append((entries.pop(name), None))
+            self._gone(entries.pop(name), None)
         for name, found in now.items():
             entry = entries.get(name)
             if entry is not None and entry.kind is EntryKind.DIRECTORY and stat.S_ISDIR(found[4]):
@@ -429,7 +443,7 @@ class _Pass:
             # Gone since it was told of; its parent's own event or stat data says so as well.
             return None if fsio.lstat_at(fd, entry.name) is None else entry
 
-    def _look(self, fd: int, name: bytes, path: bytes, fresh: bool = False) -> Entry | None:
+    def _look(self, fd: int, name: bytes, path: bytes, old: Entry | None = None) -> Entry | None:
         """The entry of one name as it is now."""
         if self._engine.scope.leaves_out(path):
             return None
@@ -445,7 +459,7 @@ class _Pass:
         if kind in SPECIAL:
             device = kind in (EntryKind.CHARACTER, EntryKind.BLOCK)
             return Entry(name, kind, mode, key=b"%d" % found.st_rdev if device else b"")
-        return self._file(fd, name, path, found, fresh)
+        return self._file(fd, name, path, found, old)
 
     def _new_directory(self, fd: int, name: bytes, path: bytes, mode: int) -> Entry | None:
         try:
@@ -459,14 +473,17 @@ class _Pass:
             return None
 
     def _file(
-        self, fd: int, name: bytes, path: bytes, found: os.stat_result, fresh: bool
+        self, fd: int, name: bytes, path: bytes, found: os.stat_result, old: Entry | None
     ) -> Entry | None:
         engine = self._engine
-        vouched = engine.vouched.get(path) if fresh else None
+        vouched = engine.vouched.get(path)
         if vouched is not None and vouched[0] == stamp(found):
             key = vouched[1]
         else:
-            captured = capture_file(fd, name, path, self.batch, engine.base.get(path))
+            # What had the key of the base's blob tells what that is.
+            borrowed = old is not None and old.key[:1] == GIT and old.kind is EntryKind.FILE
+            base = (old.key, old.size) if old and borrowed else engine.base.get(path)
+            captured = capture_file(fd, name, path, self.batch, base)
             if captured is None:
                 return None
             key, found = captured

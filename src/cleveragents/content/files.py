@@ -5,7 +5,6 @@ small change in a large file costs one chunk. The list's hash is the file's key.
 """
 
 import errno
-import hashlib
 import os
 from collections.abc import Callable, Iterator
 
@@ -108,6 +107,8 @@ def _read(fd: int, size: int, batch: Batch, base: tuple[bytes, int] | None) -> b
 
 def hash_git(source: Iterator[bytes], size: int, like: bytes) -> bytes:
     """The git key of content of that size, by the algorithm of the key `like`."""
+    import hashlib
+
     digest = hashlib.new("sha1" if len(like) == 21 else "sha256", b"blob %d\0" % size)
     for block in source:
         digest.update(block)

@@ -6,7 +6,6 @@ not there, so a torn tail is harmless. Format in docs/design.md.
 """
 
 import fcntl
-import hashlib
 import os
 import struct
 from collections.abc import Callable, Collection, Generator, Iterator
@@ -53,6 +52,8 @@ def key_of(kind: bytes, data: bytes) -> bytes:
 
 def git_key(data: bytes, algorithm: str = "sha1") -> bytes:
     """The key of a git blob: the object id git itself would give these bytes."""
+    import hashlib
+
     return GIT + hashlib.new(algorithm, b"blob %d\0" % len(data) + data).digest()
 
 

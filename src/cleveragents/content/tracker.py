@@ -5,7 +5,6 @@ None and the tree has to be walked. Writes through `mmap` give no event; but a f
 for writing is still open for it, so what was opened counts as touched until nobody holds it open.
 """
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -54,6 +53,9 @@ class Tracker:
 
     def __init__(self, root: str) -> None:
         self._root = os.fsencode(root)
+        import ctypes
+
+        self._errno = ctypes.get_errno
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         self._paths: dict[int, bytes] = {}
@@ -84,7 +86,7 @@ class Tracker:
             number = self._libc.inotify_add_watch(self._fd, where, _MASK)
             if number < 0:
                 # Gone again: its parent has an event. Anything else (limits): no more trust.
-                if ctypes.get_errno() not in (errno.ENOENT, errno.ENOTDIR):
+                if self._errno() not in (errno.ENOENT, errno.ENOTDIR):
                     self._doubt = True
                 continue
             old = self._paths.get(number)

@@ -5,9 +5,10 @@ commit from being collected. git is never run in the sandbox: a tool may have ma
 """
 
 import os
-import tempfile
 from collections.abc import Iterator
 from typing import Any
+
+import msgspec
 
 from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import fsio, trees
@@ -39,7 +40,11 @@ class GitWorktree(GitTarget, TreeSandbox):
     @property
     def repository(self) -> git.Repository:
         if self._repository is None:
-            self._repository = git.locate(self.place.resource.path)
+            noted = self.place.origin.get("repository")
+            if noted is not None and os.path.isdir(noted["git_dir"]):
+                self._repository = msgspec.convert(noted, git.Repository)
+            else:
+                self._repository = git.locate(self.place.resource.path)
         return self._repository
 
     @property
@@ -48,7 +53,9 @@ class GitWorktree(GitTarget, TreeSandbox):
 
     def base(self) -> git.BaseTree:
         if self._base is None:
-            self._base = git.BaseTree(lambda: self.repository, self.place.origin["base"])
+            self._base = git.BaseTree(
+                lambda: self.repository, self.place.origin["base"], self.blobs
+            )
         return self._base
 
     def read(self, key: bytes) -> bytes:
@@ -60,7 +67,7 @@ class GitWorktree(GitTarget, TreeSandbox):
     @property
     def blobs(self) -> git.Blobs:
         if self._blobs is None:
-            self._blobs = git.Blobs(self.repository)
+            self._blobs = git.Blobs(lambda: self.repository)
         return self._blobs
 
     def create(self, making: Making) -> dict[str, Any]:
@@ -69,7 +76,8 @@ class GitWorktree(GitTarget, TreeSandbox):
         if commit is not None:
             self.repository.git("update-ref", self.ref, commit)
         self._make_git_dir(commit, branch)
-        return {**made, "base": commit, "branch": branch}
+        noted = msgspec.to_builtins(self.repository)
+        return {**made, "base": commit, "branch": branch, "repository": noted}
 
     def _copy(self, making: Making) -> None:
         carry = self.place.resource.carry
@@ -90,7 +98,7 @@ class GitWorktree(GitTarget, TreeSandbox):
         commit, _ = self.repository.head()
         scope = source_scope(self.place, *self.own)
         listed = self.repository.git("ls-tree", "-r", "-z", "--full-tree", commit or "HEAD")
-        blobs = git.Blobs(self.repository)
+        blobs = git.Blobs(lambda: self.repository)
         try:
             for line in listed.split(b"\0"):
                 if not line or line.startswith(b"160000"):
@@ -145,15 +153,14 @@ class GitWorktree(GitTarget, TreeSandbox):
         return {"base_commit": self.place.origin["base"]}
 
     def keep_old(self, previous: SandboxCheckpoint, now: Tree, batch: Batch) -> None:
-        wanted = [
-            entry.key
-            for entry in self._replaced(tree_of(previous), now)
-            if entry.kind is EntryKind.FILE
-            and entry.key[:1] == GIT
-            and not self.place.packs.has(entry.key)
-        ]
-        for key, data in self.blobs.get_many(list(dict.fromkeys(wanted))):
+        wanted = {e.key for e in self._replaced(tree_of(previous), now) if _is_borrowed(e)}
+        there = self.place.packs.index.among(wanted)
+        for key, data in self.blobs.get_many([key for key in wanted if key not in there]):
             batch.put_keyed(key, data)
+
+    def fetch_old(self, gone: Entry) -> None:
+        if _is_borrowed(gone) and not self.place.packs.has(gone.key):
+            self.blobs.ask(gone.key)
 
     def _replaced(self, before: Tree, now: Tree) -> Iterator[Entry]:
         """Entries of a tree that are not in the next one; the capture itself may have seen them."""
@@ -176,6 +183,8 @@ class GitWorktree(GitTarget, TreeSandbox):
         asked = [c for c in changes if c.path not in private and not self._tracked(c)]
         if not asked:
             return frozenset(private)
+        import tempfile
+
         with tempfile.TemporaryDirectory(prefix="cleveragents-") as scratch:
             os.mkdir(f"{scratch}/rules")
             self._write_ignore_rules(asked, state, f"{scratch}/rules")
@@ -272,6 +281,10 @@ class GitWorktree(GitTarget, TreeSandbox):
         if self._base is not None:
             self._base.close()
             self._base = None
+
+
+def _is_borrowed(entry: Entry) -> bool:
+    return entry.kind is EntryKind.FILE and entry.key[:1] == GIT
 
 
 def _before(found: Iterator[Difference]) -> Iterator[Entry]:

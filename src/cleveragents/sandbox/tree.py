@@ -133,7 +133,7 @@ class TreeSandbox:
         else:
             fsio.open_up(self.place.root)
         before = batch.added_bytes
-        tree = self.engine.capture(batch)
+        tree = self.engine.capture(batch, gone=self.fetch_old if previous else None)
         if previous is not None:
             self.keep_old(previous, tree, batch)
         return self._state(tree, batch.added_bytes - before)
@@ -163,6 +163,9 @@ class TreeSandbox:
 
     def keep_old(self, previous: SandboxCheckpoint, now: Tree, batch: Batch) -> None:
         """Put the old content of changed paths into the store, if it was only borrowed so far."""
+
+    def fetch_old(self, gone: Entry) -> None:
+        """Told during the capture, so that `keep_old` need not wait."""
 
     def about(self) -> dict[str, Any]:
         return {}
