@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from cleveragents.content import fsio, trees, walker
-from cleveragents.content.files import Stamp, capture_file, stamp
+from cleveragents.content.files import Base, Stamp, capture_file, stamp
 from cleveragents.content.packs import GIT, Batch, Packs
 from cleveragents.content.scope import Scope
 from cleveragents.content.statcache import Known, load_known, save_known
@@ -28,10 +28,10 @@ Replaced = tuple[Tree, list[tuple[Entry, Entry | None]]]
 """A tree, and entries of it that are not there any more with what came in their place."""
 
 
-class Base(Protocol):
+class Borrowed(Protocol):
     """Content that need not be stored: path -> its git key and size."""
 
-    def get(self, path: bytes, /) -> tuple[bytes, int] | None: ...
+    def get(self, path: bytes, /) -> Base | None: ...
 
 
 class NeedsWalk(Exception):
@@ -70,7 +70,7 @@ class TreeEngine:
         self,
         root: str,
         scope: Scope,
-        base: Base,
+        base: Borrowed,
         packs: Packs,
         cache: str | None = None,
         manifests: Manifests | None = None,

@@ -12,7 +12,7 @@ import msgspec
 
 from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import fsio, trees
-from cleveragents.content.files import write_content
+from cleveragents.content.files import Base, stamp, write_content
 from cleveragents.content.packs import GIT, Batch
 from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
 from cleveragents.errors import SandboxError
@@ -35,6 +35,7 @@ class GitWorktree(GitTarget, TreeSandbox):
         self._base: git.BaseTree | None = None
         self._blobs: git.Blobs | None = None
         self._repository: git.Repository | None = None
+        self._blobs_of_base: dict[bytes, Base] = {}
         self._keep_ref = False
 
     @property
@@ -72,7 +73,9 @@ class GitWorktree(GitTarget, TreeSandbox):
 
     def create(self, making: Making) -> dict[str, Any]:
         commit, branch = self.repository.head()
+        self._blobs_of_base = self.repository.tree(commit)
         made = super().create(making)
+        self._blobs_of_base = {}
         if commit is not None:
             self.repository.git("update-ref", self.ref, commit)
         self._make_git_dir(commit, branch)
@@ -87,11 +90,12 @@ class GitWorktree(GitTarget, TreeSandbox):
             listed = self.repository.git("ls-files", "-z").split(b"\0")
             wanted = set(listed) - {b""}
             folders = {folder for path in wanted for folder in _folders(path)}
-            self._copier(making, lambda path, is_dir: path in (folders if is_dir else wanted)).copy(
-                self.place.resource.path, self.place.root
-            )
+            self._copy_wanted(making, lambda path, is_dir: path in (folders if is_dir else wanted))
         else:
             self._write_commit()
+
+    def _base_for_copying(self, path: bytes) -> Base | None:
+        return self._blobs_of_base.get(path)
 
     def _write_commit(self) -> None:
         """The base commit's own bytes, without filters."""
@@ -119,6 +123,8 @@ class GitWorktree(GitTarget, TreeSandbox):
         with fsio.directory(os.path.dirname(where)) as fd:
             permissions = 0o755 if mode == b"100755" else 0o644
             write_content(blobs.get, key, fd, os.path.basename(where), permissions, durable=False)
+            # It was read back and compared.
+            self.seed[path] = stamp(os.lstat(where)), key
 
     def _make_git_dir(self, commit: str | None, branch: str | None) -> None:
         private = f"{self.place.root}/.git"

@@ -10,7 +10,7 @@ from blake3 import blake3
 
 from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import copying, files, fsio, trees
-from cleveragents.content.engine import Base, TreeEngine
+from cleveragents.content.engine import Borrowed, TreeEngine
 from cleveragents.content.grafting import graft
 from cleveragents.content.packs import Batch
 from cleveragents.content.switch import Op, Switch, stage
@@ -43,13 +43,15 @@ class TreeSandbox:
         self.place = place
         self.manifests = trees.Manifests(place.packs.get)
         self._engine: TreeEngine | None = None
+        self.seed: dict[bytes, tuple[files.Stamp, bytes]] = {}
+        """What `create` knows of the files it wrote, for the first capture."""
         self._compared: tuple[Tree, Tree, list[Difference]] | None = None
 
     @property
     def name(self) -> str:
         return self.place.resource.name
 
-    def base(self) -> Base:
+    def base(self) -> Borrowed:
         """Content that need not be stored."""
         return {}
 
@@ -64,6 +66,7 @@ class TreeSandbox:
                 self.place.cache,
                 self.manifests,
             )
+            self._engine.vouched = self.seed
         return self._engine
 
     def follow(self) -> None:
@@ -108,15 +111,26 @@ class TreeSandbox:
         )
 
     def _copy(self, making: Making) -> None:
-        self._copier(making, lambda _path, _is_dir: True).copy(
-            self.place.resource.path, self.place.root
-        )
+        self._copy_wanted(making, lambda _path, _is_dir: True)
+
+    def _copy_wanted(self, making: Making, wanted: Callable[[bytes, bool], bool]) -> None:
+        copier = self._copier(making, wanted)
+        copier.copy(self.place.resource.path, self.place.root)
+        self.seed = copier.known
+
+    def _base_for_copying(self, path: bytes) -> files.Base | None:
+        """The blob that a file may turn out to be while it is copied."""
+
+    def inherit(self, made: "TreeSandbox") -> None:
+        """Go on with what another object of the same sandbox learned when it made it."""
+        self.seed = made.seed
 
     def _copier(self, making: Making, wanted: Callable[[bytes, bool], bool]) -> copying.Copier:
         return copying.Copier(
             source_scope(self.place, *self.own),
             wanted,
             lambda size: making.progress(self.name, size),
+            self._base_for_copying,
         )
 
     def _make_links(self) -> None:
