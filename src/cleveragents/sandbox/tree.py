@@ -243,10 +243,10 @@ class TreeSandbox:
         paths: frozenset[bytes],
         batch: Batch,
     ) -> SandboxCheckpoint:
-        read, old = trees.reading(self.place.packs.get), tree_of(then)
-        wanted = {path: trees.find(read, old, path) for path in paths - {b"."}}
+        old = tree_of(then)
+        wanted = {path: trees.find(self.manifests, old, path) for path in paths - {b"."}}
         mode = (then if b"." in paths else now).metadata["mode"]
-        return self._state_with(graft(read, tree_of(now), wanted, batch), mode)
+        return self._state_with(graft(self.manifests, tree_of(now), wanted, batch), mode)
 
     def merged(
         self,
@@ -259,8 +259,7 @@ class TreeSandbox:
         wanted, left_out = self.visible(base, ours, ignored=False)
         now, known = tree_of(theirs), self.base().get
         merge = merge_states(self.name, wanted, now, known, self.read, batch, scratch)
-        read = trees.reading(self.place.packs.get)
-        tree = graft(read, tree_of(theirs), merge.wanted, batch)
+        tree = graft(self.manifests, tree_of(theirs), merge.wanted, batch)
         return Merged(
             state=self._state_with(tree, theirs.metadata["mode"]),
             files=tuple(show_path(path) for path in merge.wanted),
