@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from cleveragents.content import trees
-from cleveragents.content.packs import BLOB, CHUNKS, TREE, Location
+from cleveragents.content.packs import BLOB, CHUNKS, TREE, Location, squeezed
 from cleveragents.context import Context
 
 MOSTLY_DEAD = 0.5
@@ -151,7 +151,7 @@ def _move_out(ctx: Context, name: str) -> None:
     """Copy what is in use into another pack, durably, before the index points there."""
     packs = ctx.manager.packs
     kept = [(k, place) for k, place, _ in ctx.store.objects.all() if place.pack == name]
-    moved = packs.append([(key, packs.read(key, place)) for key, place in kept])
+    moved = packs.append([squeezed(key, packs.read(key, place)) for key, place in kept])
     packs.sync()
     with ctx.store.transaction():
         ctx.store.objects.move(moved)

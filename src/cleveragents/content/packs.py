@@ -21,7 +21,9 @@ from cleveragents.ids import new_id
 MAGIC = b"CAPACK\x00\x01"
 RECORD = struct.Struct(">2sBBQ")
 RECORD_MARK = b"CO"
-RAW = 0
+RAW, ZLIB = 0, 1
+WORTH_SQUEEZING = range(2 << 10, 256 << 10)
+"""Sizes of payloads that are compressed: smaller ones gain nothing, larger ones take too long."""
 PACK_LIMIT = 256 << 20
 FLUSH_AT = 4 << 20
 RESERVE = 64 << 20
@@ -137,9 +139,9 @@ class Packs:
             self._batches.remove(batch)
             self._let_go()
 
-    def append(self, records: list[tuple[bytes, bytes]]) -> list[tuple[bytes, Location]]:
+    def append(self, records: list["Record"]) -> list[tuple[bytes, Location]]:
         """Write records behind the current pack; durable only after `sync`."""
-        size = sum(len(data) for _, data in records) + len(records) * 64
+        size = sum(len(record.payload) for record in records) + len(records) * 64
         self._require_room(size)
         if self._writer is None or self._writer.full:
             self.sync()
@@ -220,14 +222,44 @@ class Packs:
         self._readers.clear()
 
 
+class Record(NamedTuple):
+    """Content as it lies in a pack."""
+
+    key: bytes
+    codec: int
+    payload: bytes
+
+
+def squeezed(key: bytes, data: bytes) -> Record:
+    """Compressed if that saves a quarter; manifests are mostly hashes, and it does not."""
+    if key[:1] in (BLOB, GIT) and len(data) in WORTH_SQUEEZING:
+        import zlib
+
+        packed = zlib.compress(data, 1)
+        if len(packed) * 4 < len(data) * 3:
+            return Record(key, ZLIB, packed)
+    return Record(key, RAW, data)
+
+
+def _unpacked(codec: int, payload: bytes) -> bytes | None:
+    if codec != ZLIB:
+        return payload if codec == RAW else None
+    import zlib
+
+    try:
+        return zlib.decompress(payload)
+    except zlib.error:
+        return None
+
+
 def _payload(record: bytes, key: bytes) -> bytes | None:
     if len(record) < RECORD.size + len(key):
         return None
     mark, codec, key_length, size = RECORD.unpack_from(record)
     start = RECORD.size + key_length
-    if mark != RECORD_MARK or codec != RAW or record[RECORD.size : start] != key:
+    if mark != RECORD_MARK or record[RECORD.size : start] != key or len(record) != start + size:
         return None
-    return record[start:] if len(record) == start + size else None
+    return _unpacked(codec, record[start:])
 
 
 class Batch:
@@ -236,6 +268,7 @@ class Batch:
     def __init__(self, packs: Packs) -> None:
         self._packs = packs
         self._pending: dict[bytes, bytes] = {}
+        self._squeezed: dict[bytes, Record] = {}
         self._pending_bytes = 0
         self._unsure: list[bytes] = []
         """Pending, and not yet asked whether the store has them."""
@@ -265,7 +298,7 @@ class Batch:
 
     @property
     def added_bytes(self) -> int:
-        """What is new to the store so far."""
+        """What is new to the store so far, as it will lie there."""
         self._sort_out()
         return self._added
 
@@ -277,9 +310,18 @@ class Batch:
                 del self._pending[key]
                 self._pending_bytes -= size
             else:
-                self._added += size
+                self._added += self._squeeze(key, size)
         self.reused |= there
         self._unsure.clear()
+
+    def _squeeze(self, key: bytes, size: int) -> int:
+        """Compress it, unless there is so much that time counts for more; returns its size."""
+        if self.located or self._pending_bytes >= FLUSH_AT:
+            return size
+        record = squeezed(key, self._pending[key])
+        if record.codec != RAW:
+            self._squeezed[key] = record
+        return len(record.payload)
 
     def holds(self, key: bytes) -> bool:
         return key in self._pending or key in self.located
@@ -294,8 +336,11 @@ class Batch:
         self._sort_out()
         if not self._pending:
             return
-        self.located.update(self._packs.append(list(self._pending.items())))
-        self._pending = {}
+        records = [
+            self._squeezed.get(key) or Record(key, RAW, data) for key, data in self._pending.items()
+        ]
+        self.located.update(self._packs.append(records))
+        self._pending, self._squeezed = {}, {}
         self._pending_bytes = 0
 
     def seal(self) -> None:
@@ -327,11 +372,11 @@ class _Writer:
     def full(self) -> bool:
         return self._end >= PACK_LIMIT
 
-    def append(self, records: list[tuple[bytes, bytes]]) -> list[tuple[bytes, Location]]:
+    def append(self, records: list[Record]) -> list[tuple[bytes, Location]]:
         parts: list[bytes] = []
         located: list[tuple[bytes, Location]] = []
-        for key, data in records:
-            head = RECORD.pack(RECORD_MARK, RAW, len(key), len(data)) + key
+        for key, codec, data in records:
+            head = RECORD.pack(RECORD_MARK, codec, len(key), len(data)) + key
             length = len(head) + len(data)
             located.append((key, Location(self.name, self._end, length)))
             parts += (head, data)
