@@ -30,6 +30,7 @@ from cleveragents.ids import new_id
 from cleveragents.impact import Deed, affected
 from cleveragents.journal import Operation
 from cleveragents.leases import working_on
+from cleveragents.lifecycle import require_rollback
 from cleveragents.plan import Phase, Plan, State, Step, StepState
 from cleveragents.planspec import DecisionSpec, PlanSpec, StepSpec, SubplanSpec
 from cleveragents.resource import Action, Change
@@ -39,7 +40,6 @@ from cleveragents.rollback import (
     marked_above,
     require_children_free,
     require_own,
-    require_rollback,
     restoration_to,
 )
 from cleveragents.session import Session, spec_of

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from cleveragents import effects
+from cleveragents.adopting import changes_since
 from cleveragents.calling import bounds_of, call_context, ended, is_bounded, out_of_scope
 from cleveragents.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.checkpoints import About
@@ -24,7 +25,6 @@ from cleveragents.planspec import DecisionSpec, StepSpec
 from cleveragents.preflight import confinement_warnings
 from cleveragents.resource import Change
 from cleveragents.restoring import Restoration
-from cleveragents.rollback import changes_since
 from cleveragents.session import Session
 from cleveragents.snapshots import States
 from cleveragents.subplans import Brought, merge_children, run_children, spawn

@@ -1,15 +1,14 @@
 """Groups made, kept and dropped by hand."""
 
-from cleveragents.adopting import adopt_edits
+from cleveragents.adopting import adopt_edits, changes_since, without_kept_folders
 from cleveragents.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed
 from cleveragents.journal import Operation
 from cleveragents.leases import working_on
-from cleveragents.lifecycle import require_not_final
+from cleveragents.lifecycle import require_not_final, require_rollback
 from cleveragents.plan import Plan
 from cleveragents.retention import Verdict
-from cleveragents.rollback import changes_since, require_rollback, without_kept_folders
 from cleveragents.session import Session
 from cleveragents.snapshots import States
 from cleveragents.store import Lease

@@ -5,13 +5,13 @@ from enum import StrEnum
 import msgspec
 
 from cleveragents import effects
-from cleveragents.adopting import adopt_edits
+from cleveragents.adopting import adopt_edits, changes_since
 from cleveragents.context import Context
 from cleveragents.effect import Effect, EffectState, Outlook
 from cleveragents.failing import take_back_failure
 from cleveragents.plan import Plan, StepState
 from cleveragents.resource import Change
-from cleveragents.rollback import changes_since, restoration_to
+from cleveragents.rollback import restoration_to
 from cleveragents.session import Session
 from cleveragents.tools.runner import end_leftovers
 
