@@ -1,6 +1,8 @@
 """Our checkpoints beside those of other tools, on the same trees, in the same run.
 
-    python benchmarks/peers.py --sizes S,M,L --rounds 9
+    python benchmarks/peers.py --sizes S,M,L --keep
+
+(about ten minutes with L) writes the table to `benchmarks/results/`, which the README shows.
 
 Each peer is a public tool's sequence of git commands, replayed on the very work tree that our plan
 has as its sandbox, alternating with ours. Every round checks that the change was really captured,
@@ -17,13 +19,14 @@ import os
 import platform
 import random
 import resource
-import shutil
+import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 sys.path.insert(0, os.fspath(Path(__file__).resolve().parents[1]))
@@ -203,27 +206,64 @@ class Ours:
         self.stack = contextlib.ExitStack()
         self.ws = self.stack.enter_context(open_workspace(os.fspath(self.home)))
         begin = time.perf_counter()
-        self.plan = self.ws.run(os.fspath(folder / "plan.yaml"))
+        with self.first_checkpoint_timed():
+            self.plan = self.ws.run(os.fspath(folder / "plan.yaml"))
         self.first_seconds = time.perf_counter() - begin
         self.root = Path(self.plan.sandboxes["work"])
         self.ctx = self.ws.ctx
         self.session = self.stack.enter_context(
             working_on(self.ctx.store, self.plan.plan_id, "bench", self.ctx.now)
         )
+        self.at_work = threading.Lock()
+        self.over = threading.Event()
+        self.reader = threading.Thread(target=self.listen, daemon=True)
+        self.reader.start()
         self.checkpoint()
 
-    def settle(self) -> None:
+    @contextlib.contextmanager
+    def first_checkpoint_timed(self) -> Iterator[None]:
+        service = self.ws.ctx.checkpoints
+        make, spent = service.create_checkpoint, []
+
+        def watched(*arguments: object, **named: object) -> object:
+            begin = time.perf_counter()
+            made = make(*arguments, **named)
+            spent.append(time.perf_counter() - begin)
+            return made
+
+        service.create_checkpoint = watched
+        yield
+        del service.create_checkpoint
+        self.first_checkpoint_ms = spent[0] * 1000
+
+    def listen(self) -> None:
         """What the executor does while a tool runs: take in events, here of the peers' reading."""
-        self.ctx.manager.drain(self.plan.plan_id)
+        while not self.over.wait(0.02):
+            self.settle()
+
+    def settle(self) -> None:
+        with self.at_work:
+            self.ctx.manager.drain(self.plan.plan_id)
 
     def checkpoint(self) -> str:
-        return self.ctx.checkpoints.create_checkpoint(CheckpointType.MANUAL, self.session).group_id
+        with self.at_work:
+            made = self.ctx.checkpoints.create_checkpoint(CheckpointType.MANUAL, self.session)
+        return made.group_id
 
     def restore(self, group: str) -> None:
         todo = Restoration(group_id=group, plan={})
-        self.ctx.checkpoints.rollback_to_checkpoint(self.session, todo)
+        with self.at_work:
+            self.ctx.checkpoints.rollback_to_checkpoint(self.session, todo)
+
+    def stored(self) -> int:
+        """Bytes of content and database, with nothing left in the write-ahead log."""
+        with self.at_work, contextlib.closing(sqlite3.connect(self.home / "store.db")) as db:
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return on_disk(self.home / "content") + os.stat(self.home / "store.db").st_blocks * 512
 
     def close(self) -> None:
+        self.over.set()
+        self.reader.join()
         self.stack.close()
 
 
@@ -233,11 +273,40 @@ def timed(action: Callable[[], object]) -> tuple[float, object]:
     return (time.perf_counter() - begin) * 1000, result
 
 
+def cpu() -> float:
+    """Processor time of this process and of all it waited for, in ms."""
+    return (
+        sum(
+            found.ru_utime + found.ru_stime
+            for found in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        )
+        * 1000
+    )
+
+
+def on_disk(*folders: Path) -> int:
+    """Bytes that files take up."""
+    return sum(
+        os.lstat(f"{where}/{name}").st_blocks * 512
+        for folder in folders
+        for where, _, names in os.walk(folder)
+        for name in names
+    )
+
+
 class Table:
     """Milliseconds by measurement and tool."""
 
     def __init__(self) -> None:
         self.rows: dict[str, dict[str, list[float]]] = {}
+        self.cpu: dict[str, dict[str, list[float]]] = {}
+
+    def measure(self, row: str, tool: str, action: Callable[[], object]) -> object:
+        before = cpu()
+        spent, result = timed(action)
+        self.add(row, tool, spent)
+        self.cpu.setdefault(row, {}).setdefault(tool, []).append(cpu() - before)
+        return result
 
     def add(self, row: str, tool: str, value: float) -> None:
         self.rows.setdefault(row, {}).setdefault(tool, []).append(value)
@@ -265,20 +334,17 @@ def measure(size: str, rounds: int, peers: list[str], folder: Path) -> dict[str,
     subprocess.run(
         ["git", "-c", "user.name=b", "-c", "user.email=b@x", "commit", "-qm", "base"], **quiet
     )
-    checkout = folder / "checkout"
-    checked_out, _ = timed(
-        lambda: subprocess.run(
-            ["git", "worktree", "add", "-q", "--detach", os.fspath(checkout)], **quiet
-        )
-    )
-    shutil.rmtree(checkout)
+    checked_out, carried = by_hand(source, folder / "checkout")
     ours = Ours(folder, source)
     theirs = [PEERS[name](ours.root, folder) for name in peers]
     table = Table()
     for peer in theirs:
-        table.add("first checkpoint", peer.name, timed(peer.checkpoint)[0])
-    table.add("sandbox and first checkpoint", "ours", ours.first_seconds * 1000)
-    table.add("sandbox and first checkpoint", "git worktree add", checked_out)
+        table.measure("first checkpoint", peer.name, peer.checkpoint)
+    table.add("first checkpoint", "ours", ours.first_checkpoint_ms)
+    table.add("first checkpoint", "git worktree add", checked_out)
+    made = ours.first_seconds * 1000 - ours.first_checkpoint_ms
+    table.add("sandbox made", "ours", made)
+    table.add("sandbox made", "git worktree add and cp of the rest", checked_out + carried)
     ours.checkpoint()
     changer = Changer(ours.root)
     for turn in range(rounds):
@@ -286,9 +352,10 @@ def measure(size: str, rounds: int, peers: list[str], folder: Path) -> dict[str,
     for _ in range(max(rounds // 3, 1)):
         changer.change(1000 if len(changer.names) > 3000 else 100)
         for peer in theirs:
-            table.add("many files changed", peer.name, timed(peer.checkpoint)[0])
+            table.measure("many files changed", peer.name, peer.checkpoint)
         ours.settle()
-        table.add("many files changed", "ours", timed(ours.checkpoint)[0])
+        table.measure("many files changed", "ours", ours.checkpoint)
+    disk = growth(ours, theirs, changer)
     one_big_file(table, ours, theirs)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     new_process(table, ours, theirs, changer, rounds)
@@ -296,15 +363,51 @@ def measure(size: str, rounds: int, peers: list[str], folder: Path) -> dict[str,
         "files": SIZES[size],
         "median_ms": table.medians(),
         "spread_ms": table.spread(),
+        "cpu_ms": {
+            row: {tool: statistics.median(v) for tool, v in tools.items()}
+            for row, tools in table.cpu.items()
+        },
+        "disk_bytes_per_checkpoint": disk,
         "peak_rss_mb": peak,
     }
 
 
+def by_hand(source: Path, target: Path) -> tuple[float, float]:
+    """What checking the commit out takes, and copying what is not in it."""
+    checked_out, _ = timed(
+        lambda: subprocess.run(
+            ["git", "worktree", "add", "-q", "--detach", os.fspath(target)],
+            cwd=source, check=True, stdout=subprocess.DEVNULL,
+        )
+    )  # fmt: skip
+    rest = subprocess.run(
+        ["git", "ls-files", "-o", "-z"], cwd=source, check=True, stdout=subprocess.PIPE
+    ).stdout
+    copy = ["xargs", "-0", "-r", "cp", "-a", "--parents", "-t", os.fspath(target)]
+    copied, _ = timed(lambda: subprocess.run(copy, cwd=source, input=rest, check=True))
+    subprocess.run(
+        ["git", "worktree", "remove", "--force", os.fspath(target)], cwd=source, check=True
+    )
+    return checked_out, copied
+
+
+def growth(ours: Ours, theirs: list[Peer], changer: Changer, count: int = 5) -> dict[str, int]:
+    """Bytes on disk that one checkpoint of ten changes adds."""
+    tools = {peer.name: (peer.checkpoint, lambda p=peer: on_disk(p.git_dir)) for peer in theirs}
+    tools["ours"] = (ours.checkpoint, ours.stored)
+    before = {name: size() for name, (_, size) in tools.items()}
+    for _ in range(count):
+        changer.change()
+        for checkpoint, _ in tools.values():
+            checkpoint()
+    return {name: (size() - before[name]) // count for name, (_, size) in tools.items()}
+
+
 def one_round(table: Table, ours: Ours, theirs: list[Peer], changer: Changer, turn: int) -> None:
     for peer in theirs:
-        table.add("nothing changed", peer.name, timed(peer.checkpoint)[0])
+        table.measure("nothing changed", peer.name, peer.checkpoint)
     ours.settle()
-    table.add("nothing changed", "ours", timed(ours.checkpoint)[0])
+    table.measure("nothing changed", "ours", ours.checkpoint)
     before = ours.checkpoint()
     states = [peer.checkpoint() for peer in theirs]
     touched = changer.change()
@@ -314,17 +417,17 @@ def one_round(table: Table, ours: Ours, theirs: list[Peer], changer: Changer, tu
         tool = peer or ours
         name = peer.name if peer else "ours"
         ours.settle()
-        table.add("10 changes", name, timed(tool.checkpoint)[0])
+        table.measure("10 changes", name, tool.checkpoint)
     after = ours.checkpoint()
     for peer, state in zip(theirs, states, strict=True):
         kept = peer.checkpoint()
-        table.add("rollback", peer.name, timed(lambda p=peer, s=state: p.restore(s))[0])
+        table.measure("rollback", peer.name, lambda p=peer, s=state: p.restore(s))
         assert digest(touched) != changed, f"{peer.name} restored nothing"
         peer.restore(kept)
         assert digest(touched) == changed, f"{peer.name} did not bring it back"
     ours.checkpoint()
     ours.settle()
-    table.add("rollback", "ours", timed(lambda: ours.restore(before))[0])
+    table.measure("rollback", "ours", lambda: ours.restore(before))
     assert digest(touched) != changed, "ours restored nothing"
     ours.restore(after)
     assert digest(touched) == changed, "ours did not bring it back"
@@ -340,9 +443,9 @@ def one_big_file(table: Table, ours: Ours, theirs: list[Peer]) -> None:
             file.seek(1_000_000 * (turn + 1))
             file.write(b"!")
         for peer in theirs:
-            table.add("one byte of 50 MB", peer.name, timed(peer.checkpoint)[0])
+            table.measure("one byte of 50 MB", peer.name, peer.checkpoint)
         ours.settle()
-        table.add("one byte of 50 MB", "ours", timed(ours.checkpoint)[0])
+        table.measure("one byte of 50 MB", "ours", ours.checkpoint)
     big.unlink()
     for tool in (*theirs, ours):
         tool.checkpoint()
@@ -356,16 +459,18 @@ def new_process(
     ours.close()
     command = [sys.executable, "-m", "cleveragents", "plan", "checkpoint", "create", plan, "--json"]
     env = {**os.environ, "CLEVERAGENTS_HOME": home}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled
     for turn in range(max(rounds // 2, 2)):
         changer.change()
         for peer in theirs:
-            table.add("new process", peer.name, timed(peer.checkpoint)[0])
-        spent, done = timed(
-            lambda: subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+            table.measure("new process", peer.name, peer.checkpoint)
+        row = "new process" if turn else "new process, the first after a running plan"
+        done = table.measure(
+            row,
+            "ours",
+            lambda: subprocess.run(command, env=env, capture_output=True, text=True, check=True),
         )
         assert json.loads(done.stdout)["data"]["checkpoint_id"]
-        if turn:
-            table.add("new process", "ours", spent)
 
 
 def ratios(medians: dict[str, dict[str, float]]) -> dict[str, float]:
@@ -387,27 +492,43 @@ def report(result: dict[str, object]) -> str:
         "",
     ]
     for size, one in result["sizes"].items():
+        disk = one["disk_bytes_per_checkpoint"]
+        least = min(value for tool, value in disk.items() if tool != "ours")
         lines += [
-            f"## {size}: {one['files']:,} files (peak memory {one['peak_rss_mb']} MB)",
+            f"## {size}: {one['files']:,} files",
             "",
-            "| | ours ms | fastest peer ms | ratio | spread of ours |",
+            "| | ours ms (least-most) | fastest other ms (least-most) | ratio | CPU ms, both |",
             "| --- | --- | --- | --- | --- |",
+            *(line_of(one, row) for row in one["ratios"]),
+            "",
+            f"Peak memory: {one['peak_rss_mb']} MB.",
+            f"Disk per checkpoint of ten changes: ours {disk['ours'] / 1000:.0f} KB,",
+            f"the least of the others {least / 1000:.0f} KB.",
+            "",
         ]
-        for row, ratio in one["ratios"].items():
-            tools = one["median_ms"][row]
-            low, high = one["spread_ms"][row]["ours"]
-            best = min(value for tool, value in tools.items() if tool != "ours")
-            lines.append(
-                f"| {row} | {tools['ours']:.1f} | {best:.1f} | {ratio:.1f}x | {low}-{high} |"
-            )
-        lines.append("")
+    sizes = result["sizes"]
+    if {"S", "L"} <= sizes.keys():
+        small, large = (sizes[size]["median_ms"] for size in ("S", "L"))
+        rows = ("nothing changed", "10 changes", "rollback")
+        grown = [f"{row} {large[row]['ours'] / small[row]['ours']:.1f}x" for row in rows]
+        lines += [f"Our own cost from S to L: {', '.join(grown)}.", ""]
     return "\n".join(lines)
+
+
+def line_of(one: dict[str, object], row: str) -> str:
+    tools, spread, spent = one["median_ms"][row], one["spread_ms"][row], one["cpu_ms"].get(row, {})
+    best = min((tool for tool in tools if tool != "ours"), key=lambda tool: tools[tool])
+    processor = " / ".join(
+        f"{spent[tool]:.1f}" if tool in spent else "-" for tool in ("ours", best)
+    )
+    shown = [f"{tools[tool]:.1f} ({spread[tool][0]}-{spread[tool][1]})" for tool in ("ours", best)]
+    return f"| {row} | {shown[0]} | {best} {shown[1]} | {one['ratios'][row]:.1f}x | {processor} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", default="S,M")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--peers", default="shadow,cline,gemini,opencode")
     parser.add_argument("--keep", action="store_true", help="write the table to results/")
     given = parser.parse_args()

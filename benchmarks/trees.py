@@ -1,8 +1,10 @@
 """Trees to measure on, and the plain shadow-git sequence to measure against."""
 
+import contextlib
 import os
 import random
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -33,6 +35,12 @@ def change(root: Path, turn: int) -> None:
         (root / f"new-{turn}-{number}.txt").write_text("new\n" * 100)
     names[-1].unlink()
     names[-2].rename(names[-2].with_suffix(".moved.txt"))
+
+
+def rewrite(root: Path, turn: int, count: int) -> None:
+    """That many files with new content."""
+    for number in range(count):
+        (root / f"many-{number}.txt").write_text(f"turn {turn} file {number}\n" * 40)
 
 
 class Shadow:
@@ -69,16 +77,34 @@ class OpenPlan:
             "name: bench\nresources: {work: {kind: fs-directory, path: source}}\n"
             "steps: [{id: nothing, run: 'true'}]\n"
         )
-        self._opened = open_workspace(os.fspath(top / "store"))
+        self.home = os.fspath(top / "store")
+        self._opened = open_workspace(self.home)
         self.workspace = self._opened.__enter__()
         self.ctx = self.workspace.ctx
         plan = self.workspace.run(os.fspath(plan_file))
         assert plan.plan.phase is Phase.EXECUTE
+        self.plan_id = plan.plan_id
         self.root = Path(plan.sandboxes["work"])
         self._held = working_on(self.ctx.store, plan.plan_id, "bench", self.ctx.now)
         self.session = self._held.__enter__()
         self.shadow = Shadow(self.root, top / "shadow.git")
         self.shadow.checkpoint()
+
+    def command(self) -> list[str]:
+        """`agents plan checkpoint create` as another process would call it."""
+        words = ("plan", "checkpoint", "create", self.plan_id, "--json")
+        return [sys.executable, "-m", "cleveragents", *words]
+
+    def run_command(self) -> None:
+        env = {**os.environ, "CLEVERAGENTS_HOME": self.home}
+        env.pop("PYTHONDONTWRITEBYTECODE", None)
+        subprocess.run(self.command(), env=env, check=True, capture_output=True)
+
+    def let_go(self) -> None:
+        """Give the plan back, so that another process can work on it."""
+        self._held.__exit__(None, None, None)
+        self._held = contextlib.nullcontext()
+        self.workspace.ctx.manager.forget(self.plan_id)
 
     def checkpoint(self) -> str:
         group = self.ctx.checkpoints.create_checkpoint(CheckpointType.MANUAL, self.session)

@@ -118,7 +118,7 @@ def test_a_libc_without_renameat2_or_a_file_system_without_it_is_no_error(
     (tmp_path / "a").write_text("1")
     with fsio.directory(str(tmp_path)) as fd:
         assert not fsio._renameat2(fd, b"a", fd, b"b", 1 << 20)
-        monkeypatch.setattr(fsio, "_libc", SimpleNamespace())
+        monkeypatch.setattr(fsio, "_libc", SimpleNamespace)
         fsio.rename(b"a", fd, b"b", fd)
     assert (tmp_path / "b").read_text() == "1"
 

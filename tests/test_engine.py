@@ -5,7 +5,7 @@ import os
 import random
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,6 +28,9 @@ class Index(dict[bytes, Location]):
 
     def has(self, key: bytes) -> bool:
         return key in self
+
+    def among(self, keys: Collection[bytes]) -> set[bytes]:
+        return self.keys() & set(keys)
 
 
 class Bench:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import sqlite3
 import stat
 import subprocess
@@ -19,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cleveragents import ids
+from cleveragents import ids, leases
 from cleveragents.checkpoint import Checkpoint, CheckpointGroup, CheckpointType
 from cleveragents.decision import Decision, DecisionKind, DecisionState
 from cleveragents.errors import LeaseLost, PlanBusy, StoreError
@@ -480,7 +479,7 @@ def test_a_process_that_is_paused_still_holds(home: str, store: Store) -> None:
 
 
 def elsewhere(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(socket, "gethostname", lambda: name)
+    monkeypatch.setattr(leases, "host_name", lambda: name)
 
 
 def test_on_another_machine_only_time_tells(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -736,7 +736,8 @@ def test_a_shallow_clone_is_shallow_in_the_sandbox_too(bench: Bench) -> None:
 def test_a_blob_that_is_gone_is_damage_and_not_an_empty_file(bench: Bench) -> None:
     bench.repository()
     name = bench.git("rev-parse", "HEAD:kept.txt")
-    blobs = git.Blobs(git.locate(str(bench.target)))
+    repository = git.locate(str(bench.target))
+    blobs = git.Blobs(lambda: repository)
     try:
         assert blobs.get(b"g" + bytes.fromhex(name)) == LINES.encode()
         with pytest.raises(ContentDamaged, match="no longer in"):

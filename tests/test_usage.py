@@ -1,5 +1,6 @@
 """Who holds what: `agents du` tells what is shared, and what deleting a plan would free."""
 
+import random
 from pathlib import Path
 
 from tests.harness import Agents
@@ -13,7 +14,7 @@ steps: [{{id: one, tool: file.write, with: {{path: own.txt, content: "{name}\\n"
 
 def use(agents: Agents, name: str) -> None:
     (agents.work / name).mkdir()
-    (agents.work / name / "shared.bin").write_bytes(b"shared" * 50_000)
+    (agents.work / name / "shared.bin").write_bytes(random.Random(1).randbytes(300_000))
     (agents.work / f"{name}.yaml").write_text(PLAN.format(name=name))
     agents.run("plan", "run", f"{name}.yaml", "--json").expect(0)
 

@@ -66,6 +66,5 @@ def _missing(ctx: Context, root: bytes, known: Collection[bytes]) -> list[str]:
         keys = reachable(ctx, [root])
     except AgentsError as error:
         return [error.message]
-    empty = trees.empty_tree_key()
-    missing = [k for k in keys if k[:1] != GIT and k != empty and k not in known]
+    missing = [k for k in keys if k[:1] != GIT and k != trees.EMPTY.key and k not in known]
     return [f"content {show_key(key)} is missing" for key in missing]

@@ -71,7 +71,7 @@ class CheckpointService:
         **fields: Any,
     ) -> CheckpointGroup | None:
         """Make the group of a trigger if it is configured; commit the plan's changes either way."""
-        if not session.plan.rollback_enabled or not fires(trigger, self.triggers(session)):
+        if not self.is_configured(trigger, session):
             if not (steps or decisions or view_changed or also or fields):
                 return None
             with self._store.transaction(session.lease):
@@ -91,6 +91,9 @@ class CheckpointService:
             **fields,
         )
 
+    def is_configured(self, trigger: CheckpointType, session: Session) -> bool:
+        return session.plan.rollback_enabled and fires(trigger, self.triggers(session))
+
     def triggers(self, session: Session) -> tuple[str, ...]:
         own = session.spec.policy.auto_create_on
         return self._settings.auto_create_on if own is None else own
@@ -106,16 +109,18 @@ class CheckpointService:
         decision_id: str | None = None,
         step: Step | None = None,
         label: str | None = None,
-        reason: str = "",
+        reason: str | Callable[[States, States], str] = "",
         force: bool = False,
         prepare: Callable[[States], None] | None = None,
         also: Callable[[States, States], None] | None = None,
+        ending: Callable[[States, States], None] | None = None,
         **fields: Any,
     ) -> CheckpointGroup:
         """Capture everything, then write group, rows and the plan's changes in one commit.
 
         `prepare(now)` runs before that commit and may fail without a trace; `also(before, now)`
-        runs inside it, with the states of the last group and of now.
+        runs inside it, with the states of the last group and of now; so does `ending`, when the
+        group is written and the plan has moved on.
         Where neither a resource nor the view changed, the last group gets the trigger's name.
         """
 
@@ -159,10 +164,13 @@ class CheckpointService:
                             last_checkpoint_id=next(iter(ids.values())),
                             **fields,
                         )
-                        about = About(trigger, reason or str(trigger), decision_id, step, label)
+                        why = reason if isinstance(reason, str) else reason(before, after)
+                        about = About(trigger, why or str(trigger), decision_id, step, label)
                         state = session.plan.actor_state
                         group = self._add(session, group_id, head, rows, ids, about, state)
                         self._prune(session, head)
+                    if ending is not None:
+                        ending(before, after)
             for learned in batch.after_commit:
                 learned()
             return group

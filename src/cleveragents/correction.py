@@ -29,19 +29,19 @@ from cleveragents.effect import Outlook as EffectOutlook
 from cleveragents.errors import CorrectionRefused
 from cleveragents.executor import PlanExecutor
 from cleveragents.ids import new_id
-from cleveragents.impact import Deed, affected
+from cleveragents.impact import Deed, Touched, affected
 from cleveragents.journal import Operation
 from cleveragents.leases import working_on
+from cleveragents.lifecycle import require_rollback
 from cleveragents.plan import Phase, Plan, State, Step, StepState
 from cleveragents.planspec import DecisionSpec, PlanSpec, StepSpec, SubplanSpec
-from cleveragents.resource import Action, Change
+from cleveragents.resource import Action, Change, show_path
 from cleveragents.restoring import Restoration
 from cleveragents.revision import Revision, revised
 from cleveragents.rollback import (
     marked_above,
     require_children_free,
     require_own,
-    require_rollback,
     restoration_to,
 )
 from cleveragents.session import Session, spec_of
@@ -574,7 +574,9 @@ class _Facts:
         paths = {rid: some for rid, some in paths.items() if some}
         if not paths:
             return None, {}
-        return self._group_before(gone).group_id, paths
+        group = self._group_before(gone)
+        self._require_unmixed(group, gone, paths)
+        return group.group_id, paths
 
     def _leave_shared(self, rid: str, mine: set[bytes], others: set[bytes]) -> None:
         """Ignored paths that others wrote too stay; the git directory goes back whole or not."""
@@ -582,6 +584,24 @@ class _Facts:
         mine -= {path for path in mine & others if path in hidden}
         if any(_in_git(path) and path in hidden for path in others):
             mine -= {path for path in mine if _in_git(path) and path in hidden}
+
+    def _require_unmixed(
+        self, group: CheckpointGroup, gone: set[str], paths: dict[str, set[bytes]]
+    ) -> None:
+        """Where no group was made in between, another decision may have written the same."""
+        back = Touched()
+        for rid, some in paths.items():
+            back.add((rid, path) for path in some)
+        for decision, write in self.writes:
+            if decision in gone:
+                return
+            spot = (write.resource_id, write.path)
+            if write.call_id > group.group_id and back.overlaps((spot,)):
+                raise CorrectionRefused(
+                    f"step {write.step_id!r} wrote {show_path(write.path)} before this decision,"
+                    " and no checkpoint lies between them",
+                    "correct that step's decision, or use --cascade with it",
+                )
 
     def _group_before(self, gone: set[str]) -> CheckpointGroup:
         calls = self._ctx.store.calls.of_plan(self.plan.plan_id)

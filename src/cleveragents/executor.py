@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from cleveragents import effects
+from cleveragents.adopting import changes_since
 from cleveragents.calling import bounds_of, call_context, ended, is_bounded, out_of_scope
 from cleveragents.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.checkpoints import About
@@ -25,13 +26,13 @@ from cleveragents.preflight import confinement_warnings
 from cleveragents.resource import Change
 from cleveragents.restoring import Restoration
 from cleveragents.reverting import REVERT, take_back
-from cleveragents.rollback import changes_since
 from cleveragents.session import Session
 from cleveragents.snapshots import States
 from cleveragents.subplans import Brought, merge_children, run_children, spawn
 from cleveragents.tool import CallState, ToolCall, ToolResult, ToolSpec, Write
 from cleveragents.tools import resolve_tool
 from cleveragents.tools.runner import CallContext, end_leftovers, remove_temporary, run_tool
+from cleveragents.unsaved import Unsaved
 
 IDEMPOTENT_RETRIES = 3
 # What leaves the sandboxes is noted with the child's own steps.
@@ -49,6 +50,7 @@ class PlanExecutor:
         self._session = session
         self._sleep = sleep
         self._root: str | None = None
+        self._unsaved = Unsaved()
         self._steps: list[Step] = ctx.store.plans.steps(session.plan.plan_id)
 
     def strategize(self) -> None:
@@ -451,6 +453,9 @@ class PlanExecutor:
         trigger = CheckpointType.AFTER_STEP
         if tool.is_checkpointed:
             trigger = CheckpointType.AFTER_TOOL_EXECUTE
+        unsaved: tuple[Change, ...] = ()
+        if tool.writes and not self._ctx.checkpoints.is_configured(trigger, self._session):
+            unsaved = self._unsaved.of_step(self._ctx, self._session)
         self._ctx.checkpoints.auto_create_if_configured(
             trigger,
             self._session,
@@ -459,7 +464,7 @@ class PlanExecutor:
             decision_id=step.decision_id,
             step=step,
             also=lambda before, after: self._remember(
-                call, self._ctx.manager.changes(call.plan_id, before, after)
+                call, unsaved or self._ctx.manager.changes(call.plan_id, before, after)
             ),
             last_completed_step=max(step.index, self._session.plan.last_completed_step),
         )

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from cleveragents.content import trees
-from cleveragents.content.packs import BLOB, CHUNKS, TREE, Location
+from cleveragents.content.packs import BLOB, CHUNKS, TREE, Location, squeezed
 from cleveragents.context import Context
 
 MOSTLY_DEAD = 0.5
@@ -41,16 +41,16 @@ def live_keys(ctx: Context) -> set[bytes]:
 
 
 def reachable(ctx: Context, roots: list[bytes]) -> set[bytes]:
-    read = trees.reading(ctx.manager.packs.get)
+    load = trees.reading(ctx.manager.packs.get)
     seen: set[bytes] = set()
     for root in roots:
         if root[:1] == TREE:
-            for _ in trees.keys_in(read, root, seen):
+            for _ in trees.keys_in(load, root, seen):
                 pass
         else:
             seen.add(root)
     for key in [key for key in seen if key[:1] == CHUNKS]:
-        digests = read(key)
+        digests = ctx.manager.packs.get(key)
         seen.update(BLOB + digests[n : n + 32] for n in range(0, len(digests), 32))
     return seen
 
@@ -151,7 +151,7 @@ def _move_out(ctx: Context, name: str) -> None:
     """Copy what is in use into another pack, durably, before the index points there."""
     packs = ctx.manager.packs
     kept = [(k, place) for k, place, _ in ctx.store.objects.all() if place.pack == name]
-    moved = packs.append([(key, packs.read(key, place)) for key, place in kept])
+    moved = packs.append([squeezed(key, packs.read(key, place)) for key, place in kept])
     packs.sync()
     with ctx.store.transaction():
         ctx.store.objects.move(moved)

@@ -6,7 +6,6 @@ paused while another took over cannot write any more.
 """
 
 import os
-import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -18,6 +17,10 @@ from cleveragents.session import Session
 from cleveragents.store import Lease, Store
 
 ELSEWHERE = timedelta(minutes=10)
+
+
+def host_name() -> str:
+    return os.uname().nodename
 
 
 def boot_id() -> str:
@@ -41,7 +44,7 @@ def start_time(pid: int) -> str | None:
 def is_alive(lease: Lease, now: str) -> bool:
     if not lease.held:
         return False
-    if lease.host != socket.gethostname():
+    if lease.host != host_name():
         return datetime.fromisoformat(now) - datetime.fromisoformat(lease.renewed_at) < ELSEWHERE
     return lease.boot_id == boot_id() and start_time(lease.pid) == lease.started
 
@@ -86,7 +89,7 @@ def _acquire(store: Store, plan_id: str, verb: str, now: str) -> Lease:
         lease = Lease(
             plan_id=plan_id,
             epoch=known.epoch + 1 if known else 1,
-            host=socket.gethostname(),
+            host=host_name(),
             boot_id=boot_id(),
             pid=os.getpid(),
             started=start_time(os.getpid()) or "",

@@ -1,6 +1,6 @@
 """Where a plan may go from where it is. Pure: raises `NotAllowed`, changes nothing."""
 
-from cleveragents.errors import NotAllowed, PlanApplied, PlanCancelled
+from cleveragents.errors import NotAllowed, PlanApplied, PlanCancelled, RollbackDisabled
 from cleveragents.plan import Phase, Plan, State
 
 
@@ -25,3 +25,12 @@ def require_appliable(plan: Plan) -> None:
         f"plan {plan.name!r} is {plan.phase}/{plan.state}: only a completed plan can be applied",
         f"agents plan resume {plan.plan_id}",
     )
+
+
+def require_rollback(plan: Plan) -> None:
+    require_not_final(plan, "rolled back")
+    if not plan.rollback_enabled:
+        raise RollbackDisabled(
+            f"plan {plan.name!r} has rollback_enabled: false: nothing can be undone",
+            "set policy: {rollback_enabled: true} in the plan file and use it anew",
+        )

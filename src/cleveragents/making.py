@@ -11,7 +11,7 @@ from cleveragents.ids import new_id
 from cleveragents.plan import Plan
 from cleveragents.resource import SandboxRecord, SandboxState
 from cleveragents.sandbox.protocol import Making, Sandbox
-from cleveragents.sandbox.tree import require_not_too_wide
+from cleveragents.sandbox.tree import TreeSandbox, require_not_too_wide
 from cleveragents.sandboxes import PlanSandboxes
 from cleveragents.session import Session
 
@@ -25,7 +25,12 @@ def make_sandboxes(ctx: Context, session: Session) -> PlanSandboxes:
         if record is None or record.state is SandboxState.CREATING:
             _make(ctx, session, sandbox, record)
     ctx.manager.forget(plan_id)
-    return ctx.manager.sandboxes(plan_id)
+    ready = ctx.manager.sandboxes(plan_id)
+    for resource_id, made in current.opened.items():
+        after = ready.opened[resource_id]
+        if isinstance(made, TreeSandbox) and isinstance(after, TreeSandbox):
+            after.inherit(made)
+    return ready
 
 
 def _make(ctx: Context, session: Session, sandbox: Sandbox, record: SandboxRecord | None) -> None:

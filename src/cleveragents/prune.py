@@ -1,17 +1,17 @@
 """Groups made, kept and dropped by hand."""
 
+from cleveragents.adopting import adopt_edits, changes_since, without_kept_folders
 from cleveragents.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed
 from cleveragents.journal import Operation
 from cleveragents.leases import working_on
-from cleveragents.lifecycle import require_not_final
+from cleveragents.lifecycle import require_not_final, require_rollback
 from cleveragents.names import require_label
 from cleveragents.plan import Plan
 from cleveragents.retention import Verdict
-from cleveragents.rollback import changes_since, require_rollback
 from cleveragents.session import Session
-from cleveragents.settling import adopt_edits
+from cleveragents.snapshots import States
 from cleveragents.store import Lease
 
 
@@ -56,17 +56,33 @@ def create_manual(ctx: Context, plan: Plan, label: str | None) -> CheckpointGrou
                 f"plan {plan.name!r} has no sandbox yet", f"agents plan execute {plan.plan_id}"
             )
         head = ctx.store.checkpoints.group(session.plan.head_group_id)
-        if label is None and changes_since(ctx, head):
-            return adopt_edits(ctx, session, CheckpointType.MANUAL)
-        if changes_since(ctx, head):
+        if label is not None and changes_since(ctx, head):
             adopt_edits(ctx, session)
-        entry = session.opened(Operation.CHECKPOINT, label=label)
-        group = ctx.checkpoints.create_checkpoint(
-            CheckpointType.MANUAL, session, label=label, force=True, reason="asked for"
-        )
-        with session.transaction():
-            ctx.store.journal.put(session.closed(entry))
-        return group
+        return _asked_for(ctx, session, label)
+
+
+def _asked_for(ctx: Context, session: Session, label: str | None) -> CheckpointGroup:
+    """One look and one commit: what was edited by hand is an operation that can be undone."""
+    plan_id = session.plan.plan_id
+    asked = session.opened(Operation.CHECKPOINT, label=label)
+    edited = session.opened(Operation.EXTERNAL_EDIT)
+
+    def by_hand(before: States, now: States) -> bool:
+        changes = ctx.checkpoints.diff(plan_id, before, now)
+        return bool(without_kept_folders(changes, ctx.manager.sandboxes(plan_id).paths))
+
+    def record(before: States, now: States) -> None:
+        entry = edited if by_hand(before, now) else asked
+        ctx.store.journal.put(session.closed(entry))
+
+    return ctx.checkpoints.create_checkpoint(
+        CheckpointType.MANUAL,
+        session,
+        label=label,
+        force=True,
+        reason=lambda before, now: "edited by hand" if by_hand(before, now) else "asked for",
+        ending=record,
+    )
 
 
 def delete_group(ctx: Context, plan: Plan, group: CheckpointGroup) -> None:

@@ -3,7 +3,6 @@
 A reply is data for programs and blocks for people; nothing here decides anything.
 """
 
-import json
 import sys
 from typing import Any, TextIO
 
@@ -52,8 +51,14 @@ def envelope(
 
 
 def write_json(value: dict[str, Any], out: TextIO) -> None:
-    # Text that is not UTF-8 was shown as \xNN before; what is left of it must not break the pipe.
-    out.write(json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8", "replace").decode())
+    try:
+        text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    except UnicodeEncodeError:
+        import json
+
+        # Text that is not UTF-8 was shown as \xNN before; what is left must not break the pipe.
+        text = json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8", "replace").decode()
+    out.write(text)
     out.write("\n")
 
 

@@ -1,6 +1,5 @@
 """Go back to a group: everything that happened after it is taken back, together."""
 
-import os
 from typing import Any
 
 import msgspec
@@ -10,13 +9,13 @@ from cleveragents.checkpoint import CheckpointGroup, ChildMoment, RollbackResult
 from cleveragents.context import Context
 from cleveragents.decision import Decision, DecisionState
 from cleveragents.effect import EffectState
-from cleveragents.errors import CheckpointPruned, NotAllowed, PlanBusy, RollbackDisabled
+from cleveragents.errors import CheckpointPruned, NotAllowed, PlanBusy
 from cleveragents.journal import Operation
 from cleveragents.leases import holder, working_on
-from cleveragents.lifecycle import require_not_final
+from cleveragents.lifecycle import require_rollback
 from cleveragents.names import find_group
 from cleveragents.plan import Phase, Plan, State, Step, StepState
-from cleveragents.resource import Action, Change
+from cleveragents.resource import Change
 from cleveragents.restoring import Restoration
 from cleveragents.session import Session
 from cleveragents.snapshots import States
@@ -140,31 +139,6 @@ def accepted(todo: Restoration, accept_loss: bool, command: str) -> Restoration:
     return msgspec.structs.replace(todo, effects=marks)
 
 
-def changes_since(ctx: Context, group: CheckpointGroup) -> tuple[Change, ...]:
-    """How the sandboxes differ from a group; looks, keeps nothing."""
-    then = ctx.checkpoints.states(group)
-    found = ctx.checkpoints.look(
-        group.plan_id, lambda now: ctx.checkpoints.diff(group.plan_id, then, now)
-    )
-    return without_kept_folders(found, ctx.manager.sandboxes(group.plan_id).paths)
-
-
-def without_kept_folders(found: tuple[Change, ...], paths: dict[str, str]) -> tuple[Change, ...]:
-    """Leave out folders that are there only because something excluded is in them."""
-    kept: list[Change] = []
-    for change in sorted(found, key=lambda change: change.path, reverse=True):
-        below = change.path + b"/"
-        is_new_folder = change.action is Action.ADDED and change.after.startswith("d:")
-        if is_new_folder and not any(
-            other.resource == change.resource and other.path.startswith(below) for other in kept
-        ):
-            where = os.path.join(os.fsencode(paths[change.resource]), change.path)
-            if os.path.isdir(where) and os.listdir(where):
-                continue
-        kept.append(change)
-    return tuple(kept[::-1])
-
-
 def require_own(ctx: Context, plan: Plan, verb: str) -> None:
     """A child plan whose work is merged is part of its parent: it is changed there."""
     parent = plan.parent_plan_id
@@ -190,15 +164,6 @@ def require_children_free(ctx: Context, todo: Restoration) -> None:
             )
     for below in todo.children.values():
         require_children_free(ctx, below)
-
-
-def require_rollback(plan: Plan) -> None:
-    require_not_final(plan, "rolled back")
-    if not plan.rollback_enabled:
-        raise RollbackDisabled(
-            f"plan {plan.name!r} has rollback_enabled: false: nothing can be undone",
-            "set policy: {rollback_enabled: true} in the plan file and use it anew",
-        )
 
 
 def preview(ctx: Context, plan: Plan, group: CheckpointGroup) -> RollbackResult:

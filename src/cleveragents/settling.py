@@ -6,14 +6,13 @@ import msgspec
 
 from cleveragents import effects
 from cleveragents.actors import KINDS
-from cleveragents.checkpoint import CheckpointGroup, CheckpointType
+from cleveragents.adopting import adopt_edits, changes_since
 from cleveragents.context import Context
 from cleveragents.effect import Effect, EffectState, Outlook
 from cleveragents.failing import take_back_failure
-from cleveragents.journal import Operation
 from cleveragents.plan import Plan, StepState
 from cleveragents.resource import Change
-from cleveragents.rollback import changes_since, restoration_to
+from cleveragents.rollback import restoration_to
 from cleveragents.session import Session, spec_of
 from cleveragents.tools.runner import end_leftovers
 
@@ -106,16 +105,3 @@ def settle(ctx: Context, session: Session, discard_edits: bool) -> Resumption:
         next_step=next_step(ctx, session.plan),
         compensable=outlook.compensable,
     )
-
-
-def adopt_edits(
-    ctx: Context, session: Session, kind: CheckpointType = CheckpointType.EXTERNAL_EDIT
-) -> CheckpointGroup:
-    """What a person changed in the sandbox becomes part of the plan, and can be undone as one."""
-    entry = session.opened(Operation.EXTERNAL_EDIT)
-    with session.transaction():
-        ctx.store.journal.put(entry)
-    group = ctx.checkpoints.create_checkpoint(kind, session, force=True, reason="edited by hand")
-    with session.transaction():
-        ctx.store.journal.put(session.closed(entry))
-    return group

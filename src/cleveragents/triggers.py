@@ -1,6 +1,5 @@
 """Which events make a checkpoint group, and the names people may call them by."""
 
-import difflib
 from collections.abc import Iterable
 
 from cleveragents.checkpoint import CheckpointType
@@ -44,6 +43,8 @@ def valid_names() -> tuple[str, ...]:
 
 def nearest(name: str, valid: Iterable[str]) -> str:
     """`, did you mean X?` for the closest valid name, or nothing."""
+    import difflib
+
     close = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
     return f", did you mean {close[0]!r}?" if close else ""
 

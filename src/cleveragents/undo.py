@@ -2,23 +2,22 @@
 
 import msgspec
 
+from cleveragents.adopting import adopt_edits, changes_since
 from cleveragents.checkpoint import RollbackResult
 from cleveragents.context import Context
 from cleveragents.errors import NothingToUndo
 from cleveragents.journal import JournalEntry, Moment, Operation, undo_stack
 from cleveragents.leases import working_on
+from cleveragents.lifecycle import require_rollback
 from cleveragents.names import find_group
 from cleveragents.plan import Plan, State
 from cleveragents.rollback import (
     accepted,
-    changes_since,
     go_back,
     require_own,
-    require_rollback,
     restoration,
 )
 from cleveragents.session import Session
-from cleveragents.settling import adopt_edits
 
 
 class Undone(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,8 +9,8 @@ _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40, "pi": 2**50}
 _LARGEST = 2**63 - 1
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
-_PART = re.compile(rf"({_NUMBER})\s*(ms|s|m|h|d|w)", re.ASCII)
-_SIZE = re.compile(rf"({_NUMBER})\s*([kmgtp]i?)?b?", re.ASCII | re.IGNORECASE)
+_PART = rf"({_NUMBER})\s*(ms|s|m|h|d|w)"
+_SIZE = rf"({_NUMBER})\s*([kmgtp]i?)?b?"
 
 
 def parse_duration(value: str | float) -> float:
@@ -25,8 +25,8 @@ def _duration_of(text: str) -> float:
     stripped = text.strip()
     if re.fullmatch(_NUMBER, stripped, re.ASCII):
         return float(stripped)
-    parts = _PART.findall(stripped)
-    if not parts or _PART.sub("", stripped).strip():
+    parts = re.findall(_PART, stripped, re.ASCII)
+    if not parts or re.sub(_PART, "", stripped, flags=re.ASCII).strip():
         raise ValueError(f"{text!r} is not a duration: write it like '30s', '5m', '2h' or '7d'")
     return math.fsum(float(number) * _SECONDS[unit] for number, unit in parts)
 
@@ -40,7 +40,7 @@ def parse_bytes(value: str | int) -> int:
 
 
 def _bytes_of(text: str) -> int:
-    match = _SIZE.fullmatch(text.strip())
+    match = re.fullmatch(_SIZE, text.strip(), re.ASCII | re.IGNORECASE)
     if not match:
         raise ValueError(f"{text!r} is not a size: write it like '500MB', '2GB' or '1GiB'")
     number, unit = match[1], (match[2] or "").lower()

@@ -4,9 +4,8 @@ import functools
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import click
 import msgspec
 
 from cleveragents import render
@@ -14,6 +13,9 @@ from cleveragents.context import Context, Talk, utc_now
 from cleveragents.errors import AgentsError, CarryLimit, Declined, PlanFileError
 from cleveragents.render import Block, Reply, Text
 from cleveragents.workspace import open_workspace, settings_here
+
+if TYPE_CHECKING:
+    import click
 
 INTERRUPTED = "interrupted; nothing is lost"
 RESUME = "agents plan resume last"
@@ -36,11 +38,15 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         """Ask; without a terminal, refuse and say which flag answers."""
         if not self.interactive:
             raise Declined(f"not done: {question}", hint)
+        import click
+
         if not click.confirm(question, err=True):
             raise Declined("not done: you said no")
 
 
 def _options(function: Callable[..., Any]) -> Callable[..., Any]:
+    import click
+
     for option in reversed(
         (
             click.option("--format", "form", type=click.Choice(FORMATS), help="How to print."),
@@ -62,8 +68,9 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def command(
     name: str, context: bool = True, **attributes: Any
-) -> Callable[[Callable[..., Reply]], click.Command]:
+) -> "Callable[[Callable[..., Reply]], click.Command]":
     """A click command around `function(ctx, asked, ...) -> Reply`."""
+    import click
 
     def wrap(function: Callable[..., Reply]) -> click.Command:
         @functools.wraps(function)
@@ -75,17 +82,21 @@ def command(
             overrides: tuple[str, ...],
             **arguments: Any,
         ) -> int:
-            form = "json" if as_json else form or ("rich" if sys.stdout.isatty() else "plain")
+            form = form_of(form, as_json)
             settings = {key: value for key, _, value in (item.partition("=") for item in overrides)}
             asked = Asked(form=form, quiet=quiet, debug=debug, settings=settings)
-            return _run(name, function, asked, context, arguments)
+            return run_command(name, function, asked, context, arguments)
 
         return click.command(name.rpartition(" ")[2], **attributes)(_options(run))
 
     return wrap
 
 
-def _run(
+def form_of(form: str | None, as_json: bool) -> str:
+    return "json" if as_json else form or ("rich" if sys.stdout.isatty() else "plain")
+
+
+def run_command(
     name: str,
     function: Callable[..., Reply],
     asked: Asked,
@@ -171,7 +182,7 @@ def _print_error(reply: Reply) -> None:
         sys.stderr.write(f"hint: {render.safe(error['hint'])}\n")
 
 
-def fail_usage(error: click.UsageError, argv: list[str]) -> int:
+def fail_usage(error: "click.UsageError", argv: list[str]) -> int:
     """click's own complaints, in our words and our envelope."""
     message = error.format_message()
     path = error.ctx.command_path if error.ctx else "agents"

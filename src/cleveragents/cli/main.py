@@ -1,15 +1,15 @@
 """`agents`: the group of all commands; each module is imported when one of its commands is used."""
 
 import importlib
-import io
-import os
-import signal
 import sys
 from typing import Any
 
 import click
 
 from cleveragents import __version__
+from cleveragents.cli.quick import entry
+
+__all__ = ["entry", "main", "root"]
 
 PLAN = "cleveragents.cli.plan_work"
 READ = "cleveragents.cli.plan_read"
@@ -123,29 +123,16 @@ root = LazyGroup(
 click.version_option(__version__, prog_name="agents", message="%(prog)s %(version)s")(root)
 
 
-def entry() -> None:
-    """The installed command."""
+def main() -> int:
+    """Run what the command line asks for; returns the exit code."""
     from cleveragents.cli.common import fail_usage
 
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    signal.signal(signal.SIGTERM, _interrupt)
     try:
-        sys.exit(root.main(prog_name="agents", standalone_mode=False))
+        return root.main(prog_name="agents", standalone_mode=False) or 0
     except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
+        return stop.exit_code
     except click.UsageError as error:
-        sys.exit(fail_usage(error, sys.argv[1:]))
+        return fail_usage(error, sys.argv[1:])
     except click.Abort:
         sys.stderr.write("aborted\n")
-        sys.exit(130)
-    except BrokenPipeError:
-        # Whoever read us has gone; nothing of ours depends on it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
-
-
-def _interrupt(_signal: int, _frame: object) -> None:
-    """A polite end is treated like Ctrl-C: the tool is ended, the plan stays resumable."""
-    raise KeyboardInterrupt
+        return 130

@@ -7,6 +7,7 @@ import msgspec
 
 from cleveragents import reports
 from cleveragents.checkpoint import CheckpointGroup, RollbackResult
+from cleveragents.cli import quick
 from cleveragents.cli.common import Asked, command
 from cleveragents.cli.plan_effects import not_compensated, outside_blocks, outside_text
 from cleveragents.cli.plan_read import found, status_blocks
@@ -487,16 +488,7 @@ def prune(ctx: Context, asked: Asked, plan: str, dry_run: bool) -> Reply:
 @click.option("--label", help="A name to find it by; labelled groups are never pruned.")
 def checkpoint_create(ctx: Context, asked: Asked, plan: str, label: str | None) -> Reply:
     """Make a checkpoint group of the sandboxes as they are now."""
-    from cleveragents.prune import create_manual
-
-    one, notes = found(ctx, plan)
-    group = create_manual(ctx, one, label)
-    data = reports.group_data(ctx, one, group)
-    own = next(row["checkpoint_id"] for row in data["checkpoints"] if row["own"])
-    data["checkpoint_id"] = own
-    return Reply(
-        data=data, blocks=(Text(f"checkpoint {own} in group {group.group_id}"),), messages=notes
-    )
+    return quick.create(ctx, asked, plan, label)
 
 
 @command("plan checkpoint pin")

@@ -5,7 +5,9 @@
  * blob: i64 newest time stamp in it, 0 at least, then per entry sorted by name
  *       u16 length, name, u64 inode, size, i64 mtime_ns, ctime_ns, u64 mode | nlink << 32
  *
- * `walker.py` has the same in Python; one test feeds both the same trees.
+ * state_text(manifest) -> what the state of a directory is the hash of
+ *
+ * `walker.py` and `trees.py` have the same in Python; tests feed both the same trees.
  */
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
@@ -286,8 +288,96 @@ done:
     return list;
 }
 
+/* A cursor over MessagePack as `trees.py` writes it. */
+typedef struct { const unsigned char *at, *end; int bad; } Cursor;
+
+static uint64_t big_endian(Cursor *cursor, size_t width) {
+    uint64_t value = 0;
+    if ((size_t)(cursor->end - cursor->at) < width) { cursor->bad = 1; return 0; }
+    while (width--) value = value << 8 | *cursor->at++;
+    return value;
+}
+
+static const char *skip(Cursor *cursor, size_t length) {
+    const char *found = (const char *)cursor->at;
+    if ((size_t)(cursor->end - cursor->at) < length) { cursor->bad = 1; return found; }
+    cursor->at += length;
+    return found;
+}
+
+static size_t array_length(Cursor *cursor) {
+    unsigned char mark = (unsigned char)big_endian(cursor, 1);
+    if (mark >> 4 == 0x9) return mark & 0x0f;
+    if (mark == 0xdc) return big_endian(cursor, 2);
+    if (mark == 0xdd) return big_endian(cursor, 4);
+    cursor->bad = 1;
+    return 0;
+}
+
+/* Text or bytes. */
+static const char *bytes_of(Cursor *cursor, size_t *length) {
+    unsigned char mark = (unsigned char)big_endian(cursor, 1);
+    if (mark >> 5 == 0x5) *length = mark & 0x1f;
+    else if (mark == 0xc4 || mark == 0xd9) *length = big_endian(cursor, 1);
+    else if (mark == 0xc5 || mark == 0xda) *length = big_endian(cursor, 2);
+    else if (mark == 0xc6 || mark == 0xdb) *length = big_endian(cursor, 4);
+    else { cursor->bad = 1; *length = 0; }
+    return skip(cursor, *length);
+}
+
+/* Only of positive numbers is the value asked for. */
+static uint64_t number(Cursor *cursor) {
+    unsigned char mark = (unsigned char)big_endian(cursor, 1);
+    if (mark < 0x80 || mark >= 0xe0) return mark;
+    if (mark >= 0xcc && mark <= 0xcf) return big_endian(cursor, (size_t)1 << (mark - 0xcc));
+    if (mark >= 0xd0 && mark <= 0xd3) return big_endian(cursor, (size_t)1 << (mark - 0xd0));
+    cursor->bad = 1;
+    return 0;
+}
+
+static PyObject *state_text(PyObject *self, PyObject *manifest) {
+    Cursor cursor = {0};
+    Py_ssize_t size;
+    char *data;
+    if (PyBytes_AsStringAndSize(manifest, &data, &size)) return NULL;
+    cursor.at = (const unsigned char *)data;
+    cursor.end = cursor.at + size;
+    size_t count = array_length(&cursor);
+    /* An entry takes 14 bytes at least; its head here, 64 at most. */
+    if (count > (size_t)size) cursor.bad = 1;
+    char *text = cursor.bad ? NULL : malloc((size_t)size + 64 * count + 1), *at = text;
+    if (!text && !cursor.bad) return PyErr_NoMemory();
+    for (size_t n = 0; n < count && !cursor.bad; n++) {
+        size_t name_length, kind_length, key_length, state_length;
+        if (array_length(&cursor) != 7) cursor.bad = 1;
+        const char *name = bytes_of(&cursor, &name_length);
+        const char *kind = bytes_of(&cursor, &kind_length);
+        uint64_t mode = number(&cursor);
+        number(&cursor);
+        number(&cursor);
+        const char *key = bytes_of(&cursor, &key_length);
+        const char *state = bytes_of(&cursor, &state_length);
+        if (cursor.bad || kind_length != 1) { cursor.bad = 1; break; }
+        const char *content = *kind == 'd' ? state : key;
+        size_t length = *kind == 'd' ? state_length : key_length;
+        at += sprintf(at, "%c%llo %zu %zu ", *kind, (unsigned long long)mode, name_length, length);
+        memcpy(at, name, name_length);
+        memcpy(at + name_length, content, length);
+        at += name_length + length;
+    }
+    PyObject *found = NULL;
+    if (cursor.bad || cursor.at != cursor.end)
+        PyErr_SetString(PyExc_ValueError, "not a manifest");
+    else
+        found = PyBytes_FromStringAndSize(text, at - text);
+    free(text);
+    return found;
+}
+
 static PyMethodDef methods[] = {
-    {"walk", walk_tree, METH_VARARGS, "walk(root_fd, prune_names, prune_paths)"}, {NULL}};
+    {"walk", walk_tree, METH_VARARGS, "walk(root_fd, prune_names, prune_paths)"},
+    {"state_text", state_text, METH_O, "state_text(manifest)"},
+    {NULL}};
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "_walk", "Stat data of a tree.", -1, methods};
 

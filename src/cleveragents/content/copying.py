@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from cleveragents.content import fsio
+from cleveragents.content import fsio, walker
+from cleveragents.content.files import Base, Stamp, git_hash, stamp
 from cleveragents.content.scope import Scope
 from cleveragents.errors import SandboxError
 from cleveragents.resource import show_path
@@ -34,7 +35,8 @@ def census(root: str, scope: Scope) -> Census:
     found = Census()
     try:
         with fsio.directory(root) as fd:
-            _count(fd, b"", scope, found)
+            for folder, blob in walker.walk(fd, scope.prune_names, scope.prune_paths):
+                _add(fd, folder, blob, scope, found)
     except OSError as error:
         where = error.filename if error.filename is not None else root
         raise SandboxError(
@@ -42,6 +44,30 @@ def census(root: str, scope: Scope) -> Census:
             "make it readable, or add it to the resource's exclude",
         ) from error
     return found
+
+
+def _add(root: int, folder: bytes, blob: bytes | int, scope: Scope, found: Census) -> None:
+    if folder and scope.leaves_out(folder):
+        return
+    prefix = folder + b"/" if folder else b""
+    if isinstance(blob, int):
+        if blob == errno.EXDEV:
+            with fsio.parent_of(root, prefix + b".") as (fd, _):
+                _count(fd, prefix, scope, found)
+        elif blob != errno.ENOENT:
+            raise OSError(blob, os.strerror(blob), folder or ".")
+        return
+    top, size = prefix.partition(b"/")[0], 0
+    for name, status in walker.unpack(blob).items():
+        if stat.S_ISDIR(status[4]) or scope.leaves_out(prefix + name):
+            continue
+        found.files += 1
+        size += status[1]
+        if not top:
+            found.folders[name] = status[1]
+    found.size += size
+    if top:
+        found.folders[top] = found.folders.get(top, 0) + size
 
 
 def _count(fd: int, prefix: bytes, scope: Scope, found: Census) -> None:
@@ -73,8 +99,12 @@ class Copier:
         scope: Scope,
         wanted: Callable[[bytes, bool], bool],
         progress: Callable[[int], None],
+        base: Callable[[bytes], Base | None] = lambda _path: None,
     ) -> None:
         self._scope = scope
+        self._base = base
+        self.known: dict[bytes, tuple[Stamp, bytes]] = {}
+        """Path -> stamp of the copy and key, where it is the blob that the base has there."""
         self._wanted = wanted
         self._progress = progress
         self._reflink = True
@@ -114,39 +144,48 @@ class Copier:
         elif stat.S_ISLNK(found.st_mode):
             os.symlink(os.readlink(name, dir_fd=here), name, dir_fd=there)
         elif stat.S_ISREG(found.st_mode):
-            self._file(here, there, name, mode)
+            self._file(here, there, name, path, mode)
         else:
             os.mknod(name, found.st_mode, found.st_rdev, dir_fd=there)
             os.chmod(name, mode, dir_fd=there)
 
-    def _file(self, here: int, there: int, name: bytes, mode: int) -> None:
+    def _file(self, here: int, there: int, name: bytes, path: bytes, mode: int) -> None:
         source = os.open(
             name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=here
         )
         try:
             target = fsio.create(name, 0o600, there)
             try:
-                copied = self._content(source, target)
+                copied, key = self._content(source, target, self._base(path))
                 found = os.fstat(source)
                 os.fchmod(target, mode)
                 os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+                if key is not None:
+                    self.known[path] = stamp(os.fstat(target)), key
             finally:
                 os.close(target)
         finally:
             os.close(source)
         self._progress(copied)
 
-    def _content(self, source: int, target: int) -> int:
+    def _content(self, source: int, target: int, base: Base | None) -> tuple[int, bytes | None]:
+        """Bytes copied, and the key if they are those of the base: hashed as they pass by."""
         if self._reflink:
             try:
                 fcntl.ioctl(target, _FICLONE, source)
-                return os.fstat(target).st_size
+                return os.fstat(target).st_size, None
             except OSError as error:
                 if error.errno not in (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY):
                     raise
                 self._reflink = False
-        copied = 0
-        while block := os.read(source, _BLOCK):
+        size, copied = os.fstat(source).st_size, 0
+        digest = git_hash(base[0], size) if base is not None and base[1] == size else None
+        # One byte more than there should be: a short answer is the end.
+        while block := os.read(source, min(max(size - copied, 0) + 1, _BLOCK)):
             fsio.write_all(target, block)
             copied += len(block)
-        return copied
+            if digest is not None:
+                digest.update(block)
+        if digest is None or base is None or copied != size:
+            return copied, None
+        return copied, base[0] if digest.digest() == base[0][1:] else None

@@ -9,28 +9,29 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from cleveragents.content import fsio, trees, walker
-from cleveragents.content.files import Stamp, capture_file, stamp
-from cleveragents.content.packs import Batch, Packs
+from cleveragents.content.files import Base, Stamp, capture_file, stamp
+from cleveragents.content.packs import GIT, Batch, Packs
 from cleveragents.content.scope import Scope
 from cleveragents.content.statcache import Known, load_known, save_known
 from cleveragents.content.tracker import Dirty, Tracker
-from cleveragents.content.trees import SPECIAL, Entry, EntryKind, Tree, kind_of
+from cleveragents.content.trees import SPECIAL, Entry, EntryKind, Manifests, Tree, kind_of
 from cleveragents.errors import CheckpointFailed, ContentDamaged, SandboxError
 from cleveragents.resource import show_path
 
 RACY_NS = 2_000_000_000
 """A file touched this shortly before it was read may change again within the same time stamp."""
-_EMPTY = trees.directory_state([])
+Replaced = tuple[Tree, list[tuple[Entry, Entry | None]]]
+"""A tree, and entries of it that are not there any more with what came in their place."""
 
 
-class Base(Protocol):
+class Borrowed(Protocol):
     """Content that need not be stored: path -> its git key and size."""
 
-    def get(self, path: bytes, /) -> tuple[bytes, int] | None: ...
+    def get(self, path: bytes, /) -> Base | None: ...
 
 
 class NeedsWalk(Exception):
@@ -66,12 +67,19 @@ class TreeEngine:
     """Captures one root."""
 
     def __init__(
-        self, root: str, scope: Scope, base: Base, packs: Packs, cache: str | None = None
+        self,
+        root: str,
+        scope: Scope,
+        base: Borrowed,
+        packs: Packs,
+        cache: str | None = None,
+        manifests: Manifests | None = None,
     ) -> None:
         self.root = root
         self.scope = scope
         self.base = base
         self.packs = packs
+        self.manifests = manifests or Manifests(packs.get)
         self._cache = cache
         self.known: Known | None = load_known(cache, root) if cache else None
         """What the last committed capture saw."""
@@ -87,6 +95,9 @@ class TreeEngine:
         """Files with several names: a write through another name gives no event for this one."""
         self.vouched: dict[bytes, tuple[Stamp, bytes]] = {}
         """Path -> stamp and key of files whose content is known without reading them."""
+        self.tell_gone: Callable[[Entry], None] | None = None
+        self.replaced: Replaced | None = None
+        """What the last capture began with and what it found replaced; None if it read it all."""
 
     def track(self) -> None:
         """Follow changes from here on; worth it for a process that makes several captures."""
@@ -107,11 +118,25 @@ class TreeEngine:
         with fsio.directory(self.root) as fd:
             return walker.walk(fd, self.scope.prune_names, self.scope.prune_paths)
 
-    def capture(self, batch: Batch, touched: Iterable[bytes] | None = None) -> Tree:
+    def _walk_draining(self) -> walker.Found:
+        if self.tracker is None:
+            return self.walk()
+        with self.tracker.draining():
+            return self.walk()
+
+    def capture(
+        self,
+        batch: Batch,
+        touched: Iterable[bytes] | None = None,
+        gone: Callable[[Entry], None] | None = None,
+    ) -> Tree:
         """The tree as it is now; counts as known once the batch is committed.
 
         `touched`: the only paths that can have changed since the last capture, if that is certain.
+        `gone` is told of entries that are found replaced, as soon as they are.
         """
+        self.replaced = None
+        self.tell_gone = gone
         try:
             if self._synced and self.tracker is not None:
                 return self._from_events(batch)
@@ -130,6 +155,10 @@ class TreeEngine:
             self._again.setdefault(path, set()).update(names)
         dirty = {path: set(names) for path, names in self._again.items()}
         self._add_linked(dirty)
+        if not dirty:
+            tree = self._known_tree(batch)
+            self.replaced = tree, []
+            return tree
         result = self._update(batch, dirty)
         seen = {path: frozenset(names) for path, names in self._again.items()}
         batch.after_commit.append(lambda: self._commit_events(result.tree, seen))
@@ -148,6 +177,8 @@ class TreeEngine:
 
     def _add_linked(self, dirty: Dirty) -> None:
         held = self.tracker.held_inodes if self.tracker else set[int]()
+        if not self.linked:
+            return
         with fsio.directory(self.root) as root:
             for path, known in self.linked.items():
                 folder, _, name = path.rpartition(b"/")
@@ -161,17 +192,26 @@ class TreeEngine:
                     dirty.setdefault(folder, set()).add(name)
 
     def _update(self, batch: Batch, dirty: Mapping[bytes, Iterable[bytes]]) -> "_Pass":
-        assert self.known is not None
         one = _Pass(self, batch)
-        one.update(self.known.tree, Work.of(dirty))
+        one.update(self._known_tree(batch), Work.of(dirty))
         return one
+
+    def _known_tree(self, batch: Batch) -> Tree:
+        """What to begin with; a collection may have taken it, and then nothing of it counts."""
+        assert self.known is not None
+        tree = self.known.tree
+        if tree.key != trees.EMPTY.key:
+            if not self.packs.index.has(tree.key):
+                raise ContentDamaged("what was captured last is not in the store any more")
+            batch.rely_on(tree.key)
+        return tree
 
     def _from_walk(self, batch: Batch) -> Tree:
         self._committed = False
         if self.tracker is not None:
             self._watch_all()
         began = time.time_ns()
-        stats = self._readable(self.walk())
+        stats = self._readable(self._walk_draining())
         if self.tracker is not None and not stats.keys() <= self._watched:
             # Somebody makes directories meanwhile: what happens in those goes unseen.
             self.tracker.distrust()
@@ -196,7 +236,7 @@ class TreeEngine:
             old = self.known.stats.get(path)
             if old != blob or walker.newest(blob) + RACY_NS >= self.known.taken_ns:
                 work.at(path).whole = True
-        one.update(self.known.tree, work)
+        one.update(self._known_tree(one.batch), work)
 
     def _commit_walk(self, result: Known) -> None:
         self.known = result
@@ -217,7 +257,7 @@ class TreeEngine:
             self.tracker.close()
             self.tracker = Tracker(self.root)
         self._again.clear()
-        self._watched = {path for path, blob in self.walk() if isinstance(blob, bytes)}
+        self._watched = {path for path, blob in self._walk_draining() if isinstance(blob, bytes)}
         self.tracker.watch_only(self._watched)
         self.tracker.look_for_holders()
         if not self.tracker.sure:
@@ -276,6 +316,10 @@ def _unreadable(path: bytes, code: int) -> CheckpointFailed:
     )
 
 
+def _directory_entry(name: bytes, mode: int, tree: Tree) -> Entry:
+    return Entry(name, EntryKind.DIRECTORY, mode, key=tree.key, state=tree.state)
+
+
 class _Pass:
     """One capture at work: the part of a tree that has to be looked at, rebuilt bottom up."""
 
@@ -283,32 +327,43 @@ class _Pass:
         self, engine: TreeEngine, batch: Batch, stats: Mapping[bytes, bytes] | None = None
     ) -> None:
         self._engine = engine
-        self._batch = batch
+        self.batch = batch
         self._stats = stats or {}
-        self._read = trees.reading(engine.packs.get)
-        self.tree = Tree(trees.empty_tree_key(), _EMPTY)
+        self._load = engine.manifests
+        self._replaced: list[tuple[Entry, Entry | None]] = []
+        self.tree = trees.EMPTY
 
     def scan(self) -> None:
         with fsio.directory(self._engine.root) as fd:
-            self.tree = trees.store_directory(self._scan(fd, b""), self._batch)
+            self.tree = self._store(self._scan(fd, b""))
 
     def update(self, old: Tree, work: Work) -> None:
         with fsio.directory(self._engine.root) as fd:
-            entries = self._updated(fd, b"", old, work)
-            self.tree = trees.store_directory(entries, self._batch)
+            self.tree = self._updated(fd, b"", old, work)
+        self._engine.replaced = old, self._replaced
 
-    def _scan(self, fd: int, prefix: bytes) -> list[Entry]:
+    def _store(self, entries: dict[bytes, Entry]) -> Tree:
+        tree = trees.store_directory(entries, self.batch)
+        self._load.put(tree.key, entries)
+        return tree
+
+    def _scan(self, fd: int, prefix: bytes) -> dict[bytes, Entry]:
         """Every entry of a directory nothing is known of."""
         if self._engine.tracker is not None:
             self._engine.tracker.watch((prefix[:-1],))
             self._engine.tracker.drain()
         with os.scandir(fd) as items:
             names = [os.fsencode(item.name) for item in items]
-        found = (self._look(fd, name, prefix + name, fresh=True) for name in names)
-        return [entry for entry in found if entry is not None]
+        entries: dict[bytes, Entry] = {}
+        for name in names:
+            entry = self._look(fd, name, prefix + name)
+            if entry is not None:
+                entries[name] = entry
+        return entries
 
-    def _updated(self, fd: int, prefix: bytes, old: Tree, work: Work) -> list[Entry]:
-        entries = trees.load(self._read, old.key)
+    def _updated(self, fd: int, prefix: bytes, old: Tree, work: Work) -> Tree:
+        before = self._load(old.key)
+        entries = dict(before)
         if work.whole:
             self._whole(fd, prefix, entries, work)
         for name in work.names:
@@ -316,12 +371,13 @@ class _Pass:
                 self._set_mode(fd, entries, name[:-1], work)
         for name in work.names:
             if name[-1:] != b"/":
-                self._put(entries, name, self._look(fd, name, prefix + name), prefix)
+                entry = self._look(fd, name, prefix + name, entries.get(name))
+                self._put(entries, name, entry, prefix)
         for name, below in work.below.items():
             entry = entries.get(name)
             if entry is not None and entry.kind is EntryKind.DIRECTORY and name not in work.names:
-                self._put(entries, name, self._below(fd, prefix, entry, below), prefix)
-        return list(entries.values())
+                self._put(entries, name, self._below(fd, prefix, entry, below), prefix, True)
+        return old if entries == before else self._store(entries)
 
     def _set_mode(self, fd: int, entries: dict[bytes, Entry], name: bytes, work: Work) -> None:
         """Only the mode of a directory was touched; what is below it has events of its own."""
@@ -334,14 +390,27 @@ class _Pass:
         entries[name] = Entry(name, entry.kind, mode, key=entry.key, state=entry.state)
 
     def _put(
-        self, entries: dict[bytes, Entry], name: bytes, entry: Entry | None, prefix: bytes
+        self,
+        entries: dict[bytes, Entry],
+        name: bytes,
+        entry: Entry | None,
+        prefix: bytes,
+        looked_below: bool = False,
     ) -> None:
+        gone = entries.get(name)
+        if gone is not None and not (looked_below and entry) and not gone.same_state(entry):
+            self._gone(gone, entry)
         if entry is not None:
             entries[name] = entry
-        elif name in entries:
-            gone = entries.pop(name)
+        elif gone is not None:
+            del entries[name]
             if gone.kind is EntryKind.DIRECTORY and self._engine.tracker is not None:
                 self._engine.tracker.forget(prefix + name)
+
+    def _gone(self, entry: Entry, instead: Entry | None) -> None:
+        self._replaced.append((entry, instead))
+        if self._engine.tell_gone is not None:
+            self._engine.tell_gone(entry)
 
     def _whole(self, fd: int, prefix: bytes, entries: dict[bytes, Entry], work: Work) -> None:
         """Find out by stamps which names of a directory to look at."""
@@ -351,7 +420,7 @@ class _Pass:
         now = walker.unpack(self._stats[prefix[:-1]])
         limit = known.taken_ns - RACY_NS
         for name in [name for name in entries if name not in now]:
-            del entries[name]
+            self._gone(entries.pop(name), None)
         for name, found in now.items():
             entry = entries.get(name)
             if entry is not None and entry.kind is EntryKind.DIRECTORY and stat.S_ISDIR(found[4]):
@@ -368,17 +437,13 @@ class _Pass:
         try:
             with fsio.directory(entry.name, fd) as below:
                 tree = Tree(entry.key, entry.state)
-                entries = self._updated(below, path + b"/", tree, work)
-                return self._directory_entry(entry.name, entry.mode, entries)
+                tree = self._updated(below, path + b"/", tree, work)
+                return _directory_entry(entry.name, entry.mode, tree)
         except (FileNotFoundError, NotADirectoryError):
             # Gone since it was told of; its parent's own event or stat data says so as well.
             return None if fsio.lstat_at(fd, entry.name) is None else entry
 
-    def _directory_entry(self, name: bytes, mode: int, entries: list[Entry]) -> Entry:
-        tree = trees.store_directory(entries, self._batch)
-        return Entry(name, EntryKind.DIRECTORY, mode, key=tree.key, state=tree.state)
-
-    def _look(self, fd: int, name: bytes, path: bytes, fresh: bool = False) -> Entry | None:
+    def _look(self, fd: int, name: bytes, path: bytes, old: Entry | None = None) -> Entry | None:
         """The entry of one name as it is now."""
         if self._engine.scope.leaves_out(path):
             return None
@@ -394,29 +459,31 @@ class _Pass:
         if kind in SPECIAL:
             device = kind in (EntryKind.CHARACTER, EntryKind.BLOCK)
             return Entry(name, kind, mode, key=b"%d" % found.st_rdev if device else b"")
-        return self._file(fd, name, path, found, fresh)
+        return self._file(fd, name, path, found, old)
 
     def _new_directory(self, fd: int, name: bytes, path: bytes, mode: int) -> Entry | None:
         try:
             with fsio.directory(name, fd) as below:
                 if os.fstat(below).st_dev != os.fstat(fd).st_dev:
                     raise _unreadable(path, errno.EXDEV)
-                entries = self._scan(below, path + b"/")
-                return self._directory_entry(name, mode, entries)
+                return _directory_entry(name, mode, self._store(self._scan(below, path + b"/")))
         except PermissionError:
             raise _unreadable(path, errno.EACCES) from None
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def _file(
-        self, fd: int, name: bytes, path: bytes, found: os.stat_result, fresh: bool
+        self, fd: int, name: bytes, path: bytes, found: os.stat_result, old: Entry | None
     ) -> Entry | None:
         engine = self._engine
-        vouched = engine.vouched.get(path) if fresh else None
+        vouched = engine.vouched.get(path)
         if vouched is not None and vouched[0] == stamp(found):
             key = vouched[1]
         else:
-            captured = capture_file(fd, name, path, self._batch, engine.base.get(path))
+            # What had the key of the base's blob tells what that is.
+            borrowed = old is not None and old.key[:1] == GIT and old.kind is EntryKind.FILE
+            base = (old.key, old.size) if old and borrowed else engine.base.get(path)
+            captured = capture_file(fd, name, path, self.batch, base)
             if captured is None:
                 return None
             key, found = captured

@@ -5,9 +5,9 @@ small change in a large file costs one chunk. The list's hash is the file's key.
 """
 
 import errno
-import hashlib
 import os
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from blake3 import blake3
 
@@ -21,6 +21,8 @@ NO_TIME = -(1 << 62)
 """An mtime that is not put back: the content is new."""
 ATTEMPTS = 3
 Stamp = tuple[int, int, int, int, int]
+Base = tuple[bytes, int]
+"""Git key and size of a blob of the base commit."""
 
 
 def stamp(found: os.stat_result) -> Stamp:
@@ -106,9 +108,22 @@ def _read(fd: int, size: int, batch: Batch, base: tuple[bytes, int] | None) -> b
     return store_blocks(blocks(fd), batch)[0]
 
 
+class Digest(Protocol):
+    def update(self, data: bytes, /) -> None: ...
+    def digest(self) -> bytes: ...
+
+
+def git_hash(like: bytes, size: int) -> Digest:
+    """What a blob of that size is hashed with, by the algorithm of the key `like`."""
+    import hashlib
+
+    make = hashlib.sha1 if len(like) == 21 else hashlib.sha256
+    return make(b"blob %d\0" % size, usedforsecurity=False)
+
+
 def hash_git(source: Iterator[bytes], size: int, like: bytes) -> bytes:
     """The git key of content of that size, by the algorithm of the key `like`."""
-    digest = hashlib.new("sha1" if len(like) == 21 else "sha256", b"blob %d\0" % size)
+    digest = git_hash(like, size)
     for block in source:
         digest.update(block)
     return GIT + digest.digest()

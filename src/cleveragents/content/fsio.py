@@ -4,26 +4,43 @@ Everything below a root goes through directory descriptors: no symlink is follow
 existing inode is written to.
 """
 
-import ctypes
 import errno
 import fcntl
+import functools
 import os
 import signal
 import stat
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from cleveragents.errors import StoreError
+
+if TYPE_CHECKING:
+    import ctypes
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FRESH = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _EXCHANGE = 2
 _NOREPLACE = 1
 _BEGIN_WRITING = 2
-_libc = ctypes.CDLL(None, use_errno=True)
 
 _kill_at = int(os.environ.get("CLEVERAGENTS_TEST_KILL_AT", "0"))
 _points = 0
+
+
+@functools.cache
+def _libc() -> "ctypes.CDLL":
+    """Loaded by those who need it: most commands switch nothing."""
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _error() -> int:
+    import ctypes
+
+    return ctypes.get_errno()
 
 
 def point(name: str) -> None:
@@ -94,8 +111,10 @@ def sync_data(fd: int) -> None:
 
 def begin_sync(fd: int) -> None:
     """Tell the kernel to begin writing: many files begun together are synced in one go."""
-    call = getattr(_libc, "sync_file_range", None)
+    call = getattr(_libc(), "sync_file_range", None)
     if call is not None:
+        import ctypes
+
         call(fd, ctypes.c_longlong(0), ctypes.c_longlong(0), _BEGIN_WRITING)
 
 
@@ -110,8 +129,8 @@ def sync_file(name: bytes, dir_fd: int) -> None:
 def sync_all(fd: int) -> None:
     """Everything on the file system of this descriptor: quicker than many single files."""
     point("syncfs")
-    if _libc.syncfs(fd) != 0:
-        code = ctypes.get_errno()
+    if _libc().syncfs(fd) != 0:
+        code = _error()
         raise StoreError(f"the disk did not take the data: {os.strerror(code)}")
 
 
@@ -172,12 +191,12 @@ def exchange(source: bytes, source_fd: int, target: bytes, target_fd: int) -> No
 
 def _renameat2(source_fd: int, source: bytes, target_fd: int, target: bytes, flags: int) -> bool:
     """False if the kernel or the file system does not know the call."""
-    call = getattr(_libc, "renameat2", None)
+    call = getattr(_libc(), "renameat2", None)
     if call is None:
         return False
     if call(source_fd, source, target_fd, target, flags) == 0:
         return True
-    code = ctypes.get_errno()
+    code = _error()
     if code in (errno.ENOSYS, errno.EINVAL):
         return False
     raise OSError(code, os.strerror(code), os.fsdecode(target))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from cleveragents.content import trees
 from cleveragents.content.packs import Batch
-from cleveragents.content.trees import Entry, EntryKind, Reader, Tree
+from cleveragents.content.trees import Entry, EntryKind, Loader, Tree
 
 NEW_FOLDER = 0o755
 
@@ -20,7 +20,7 @@ class _Node:
         self.below: dict[bytes, _Node] = {}
 
 
-def graft(read: Reader, tree: Tree, wanted: Mapping[bytes, Entry | None], batch: Batch) -> Tree:
+def graft(load: Loader, tree: Tree, wanted: Mapping[bytes, Entry | None], batch: Batch) -> Tree:
     """The tree with each path as wanted: an entry, or None for nothing.
 
     A directory's entry stands for itself, not for what is below it; one that is to go stays as
@@ -34,22 +34,22 @@ def graft(read: Reader, tree: Tree, wanted: Mapping[bytes, Entry | None], batch:
         for part in path.split(b"/"):
             node = node.below.setdefault(part, _Node())
         node.named, node.wanted = True, entry
-    return trees.store_directory(_entries(read, tree, top, batch), batch)
+    return trees.store_directory(_entries(load, tree, top, batch), batch)
 
 
-def _entries(read: Reader, tree: Tree | None, work: _Node, batch: Batch) -> list[Entry]:
-    entries = {} if tree is None else trees.load(read, tree.key)
+def _entries(load: Loader, tree: Tree | None, work: _Node, batch: Batch) -> dict[bytes, Entry]:
+    entries = {} if tree is None else dict(load(tree.key))
     for name, node in work.below.items():
-        found = _entry(read, name, entries.get(name), node, batch)
+        found = _entry(load, name, entries.get(name), node, batch)
         if found is None:
             entries.pop(name, None)
         else:
             entries[name] = found
-    return list(entries.values())
+    return entries
 
 
 def _entry(
-    read: Reader, name: bytes, current: Entry | None, node: _Node, batch: Batch
+    load: Loader, name: bytes, current: Entry | None, node: _Node, batch: Batch
 ) -> Entry | None:
     if node.named and node.wanted is not None and node.wanted.kind is not EntryKind.DIRECTORY:
         return node.wanted
@@ -57,7 +57,7 @@ def _entry(
     if not is_directory and not node.named and current is not None:
         return current
     tree = Tree(current.key, current.state) if current is not None and is_directory else None
-    inside = _entries(read, tree, node, batch)
+    inside = _entries(load, tree, node, batch)
     if node.named and node.wanted is None and not inside:
         return None
     if not node.named and not inside and not is_directory:

@@ -6,10 +6,9 @@ not there, so a torn tail is harmless. Format in docs/design.md.
 """
 
 import fcntl
-import hashlib
 import os
 import struct
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
@@ -22,7 +21,9 @@ from cleveragents.ids import new_id
 MAGIC = b"CAPACK\x00\x01"
 RECORD = struct.Struct(">2sBBQ")
 RECORD_MARK = b"CO"
-RAW = 0
+RAW, ZLIB = 0, 1
+WORTH_SQUEEZING = range(2 << 10, 256 << 10)
+"""Sizes of payloads that are compressed: smaller ones gain nothing, larger ones take too long."""
 PACK_LIMIT = 256 << 20
 FLUSH_AT = 4 << 20
 RESERVE = 64 << 20
@@ -42,6 +43,9 @@ class Index(Protocol):
 
     def find(self, key: bytes) -> Location | None: ...
     def has(self, key: bytes) -> bool: ...
+    def among(self, keys: Collection[bytes]) -> set[bytes]:
+        """Those of the keys that are there."""
+        ...
 
 
 def key_of(kind: bytes, data: bytes) -> bytes:
@@ -50,6 +54,8 @@ def key_of(kind: bytes, data: bytes) -> bytes:
 
 def git_key(data: bytes, algorithm: str = "sha1") -> bytes:
     """The key of a git blob: the object id git itself would give these bytes."""
+    import hashlib
+
     return GIT + hashlib.new(algorithm, b"blob %d\0" % len(data) + data).digest()
 
 
@@ -133,9 +139,9 @@ class Packs:
             self._batches.remove(batch)
             self._let_go()
 
-    def append(self, records: list[tuple[bytes, bytes]]) -> list[tuple[bytes, Location]]:
+    def append(self, records: list["Record"]) -> list[tuple[bytes, Location]]:
         """Write records behind the current pack; durable only after `sync`."""
-        size = sum(len(data) for _, data in records) + len(records) * 64
+        size = sum(len(record.payload) for record in records) + len(records) * 64
         self._require_room(size)
         if self._writer is None or self._writer.full:
             self.sync()
@@ -216,14 +222,44 @@ class Packs:
         self._readers.clear()
 
 
+class Record(NamedTuple):
+    """Content as it lies in a pack."""
+
+    key: bytes
+    codec: int
+    payload: bytes
+
+
+def squeezed(key: bytes, data: bytes) -> Record:
+    """Compressed if that saves a quarter; manifests are mostly hashes, and it does not."""
+    if key[:1] in (BLOB, GIT) and len(data) in WORTH_SQUEEZING:
+        import zlib
+
+        packed = zlib.compress(data, 1)
+        if len(packed) * 4 < len(data) * 3:
+            return Record(key, ZLIB, packed)
+    return Record(key, RAW, data)
+
+
+def _unpacked(codec: int, payload: bytes) -> bytes | None:
+    if codec != ZLIB:
+        return payload if codec == RAW else None
+    import zlib
+
+    try:
+        return zlib.decompress(payload)
+    except zlib.error:
+        return None
+
+
 def _payload(record: bytes, key: bytes) -> bytes | None:
     if len(record) < RECORD.size + len(key):
         return None
     mark, codec, key_length, size = RECORD.unpack_from(record)
     start = RECORD.size + key_length
-    if mark != RECORD_MARK or codec != RAW or record[RECORD.size : start] != key:
+    if mark != RECORD_MARK or record[RECORD.size : start] != key or len(record) != start + size:
         return None
-    return record[start:] if len(record) == start + size else None
+    return _unpacked(codec, record[start:])
 
 
 class Batch:
@@ -232,10 +268,13 @@ class Batch:
     def __init__(self, packs: Packs) -> None:
         self._packs = packs
         self._pending: dict[bytes, bytes] = {}
+        self._squeezed: dict[bytes, Record] = {}
         self._pending_bytes = 0
+        self._unsure: list[bytes] = []
+        """Pending, and not yet asked whether the store has them."""
+        self._added = 0
         self.located: dict[bytes, Location] = {}
         self.reused: set[bytes] = set()
-        self.added_bytes = 0
         self.after_commit: list[Callable[[], None]] = []
         """What to do once the index rows are committed."""
 
@@ -247,14 +286,42 @@ class Batch:
     def put_keyed(self, key: bytes, data: bytes) -> None:
         if key in self._pending or key in self.located or key in self.reused:
             return
-        if self._packs.index.has(key):
-            self.reused.add(key)
-            return
         self._pending[key] = data
         self._pending_bytes += len(data)
-        self.added_bytes += len(data)
+        self._unsure.append(key)
         if self._pending_bytes >= FLUSH_AT:
             self._flush()
+
+    def rely_on(self, key: bytes) -> None:
+        """The store has it, and it must still be there when this is committed."""
+        self.reused.add(key)
+
+    @property
+    def added_bytes(self) -> int:
+        """What is new to the store so far, as it will lie there."""
+        self._sort_out()
+        return self._added
+
+    def _sort_out(self) -> None:
+        there = self._packs.index.among(self._unsure) if self._unsure else set[bytes]()
+        for key in self._unsure:
+            size = len(self._pending[key])
+            if key in there:
+                del self._pending[key]
+                self._pending_bytes -= size
+            else:
+                self._added += self._squeeze(key, size)
+        self.reused |= there
+        self._unsure.clear()
+
+    def _squeeze(self, key: bytes, size: int) -> int:
+        """Compress it, unless there is so much that time counts for more; returns its size."""
+        if self.located or self._pending_bytes >= FLUSH_AT:
+            return size
+        record = squeezed(key, self._pending[key])
+        if record.codec != RAW:
+            self._squeezed[key] = record
+        return len(record.payload)
 
     def holds(self, key: bytes) -> bool:
         return key in self._pending or key in self.located
@@ -266,14 +333,19 @@ class Batch:
         return self._packs.read(key, self.located[key]) if key in self.located else None
 
     def _flush(self) -> None:
-        self.located.update(self._packs.append(list(self._pending.items())))
-        self._pending = {}
+        self._sort_out()
+        if not self._pending:
+            return
+        records = [
+            self._squeezed.get(key) or Record(key, RAW, data) for key, data in self._pending.items()
+        ]
+        self.located.update(self._packs.append(records))
+        self._pending, self._squeezed = {}, {}
         self._pending_bytes = 0
 
     def seal(self) -> None:
         """Everything put so far is on disk when this returns; the index rows come after it."""
-        if self._pending:
-            self._flush()
+        self._flush()
         if self.located:
             self._packs.sync()
 
@@ -300,11 +372,11 @@ class _Writer:
     def full(self) -> bool:
         return self._end >= PACK_LIMIT
 
-    def append(self, records: list[tuple[bytes, bytes]]) -> list[tuple[bytes, Location]]:
+    def append(self, records: list[Record]) -> list[tuple[bytes, Location]]:
         parts: list[bytes] = []
         located: list[tuple[bytes, Location]] = []
-        for key, data in records:
-            head = RECORD.pack(RECORD_MARK, RAW, len(key), len(data)) + key
+        for key, codec, data in records:
+            head = RECORD.pack(RECORD_MARK, codec, len(key), len(data)) + key
             length = len(head) + len(data)
             located.append((key, Location(self.name, self._end, length)))
             parts += (head, data)

@@ -5,13 +5,14 @@ None and the tree has to be walked. Writes through `mmap` give no event; but a f
 for writing is still open for it, so what was opened counts as touched until nobody holds it open.
 """
 
-import ctypes
 import errno
 import fcntl
 import os
 import struct
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 
 _MODIFY, _ATTRIB, _CLOSE_WRITE, _CLOSE_NOWRITE = 0x2, 0x4, 0x8, 0x10
 _OPEN, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x20, 0x40, 0x80, 0x100, 0x200
@@ -52,6 +53,9 @@ class Tracker:
 
     def __init__(self, root: str) -> None:
         self._root = os.fsencode(root)
+        import ctypes
+
+        self._errno = ctypes.get_errno
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         self._paths: dict[int, bytes] = {}
@@ -82,7 +86,7 @@ class Tracker:
             number = self._libc.inotify_add_watch(self._fd, where, _MASK)
             if number < 0:
                 # Gone again: its parent has an event. Anything else (limits): no more trust.
-                if ctypes.get_errno() not in (errno.ENOENT, errno.ENOTDIR):
+                if self._errno() not in (errno.ENOENT, errno.ENOTDIR):
                     self._doubt = True
                 continue
             old = self._paths.get(number)
@@ -115,6 +119,22 @@ class Tracker:
             if self._paths.get(number) == path:
                 del self._paths[number]
                 self._libc.inotify_rm_watch(self._fd, number)
+
+    @contextmanager
+    def draining(self) -> Generator[None]:
+        """Take events in meanwhile: whoever looks at every directory makes two for each."""
+        done = threading.Event()
+        reader = threading.Thread(target=self._drain_until, args=(done,), daemon=True)
+        reader.start()
+        try:
+            yield
+        finally:
+            done.set()
+            reader.join()
+
+    def _drain_until(self, done: threading.Event) -> None:
+        while not done.wait(0.01):
+            self.drain()
 
     def distrust(self) -> None:
         self._doubt = True
@@ -189,6 +209,8 @@ class Tracker:
         dirty, self._dirty = self._dirty, {}
         self.held_inodes = set()
         before = self._held
+        if not self._open and not before:
+            return dirty
         self._held = {path for path in self._open.keys() | before if self._is_held(path)}
         for path in self._held | before:
             folder, _, name = path.rpartition(b"/")

@@ -5,7 +5,7 @@ which are put back but do not make two states differ.
 """
 
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 
 import msgspec
@@ -81,38 +81,91 @@ class Tree(msgspec.Struct, frozen=True):
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Entry])
 Reader = Callable[[bytes], bytes]
+Entries = Mapping[bytes, Entry]
+"""Name -> entry of one directory."""
+Loader = Callable[[bytes], Entries]
+"""From the key of a manifest to what it says."""
 
 
 def manifest(entries: list[Entry]) -> bytes:
     return _encoder.encode(entries)
 
 
-def store_directory(entries: list[Entry], batch: Batch) -> Tree:
-    """Put the manifest of a directory into the batch; entries in any order."""
-    entries.sort(key=lambda entry: entry.name)
-    return Tree(batch.put(TREE, manifest(entries)), directory_state(entries))
-
-
-def directory_state(entries: list[Entry]) -> bytes:
-    """Merkle hash of a directory's sorted entries."""
+def python_state_text(manifest: bytes) -> bytes:
+    """What the state of a directory is the hash of; the twin of `_walk.state_text`."""
     parts: list[bytes] = []
-    for entry in entries:
+    for entry in _decoder.decode(manifest):
         content = entry.state if entry.kind is EntryKind.DIRECTORY else entry.key
         head = b"%s%o %d %d " % (entry.kind.encode(), entry.mode, len(entry.name), len(content))
         parts += (head, entry.name, content)
-    return blake3(b"".join(parts)).digest()
+    return b"".join(parts)
 
 
-def empty_tree_key() -> bytes:
-    return key_of(TREE, manifest([]))
+try:
+    from cleveragents.content._walk import state_text as _compiled
+except ImportError:
+    _compiled = None
+
+state_text: Callable[[bytes], bytes] = _compiled or python_state_text
 
 
-def load(read: Reader, key: bytes) -> dict[bytes, Entry]:
-    """Name -> entry of one directory."""
-    try:
-        return {entry.name: entry for entry in _decoder.decode(read(key))}
-    except msgspec.MsgspecError as error:
-        raise ContentDamaged(f"manifest {show_key(key)} cannot be read: {error}") from error
+def store_directory(entries: dict[bytes, Entry], batch: Batch) -> Tree:
+    """Put the manifest of a directory into the batch; entries in any order."""
+    data = manifest([entries[name] for name in sorted(entries)])
+    return Tree(batch.put(TREE, data), directory_state(data))
+
+
+def directory_state(manifest: bytes) -> bytes:
+    """Merkle hash of a directory, from its manifest."""
+    return blake3(state_text(manifest)).digest()
+
+
+_NOTHING = manifest([])
+EMPTY = Tree(key_of(TREE, _NOTHING), directory_state(_NOTHING))
+"""A directory with nothing in it: known without asking the store."""
+
+
+def reading(read: Reader) -> Loader:
+    """Manifests as they come out of the store."""
+
+    def load(key: bytes) -> Entries:
+        if key == EMPTY.key:
+            return {}
+        try:
+            return {entry.name: entry for entry in _decoder.decode(read(key))}
+        except msgspec.MsgspecError as error:
+            raise ContentDamaged(f"manifest {show_key(key)} cannot be read: {error}") from error
+
+    return load
+
+
+class Manifests:
+    """A loader that remembers: what is read for one capture is needed again for the next."""
+
+    LIMIT = 60_000
+    """Entries that are kept; about 20 MB."""
+
+    def __init__(self, read: Reader) -> None:
+        self._load = reading(read)
+        self._known: dict[bytes, Entries] = {}
+        self._count = 0
+
+    def __call__(self, key: bytes) -> Entries:
+        found = self._known.pop(key, None)
+        if found is None:
+            found = self._load(key)
+            self._count += len(found) + 1
+        self._known[key] = found
+        return found
+
+    def put(self, key: bytes, entries: Entries) -> None:
+        """Remember what was just made; nobody may change it any more."""
+        if key not in self._known:
+            self._known[key] = entries
+            self._count += len(entries) + 1
+            while self._count > self.LIMIT and len(self._known) > 1:
+                oldest = next(iter(self._known))
+                self._count -= len(self._known.pop(oldest)) + 1
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -129,20 +182,38 @@ class Difference(msgspec.Struct, frozen=True):
         return Action.REMOVED if self.after is None else Action.CHANGED
 
 
-def diff(read: Reader, before: Tree, after: Tree, prefix: bytes = b"") -> Iterator[Difference]:
+def diff(load: Loader, before: Tree, after: Tree) -> Iterator[Difference]:
     """Paths that differ, parents before what is below them; equal directories are not opened."""
-    if before.state == after.state:
-        return
-    old = load(read, before.key)
-    new = load(read, after.key)
-    for name in sorted(old.keys() | new.keys()):
-        left, right = old.get(name), new.get(name)
-        if left is not None and left.same_state(right):
+    todo: list[Difference | tuple[bytes, Tree, Tree]] = [(b"", before, after)]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, Difference):
+            yield item
             continue
-        path = prefix + name
-        if not _only_below(left, right):
-            yield Difference(path, left, right)
-        yield from diff(read, _tree(left), _tree(right), path + b"/")
+        prefix, one, other = item
+        if one.state == other.state:
+            continue
+        old, new = load(one.key), load(other.key)
+        for name in sorted(_unequal(old, new), reverse=True):
+            left, right = old.get(name), new.get(name)
+            todo.append((prefix + name + b"/", _tree(left), _tree(right)))
+            if not _only_below(left, right):
+                todo.append(Difference(prefix + name, left, right))
+
+
+def diff_entries(load: Loader, before: Entry | None, after: Entry | None) -> Iterator[Difference]:
+    """The same for what is below two entries."""
+    return diff(load, _tree(before), _tree(after))
+
+
+def _unequal(old: Entries, new: Entries) -> list[bytes]:
+    # Manifests of one capture after the other share the entries that stayed.
+    names = [
+        name
+        for name, entry in old.items()
+        if (other := new.get(name)) is not entry and not entry.same_state(other)
+    ]
+    return names + [name for name in new if name not in old]
 
 
 def _only_below(left: Entry | None, right: Entry | None) -> bool:
@@ -154,46 +225,44 @@ def _only_below(left: Entry | None, right: Entry | None) -> bool:
 
 def _tree(entry: Entry | None) -> Tree:
     if entry is None or entry.kind is not EntryKind.DIRECTORY:
-        return Tree(empty_tree_key(), directory_state([]))
+        return EMPTY
     return Tree(entry.key, entry.state)
 
 
-def reading(read: Reader) -> Reader:
-    """A reader that knows the empty directory without asking the store."""
-    empty = empty_tree_key()
-    nothing = manifest([])
-    return lambda key: nothing if key == empty else read(key)
-
-
-def walk(read: Reader, tree: Tree, prefix: bytes = b"") -> Iterator[tuple[bytes, Entry]]:
+def walk(load: Loader, tree: Tree) -> Iterator[tuple[bytes, Entry]]:
     """Every path below, parents first."""
-    for name, entry in sorted(load(read, tree.key).items()):
-        path = prefix + name
-        yield path, entry
-        if entry.kind is EntryKind.DIRECTORY:
-            yield from walk(read, Tree(entry.key, entry.state), path + b"/")
+    todo = [(b"", tree.key)]
+    while todo:
+        prefix, key = todo.pop()
+        for name, entry in sorted(load(key).items()):
+            yield prefix + name, entry
+            if entry.kind is EntryKind.DIRECTORY:
+                todo.append((prefix + name + b"/", entry.key))
 
 
-def find(read: Reader, tree: Tree, path: bytes) -> Entry | None:
+def find(load: Loader, tree: Tree, path: bytes) -> Entry | None:
     """The entry at a path, or None."""
     *parents, name = path.split(b"/")
     for part in parents:
-        below = load(read, tree.key).get(part)
+        below = load(tree.key).get(part)
         if below is None or below.kind is not EntryKind.DIRECTORY:
             return None
         tree = Tree(below.key, below.state)
-    return load(read, tree.key).get(name)
+    return load(tree.key).get(name)
 
 
-def keys_in(read: Reader, key: bytes, seen: set[bytes]) -> Iterator[bytes]:
-    """Every key a manifest needs, itself included; directories already `seen` are passed over."""
-    if key in seen:
-        return
-    seen.add(key)
-    yield key
-    for entry in load(read, key).values():
-        if entry.kind is EntryKind.DIRECTORY:
-            yield from keys_in(read, entry.key, seen)
-        elif entry.kind is EntryKind.FILE and entry.key not in seen:
+def keys_in(load: Loader, key: bytes, seen: set[bytes]) -> Iterator[bytes]:
+    """Every key a manifest needs, itself included; what was already `seen` is passed over."""
+    todo = [] if key in seen else [key]
+    seen.update(todo)
+    while todo:
+        folder = todo.pop()
+        yield folder
+        for entry in load(folder).values():
+            if entry.kind not in (EntryKind.FILE, EntryKind.DIRECTORY) or entry.key in seen:
+                continue
             seen.add(entry.key)
-            yield entry.key
+            if entry.kind is EntryKind.DIRECTORY:
+                todo.append(entry.key)
+            else:
+                yield entry.key

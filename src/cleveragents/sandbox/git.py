@@ -210,58 +210,100 @@ def add_config(git_dir: str, section: str, values: Mapping[str, str]) -> None:
 
 
 class Blobs:
-    """Reads blobs of the user's repository through one `git cat-file --batch`."""
+    """Reads blobs of the user's repository through one `git cat-file --batch-command`."""
 
     TOGETHER = 200
     """So many questions fit into a pipe."""
 
-    def __init__(self, repository: Repository) -> None:
+    def __init__(self, repository: Callable[[], Repository]) -> None:
         self._repository = repository
         self._process: subprocess.Popen[bytes] | None = None
+        self._asked: list[bytes] = []
+        """Keys that git was asked for and whose answers nobody has read."""
+        self._ahead: dict[bytes, bytes] = {}
+
+    def ask(self, key: bytes) -> None:
+        """It will be wanted soon: git fetches it meanwhile."""
+        if len(self._asked) < self.TOGETHER and key not in self._asked:
+            self._send(b"contents " + key[1:].hex().encode() + b"\n")
+            self._asked.append(key)
 
     def get(self, key: bytes) -> bytes:
-        process = self._started()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(key[1:].hex().encode() + b"\n")
-        process.stdin.flush()
-        return self._answer(process.stdout, key)
+        ((_, data),) = self.get_many([key])
+        return data
 
-    def _answer(self, source: IO[bytes], key: bytes) -> bytes:
+    def get_many(self, keys: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        """Several at once: asked for together, so that git does not wait for us."""
+        self._read_asked()
+        for key in [key for key in keys if key in self._ahead]:
+            yield key, self._ahead[key]
+        missing = [key for key in keys if key not in self._ahead]
+        self._ahead = {}
+        for start in range(0, len(missing), self.TOGETHER):
+            for key in missing[start : start + self.TOGETHER]:
+                self.ask(key)
+            self._read_asked()
+            found, self._ahead = self._ahead, {}
+            yield from found.items()
+
+    def about(self, revision: bytes) -> tuple[bytes, int] | None:
+        """Key and size of the blob a revision names; None if there is none."""
+        self._read_asked()
+        words = self._send(b"info " + revision + b"\n").readline().split()
+        if not words:
+            raise self._unreadable()
+        if words[-1] == b"missing" or len(words) != 3 or words[1] != b"blob":
+            return None
+        return GIT + bytes.fromhex(words[0].decode()), int(words[2])
+
+    def _read_asked(self) -> None:
+        while self._asked:
+            key = self._asked.pop(0)
+            self._ahead[key] = self._answer(key)
+
+    def _answer(self, key: bytes) -> bytes:
+        source = self._send(b"")
         head = source.readline().split()
         if len(head) != 3 or head[1] != b"blob":
             raise ContentDamaged(
-                f"blob {key[1:].hex()} is no longer in {self._repository.top}",
+                f"blob {key[1:].hex()} is no longer in {self._repository().top}",
                 "the base commit was removed from the repository",
             )
         data = source.read(int(head[2]))
         source.read(1)
         return data
 
-    def get_many(self, keys: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
-        """Several at once: asked for together, so that git does not wait for us."""
-        process = self._started()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for start in range(0, len(keys), self.TOGETHER):
-            some = keys[start : start + self.TOGETHER]
-            process.stdin.write(b"".join(key[1:].hex().encode() + b"\n" for key in some))
-            process.stdin.flush()
-            for key in some:
-                yield key, self._answer(process.stdout, key)
-
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _send(self, line: bytes) -> IO[bytes]:
+        """Give git a line; returns where its answers come from."""
         if self._process is None:
             self._process = subprocess.Popen(
-                ["git", *_SAFE, f"--git-dir={self._repository.git_dir}", "cat-file", "--batch"],
+                [
+                    "git",
+                    *_SAFE,
+                    f"--git-dir={self._repository().git_dir}",
+                    "cat-file",
+                    "--batch-command",
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 env=environment(),
             )
-        return self._process
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        if line:
+            try:
+                self._process.stdin.write(line)
+                self._process.stdin.flush()
+            except BrokenPipeError:
+                raise self._unreadable() from None
+        return self._process.stdout
+
+    def _unreadable(self) -> SandboxError:
+        return SandboxError(f"git cannot read the base commit in {self._repository().top}")
 
     def close(self) -> None:
+        self._asked, self._ahead = [], {}
         if self._process is not None:
             self._process.communicate()
             self._process = None
@@ -272,12 +314,14 @@ class BaseTree:
 
     MANY = 500
 
-    def __init__(self, repository: Callable[[], Repository], commit: str | None) -> None:
+    def __init__(
+        self, repository: Callable[[], Repository], commit: str | None, blobs: Blobs | None = None
+    ) -> None:
         self._repository = repository
         self._commit = commit
+        self._blobs = blobs or Blobs(repository)
         self._all: dict[bytes, tuple[bytes, int]] | None = None if commit else {}
         self._asked: dict[bytes, tuple[bytes, int] | None] = {}
-        self._process: subprocess.Popen[bytes] | None = None
 
     def get(self, path: bytes, /) -> tuple[bytes, int] | None:
         if self._all is not None:
@@ -285,10 +329,9 @@ class BaseTree:
         if path in self._asked:
             return self._asked[path]
         if len(self._asked) >= self.MANY or b"\n" in path:
-            self.close()
-            self._all = self._repository().tree(self._commit)
-            return self._all.get(path)
-        self._asked[path] = self._ask(path)
+            self.load()
+            return self.get(path)
+        self._asked[path] = self._blobs.about(f"{self._commit}:".encode() + path)
         return self._asked[path]
 
     def load(self) -> None:
@@ -296,39 +339,8 @@ class BaseTree:
         if self._all is None:
             self._all = self._repository().tree(self._commit)
 
-    def _ask(self, path: bytes) -> tuple[bytes, int] | None:
-        if self._process is None:
-            self._process = subprocess.Popen(
-                [
-                    "git",
-                    *_SAFE,
-                    f"--git-dir={self._repository().git_dir}",
-                    "cat-file",
-                    "--batch-check",
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=environment(),
-            )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            self._process.stdin.write(f"{self._commit}:".encode() + path + b"\n")
-            self._process.stdin.flush()
-            words = self._process.stdout.readline().split()
-        except BrokenPipeError:
-            words = list[bytes]()
-        if not words:
-            raise SandboxError(f"git cannot read the base commit {self._commit}")
-        if words[-1] == b"missing" or len(words) != 3 or words[1] != b"blob":
-            return None
-        return GIT + bytes.fromhex(words[0].decode()), int(words[2])
-
     def close(self) -> None:
-        if self._process is not None:
-            self._process.communicate()
-            self._process = None
+        self._blobs.close()
 
 
 @contextmanager

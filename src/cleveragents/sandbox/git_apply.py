@@ -1,9 +1,6 @@
 """Apply to a git repository: as a commit on its branch, as plain changes, or as a new branch."""
 
-import glob
 import os
-import shutil
-import tempfile
 from collections.abc import Iterable
 from typing import Any
 
@@ -108,6 +105,10 @@ class GitTarget(TreeSandbox):
         index = f"{self.repository.git_dir}/index"
         if tip is None or not os.path.exists(index):
             return None
+        import glob
+        import shutil
+        import tempfile
+
         with tempfile.TemporaryDirectory(prefix="cleveragents-") as scratch:
             git.make_git_dir(f"{scratch}/git", self.repository, tip)
             shutil.copyfile(index, f"{scratch}/git/index")

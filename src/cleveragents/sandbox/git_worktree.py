@@ -5,14 +5,16 @@ commit from being collected. git is never run in the sandbox: a tool may have ma
 """
 
 import os
-import tempfile
+from collections.abc import Iterator
 from typing import Any
+
+import msgspec
 
 from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import fsio, trees
-from cleveragents.content.files import write_content
+from cleveragents.content.files import Base, stamp, write_content
 from cleveragents.content.packs import GIT, Batch
-from cleveragents.content.trees import EntryKind, Tree
+from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
 from cleveragents.errors import SandboxError
 from cleveragents.resource import Carry, Change
 from cleveragents.sandbox import git
@@ -34,12 +36,17 @@ class GitWorktree(GitTarget, TreeSandbox):
         self._base: git.BaseTree | None = None
         self._blobs: git.Blobs | None = None
         self._repository: git.Repository | None = None
+        self._blobs_of_base: dict[bytes, Base] = {}
         self._keep_ref = False
 
     @property
     def repository(self) -> git.Repository:
         if self._repository is None:
-            self._repository = git.locate(self.place.resource.path)
+            noted = self.place.origin.get("repository")
+            if noted is not None and os.path.isdir(noted["git_dir"]):
+                self._repository = msgspec.convert(noted, git.Repository)
+            else:
+                self._repository = git.locate(self.place.resource.path)
         return self._repository
 
     @property
@@ -48,7 +55,9 @@ class GitWorktree(GitTarget, TreeSandbox):
 
     def base(self) -> git.BaseTree:
         if self._base is None:
-            self._base = git.BaseTree(lambda: self.repository, self.place.origin["base"])
+            self._base = git.BaseTree(
+                lambda: self.repository, self.place.origin["base"], self.blobs
+            )
         return self._base
 
     def read(self, key: bytes) -> bytes:
@@ -60,16 +69,19 @@ class GitWorktree(GitTarget, TreeSandbox):
     @property
     def blobs(self) -> git.Blobs:
         if self._blobs is None:
-            self._blobs = git.Blobs(self.repository)
+            self._blobs = git.Blobs(lambda: self.repository)
         return self._blobs
 
     def create(self, making: Making) -> dict[str, Any]:
         commit, branch = self.repository.head()
+        self._blobs_of_base = self.repository.tree(commit)
         made = super().create(making)
+        self._blobs_of_base = {}
         if commit is not None:
             self.repository.git("update-ref", self.ref, commit)
         self._make_git_dir(commit, branch)
-        return {**made, "base": commit, "branch": branch}
+        noted = msgspec.to_builtins(self.repository)
+        return {**made, "base": commit, "branch": branch, "repository": noted}
 
     def _copy(self, making: Making) -> None:
         carry = self.place.resource.carry
@@ -79,18 +91,19 @@ class GitWorktree(GitTarget, TreeSandbox):
             listed = self.repository.git("ls-files", "-z").split(b"\0")
             wanted = set(listed) - {b""}
             folders = {folder for path in wanted for folder in _folders(path)}
-            self._copier(making, lambda path, is_dir: path in (folders if is_dir else wanted)).copy(
-                self.place.resource.path, self.place.root
-            )
+            self._copy_wanted(making, lambda path, is_dir: path in (folders if is_dir else wanted))
         else:
             self._write_commit()
+
+    def _base_for_copying(self, path: bytes) -> Base | None:
+        return self._blobs_of_base.get(path)
 
     def _write_commit(self) -> None:
         """The base commit's own bytes, without filters."""
         commit, _ = self.repository.head()
         scope = source_scope(self.place, *self.own)
         listed = self.repository.git("ls-tree", "-r", "-z", "--full-tree", commit or "HEAD")
-        blobs = git.Blobs(self.repository)
+        blobs = git.Blobs(lambda: self.repository)
         try:
             for line in listed.split(b"\0"):
                 if not line or line.startswith(b"160000"):
@@ -111,6 +124,8 @@ class GitWorktree(GitTarget, TreeSandbox):
         with fsio.directory(os.path.dirname(where)) as fd:
             permissions = 0o755 if mode == b"100755" else 0o644
             write_content(blobs.get, key, fd, os.path.basename(where), permissions, durable=False)
+            # It was read back and compared.
+            self.seed[path] = stamp(os.lstat(where)), key
 
     def _make_git_dir(self, commit: str | None, branch: str | None) -> None:
         borrow(self.repository, self.place.root, f"{self.place.root}/.git", commit, branch)
@@ -119,17 +134,25 @@ class GitWorktree(GitTarget, TreeSandbox):
         return {"base_commit": self.place.origin["base"]}
 
     def keep_old(self, previous: SandboxCheckpoint, now: Tree, batch: Batch) -> None:
-        read = trees.reading(self.place.packs.get)
-        wanted = [
-            item.before.key
-            for item in trees.diff(read, tree_of(previous), now)
-            if item.before is not None
-            and item.before.kind is EntryKind.FILE
-            and item.before.key[:1] == GIT
-            and not self.place.packs.has(item.before.key)
-        ]
-        for key, data in self.blobs.get_many(list(dict.fromkeys(wanted))):
+        wanted = {e.key for e in self._replaced(tree_of(previous), now) if _is_borrowed(e)}
+        there = self.place.packs.index.among(wanted)
+        for key, data in self.blobs.get_many([key for key in wanted if key not in there]):
             batch.put_keyed(key, data)
+
+    def fetch_old(self, gone: Entry) -> None:
+        if _is_borrowed(gone) and not self.place.packs.has(gone.key):
+            self.blobs.ask(gone.key)
+
+    def _replaced(self, before: Tree, now: Tree) -> Iterator[Entry]:
+        """Entries of a tree that are not in the next one; the capture itself may have seen them."""
+        seen = self.engine.replaced
+        if seen is None or seen[0] != before:
+            yield from _before(trees.diff(self.manifests, before, now))
+            return
+        for gone, instead in seen[1]:
+            yield gone
+            if gone.kind is EntryKind.DIRECTORY:
+                yield from _before(trees.diff_entries(self.manifests, gone, instead))
 
     def follow(self) -> None:
         self.base().load()
@@ -141,6 +164,8 @@ class GitWorktree(GitTarget, TreeSandbox):
         asked = [c for c in changes if c.path not in private and not self._tracked(c)]
         if not asked:
             return frozenset(private)
+        import tempfile
+
         with tempfile.TemporaryDirectory(prefix="cleveragents-") as scratch:
             os.mkdir(f"{scratch}/rules")
             self._write_ignore_rules(asked, state, f"{scratch}/rules")
@@ -190,10 +215,9 @@ class GitWorktree(GitTarget, TreeSandbox):
     ) -> None:
         """The .gitignore files above the paths, and nothing else of the sandbox."""
         folders = {folder for c in changes for folder in (b"", *_folders(c.path))}
-        read = trees.reading(self.place.packs.get)
         for folder in folders:
             path = folder + b"/.gitignore" if folder else b".gitignore"
-            entry = trees.find(read, tree_of(state), path)
+            entry = trees.find(self.manifests, tree_of(state), path)
             if entry is None or entry.kind is not EntryKind.FILE:
                 continue
             where = os.path.join(os.fsencode(scratch), path)
@@ -203,11 +227,11 @@ class GitWorktree(GitTarget, TreeSandbox):
 
     def keep_borrowed(self, roots: list[bytes], batch: Batch) -> None:
         """Copy the blobs of the base commit, or, if they are very many, leave the ref on them."""
-        read, seen = trees.reading(self.place.packs.get), set[bytes]()
+        seen = set[bytes]()
         borrowed = {
             key
             for root in roots
-            for key in trees.keys_in(read, root, seen)
+            for key in trees.keys_in(self.manifests, root, seen)
             if key[:1] == GIT and not self.place.packs.has(key)
         }
         sizes = dict(self.repository.tree(self.place.origin["base"]).values())
@@ -238,6 +262,14 @@ class GitWorktree(GitTarget, TreeSandbox):
         if self._base is not None:
             self._base.close()
             self._base = None
+
+
+def _is_borrowed(entry: Entry) -> bool:
+    return entry.kind is EntryKind.FILE and entry.key[:1] == GIT
+
+
+def _before(found: Iterator[Difference]) -> Iterator[Entry]:
+    return (item.before for item in found if item.before is not None)
 
 
 def _folders(path: bytes) -> list[bytes]:

@@ -57,11 +57,11 @@ def merge_states(
     return merge
 
 
-def _blocked(read: Reader, theirs: Tree, item: Difference) -> bool:
+def _blocked(load: trees.Loader, theirs: Tree, item: Difference) -> bool:
     """Something that is no directory stands where a folder above the path would have to be."""
     parts = item.path.split(b"/")
     for depth in range(1, len(parts)):
-        above = trees.find(read, theirs, b"/".join(parts[:depth]))
+        above = trees.find(load, theirs, b"/".join(parts[:depth]))
         if above is None:
             return False
         if above.kind is not EntryKind.DIRECTORY:

@@ -10,7 +10,7 @@ from blake3 import blake3
 
 from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import copying, files, fsio, trees
-from cleveragents.content.engine import Base, TreeEngine
+from cleveragents.content.engine import Borrowed, TreeEngine
 from cleveragents.content.grafting import graft
 from cleveragents.content.packs import Batch
 from cleveragents.content.switch import Op, Switch, stage
@@ -41,13 +41,17 @@ class TreeSandbox:
 
     def __init__(self, place: Place) -> None:
         self.place = place
+        self.manifests = trees.Manifests(place.packs.get)
         self._engine: TreeEngine | None = None
+        self.seed: dict[bytes, tuple[files.Stamp, bytes]] = {}
+        """What `create` knows of the files it wrote, for the first capture."""
+        self._compared: tuple[Tree, Tree, list[Difference]] | None = None
 
     @property
     def name(self) -> str:
         return self.place.resource.name
 
-    def base(self) -> Base:
+    def base(self) -> Borrowed:
         """Content that need not be stored."""
         return {}
 
@@ -60,7 +64,9 @@ class TreeSandbox:
                 self.base(),
                 self.place.packs,
                 self.place.cache,
+                self.manifests,
             )
+            self._engine.vouched = self.seed
         return self._engine
 
     def follow(self) -> None:
@@ -105,15 +111,26 @@ class TreeSandbox:
         )
 
     def _copy(self, making: Making) -> None:
-        self._copier(making, lambda _path, _is_dir: True).copy(
-            self.place.resource.path, self.place.root
-        )
+        self._copy_wanted(making, lambda _path, _is_dir: True)
+
+    def _copy_wanted(self, making: Making, wanted: Callable[[bytes, bool], bool]) -> None:
+        copier = self._copier(making, wanted)
+        copier.copy(self.place.resource.path, self.place.root)
+        self.seed = copier.known
+
+    def _base_for_copying(self, path: bytes) -> files.Base | None:
+        """The blob that a file may turn out to be while it is copied."""
+
+    def inherit(self, made: "TreeSandbox") -> None:
+        """Go on with what another object of the same sandbox learned when it made it."""
+        self.seed = made.seed
 
     def _copier(self, making: Making, wanted: Callable[[bytes, bool], bool]) -> copying.Copier:
         return copying.Copier(
             source_scope(self.place, *self.own),
             wanted,
             lambda size: making.progress(self.name, size),
+            self._base_for_copying,
         )
 
     def _make_links(self) -> None:
@@ -130,14 +147,21 @@ class TreeSandbox:
         else:
             fsio.open_up(self.place.root)
         before = batch.added_bytes
-        tree = self.engine.capture(batch)
+        tree = self.engine.capture(batch, gone=self.fetch_old if previous else None)
         if previous is not None:
             self.keep_old(previous, tree, batch)
         return self._state(tree, batch.added_bytes - before)
 
     def recapture(self, batch: Batch, staged: dict[str, Any]) -> SandboxCheckpoint:
         ops = msgspec.convert(staged["ops"], tuple[Op, ...])
-        return self._state(self.engine.capture(batch, [op.path for op in ops]), 0)
+        learned = len(batch.after_commit)
+        tree = self.engine.capture(batch, [op.path for op in ops])
+        if self.place.packs.index.has(tree.key):
+            # The store has this very tree: nothing need be committed for it to count as known.
+            for one in batch.after_commit[learned:]:
+                one()
+            del batch.after_commit[learned:]
+        return self._state(tree, 0)
 
     def _state(self, tree: Tree, added: int) -> SandboxCheckpoint:
         return self._state_with(tree, stat.S_IMODE(os.stat(self.place.root).st_mode), added)
@@ -154,12 +178,18 @@ class TreeSandbox:
     def keep_old(self, previous: SandboxCheckpoint, now: Tree, batch: Batch) -> None:
         """Put the old content of changed paths into the store, if it was only borrowed so far."""
 
+    def fetch_old(self, gone: Entry) -> None:
+        """Told during the capture, so that `keep_old` need not wait."""
+
     def about(self) -> dict[str, Any]:
         return {}
 
     def differences(self, before: SandboxCheckpoint, after: SandboxCheckpoint) -> list[Difference]:
-        read = trees.reading(self.place.packs.get)
-        return list(trees.diff(read, tree_of(before), tree_of(after)))
+        one, other = tree_of(before), tree_of(after)
+        if self._compared is None or self._compared[:2] != (one, other):
+            # What is staged is also told: the same question comes twice in a row.
+            self._compared = one, other, list(trees.diff(self.manifests, one, other))
+        return list(self._compared[2])
 
     def changes(self, before: SandboxCheckpoint, after: SandboxCheckpoint) -> tuple[Change, ...]:
         root = () if before.metadata["mode"] == after.metadata["mode"] else (self._root_change,)
@@ -213,10 +243,10 @@ class TreeSandbox:
         paths: frozenset[bytes],
         batch: Batch,
     ) -> SandboxCheckpoint:
-        read, old = trees.reading(self.place.packs.get), tree_of(then)
-        wanted = {path: trees.find(read, old, path) for path in paths - {b"."}}
+        old = tree_of(then)
+        wanted = {path: trees.find(self.manifests, old, path) for path in paths - {b"."}}
         mode = (then if b"." in paths else now).metadata["mode"]
-        return self._state_with(graft(read, tree_of(now), wanted, batch), mode)
+        return self._state_with(graft(self.manifests, tree_of(now), wanted, batch), mode)
 
     def merged(
         self,
@@ -229,8 +259,7 @@ class TreeSandbox:
         wanted, left_out = self.visible(base, ours, ignored=False)
         now, known = tree_of(theirs), self.base().get
         merge = merge_states(self.name, wanted, now, known, self.read, batch, scratch)
-        read = trees.reading(self.place.packs.get)
-        tree = graft(read, tree_of(theirs), merge.wanted, batch)
+        tree = graft(self.manifests, tree_of(theirs), merge.wanted, batch)
         return Merged(
             state=self._state_with(tree, theirs.metadata["mode"]),
             files=tuple(show_path(path) for path in merge.wanted),
@@ -239,9 +268,8 @@ class TreeSandbox:
         )
 
     def export(self, state: SandboxCheckpoint, paths: frozenset[bytes], target: str) -> None:
-        read = trees.reading(self.place.packs.get)
         for path in paths:
-            entry = trees.find(read, tree_of(state), path)
+            entry = trees.find(self.manifests, tree_of(state), path)
             if entry is None or entry.kind not in (EntryKind.FILE, EntryKind.LINK):
                 continue
             where = os.path.join(os.fsencode(target), path)

@@ -1,7 +1,7 @@
 """Where each piece of content lies: the index of the packs."""
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from cleveragents.content.packs import Location
 
@@ -25,34 +25,41 @@ class ObjectRepository:
             self._db.execute("SELECT 1 FROM objects WHERE key = ?", (key,)).fetchone() is not None
         )
 
-    def add(self, located: Iterable[tuple[bytes, Location]]) -> None:
-        """Record where content lies; what is there already stays where it is."""
-        packs: dict[str, int] = {}
-        for key, location in located:
-            if location.pack not in packs:
-                packs[location.pack] = self._pack(location.pack)
-            self._db.execute(
-                "INSERT INTO objects (key, pack_id, offset, length) VALUES (?, ?, ?, ?)"
-                " ON CONFLICT (key) DO UPDATE SET condemned_at = NULL",
-                (key, packs[location.pack], location.offset, location.length),
+    def among(self, keys: Collection[bytes]) -> set[bytes]:
+        return {key for key, _ in self._condemned(keys)}
+
+    def _condemned(self, keys: Iterable[bytes]) -> Iterator[tuple[bytes, str | None]]:
+        """The keys that are there, and since when each is condemned; asked for by the hundred."""
+        asked = list(keys)
+        for start in range(0, len(asked), 100):
+            some = asked[start : start + 100]
+            marks = ",".join("?" * len(some))
+            yield from self._db.execute(
+                f"SELECT key, condemned_at FROM objects WHERE key IN ({marks})", some
             )
 
+    def add(self, located: Collection[tuple[bytes, Location]]) -> None:
+        """Record where content lies; what is there already stays where it is."""
+        packs = {name: self._pack(name) for name in {place.pack for _, place in located}}
+        self._db.executemany(
+            "INSERT INTO objects (key, pack_id, offset, length) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (key) DO UPDATE SET condemned_at = NULL",
+            [(key, packs[place.pack], place.offset, place.length) for key, place in located],
+        )
+
     def _pack(self, name: str) -> int:
-        self._db.execute("INSERT OR IGNORE INTO packs (name) VALUES (?)", (name,))
-        row = self._db.execute("SELECT pack_id FROM packs WHERE name = ?", (name,)).fetchone()
+        asked = "SELECT pack_id FROM packs WHERE name = ?"
+        row = self._db.execute(asked, (name,)).fetchone()
+        if row is None:
+            self._db.execute("INSERT INTO packs (name) VALUES (?)", (name,))
+            row = self._db.execute(asked, (name,)).fetchone()
         return row[0]
 
-    def reuse(self, keys: Iterable[bytes]) -> list[bytes]:
+    def reuse(self, keys: Collection[bytes]) -> list[bytes]:
         """Take content off the condemned list; returns the keys that are gone already."""
-        missing: list[bytes] = []
-        for key in keys:
-            found = self._db.execute("SELECT condemned_at FROM objects WHERE key = ?", (key,))
-            row = found.fetchone()
-            if row is None:
-                missing.append(key)
-            elif row[0] is not None:
-                self.pardon((key,))
-        return missing
+        found = dict(self._condemned(keys))
+        self.pardon(key for key, condemned in found.items() if condemned is not None)
+        return [key for key in keys if key not in found]
 
     def all(self) -> Iterator[tuple[bytes, Location, str | None]]:
         rows = self._db.execute(

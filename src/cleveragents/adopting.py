@@ -1,0 +1,47 @@
+"""Edits by hand: how they are found, and how they become part of the plan."""
+
+import os
+
+from cleveragents.checkpoint import CheckpointGroup, CheckpointType
+from cleveragents.context import Context
+from cleveragents.journal import Operation
+from cleveragents.resource import Action, Change
+from cleveragents.session import Session
+
+
+def changes_since(ctx: Context, group: CheckpointGroup) -> tuple[Change, ...]:
+    """How the sandboxes differ from a group; looks, keeps nothing."""
+    then = ctx.checkpoints.states(group)
+    found = ctx.checkpoints.look(
+        group.plan_id, lambda now: ctx.checkpoints.diff(group.plan_id, then, now)
+    )
+    return without_kept_folders(found, ctx.manager.sandboxes(group.plan_id).paths)
+
+
+def without_kept_folders(found: tuple[Change, ...], paths: dict[str, str]) -> tuple[Change, ...]:
+    """Leave out folders that are there only because something excluded is in them."""
+    kept: list[Change] = []
+    for change in sorted(found, key=lambda change: change.path, reverse=True):
+        below = change.path + b"/"
+        is_new_folder = change.action is Action.ADDED and change.after.startswith("d:")
+        if is_new_folder and not any(
+            other.resource == change.resource and other.path.startswith(below) for other in kept
+        ):
+            where = os.path.join(os.fsencode(paths[change.resource]), change.path)
+            if os.path.isdir(where) and os.listdir(where):
+                continue
+        kept.append(change)
+    return tuple(kept[::-1])
+
+
+def adopt_edits(
+    ctx: Context, session: Session, kind: CheckpointType = CheckpointType.EXTERNAL_EDIT
+) -> CheckpointGroup:
+    """What a person changed in the sandbox becomes part of the plan, and can be undone as one."""
+    entry = session.opened(Operation.EXTERNAL_EDIT)
+    with session.transaction():
+        ctx.store.journal.put(entry)
+    group = ctx.checkpoints.create_checkpoint(kind, session, force=True, reason="edited by hand")
+    with session.transaction():
+        ctx.store.journal.put(session.closed(entry))
+    return group

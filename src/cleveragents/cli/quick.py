@@ -1,0 +1,122 @@
+"""The installed command, and the one subcommand that programs call at every tool call.
+
+`plan checkpoint create` is recognised before click is imported: its start-up is part of every
+checkpoint. Whatever is not written in the plainest way goes to click, which has the last word.
+"""
+
+import gc
+import importlib
+import io
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from cleveragents.cli.common import Asked
+    from cleveragents.context import Context
+    from cleveragents.render import Reply
+
+CREATE = ("plan", "checkpoint", "create")
+
+
+class Create(NamedTuple):
+    """What was typed behind `plan checkpoint create`."""
+
+    plan: str
+    label: str | None = None
+    form: str | None = None
+    as_json: bool = False
+    quiet: bool = False
+
+
+def parsed(words: list[str]) -> Create | None:
+    """The plain forms of the command; None for anything click should look at."""
+    if tuple(words[:3]) != CREATE or "_AGENTS_COMPLETE" in os.environ:
+        return None
+    plans: list[str] = []
+    found = Create("")
+    rest = iter(words[3:])
+    for word in rest:
+        if word == "--json":
+            found = found._replace(as_json=True)
+        elif word in ("--quiet", "-q"):
+            found = found._replace(quiet=True)
+        elif word == "--label" and (label := next(rest, "-"))[:1] != "-":
+            found = found._replace(label=label)
+        elif word == "--format" and (form := next(rest, "")) in ("plain", "json", "yaml", "rich"):
+            found = found._replace(form=form)
+        elif word[:1] != "-" and word:
+            plans.append(word)
+        else:
+            return None
+    return found._replace(plan=plans[0]) if len(plans) == 1 else None
+
+
+def create(ctx: "Context", asked: "Asked", plan: str, label: str | None) -> "Reply":
+    """`plan checkpoint create`: make a group of the sandboxes as they are now."""
+    from cleveragents import reports
+    from cleveragents.names import find_plan
+    from cleveragents.prune import create_manual
+    from cleveragents.render import Reply, Text
+
+    one, remark = find_plan(ctx.store, plan)
+    group = create_manual(ctx, one, label)
+    data = reports.group_data(ctx, one, group)
+    own = next(row["checkpoint_id"] for row in data["checkpoints"] if row["own"])
+    data["checkpoint_id"] = own
+    return Reply(
+        data=data,
+        blocks=(Text(f"checkpoint {own} in group {group.group_id}"),),
+        messages=(remark,) if remark else (),
+    )
+
+
+def entry() -> None:
+    """The installed command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    signal.signal(signal.SIGTERM, _interrupt)
+    given = parsed(sys.argv[1:])
+    try:
+        sys.exit(_with_click() if given is None else _at_once(given))
+    except BrokenPipeError:
+        # Whoever read us has gone; nothing of ours depends on it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+
+
+def _with_click() -> int:
+    from cleveragents.cli.main import main
+
+    return main()
+
+
+def _at_once(given: Create) -> int:
+    gc.disable()  # nothing here lives long enough to be worth looking for
+    _import_msgspec()
+    from cleveragents.cli.common import Asked, form_of, run_command
+
+    asked = Asked(
+        form=form_of(given.form, given.as_json), quiet=given.quiet, debug=False, settings={}
+    )
+    words = {"plan": given.plan, "label": given.label}
+    return run_command(" ".join(CREATE), create, asked, True, words)
+
+
+def _import_msgspec() -> None:
+    """Without `typing_extensions`, which it does not need here and which takes as long again."""
+    hidden = "typing_extensions" not in sys.modules
+    if hidden:
+        sys.modules["typing_extensions"] = None  # pyright: ignore[reportArgumentType]
+    try:
+        importlib.import_module("msgspec")
+    finally:
+        if hidden:
+            del sys.modules["typing_extensions"]
+
+
+def _interrupt(_signal: int, _frame: object) -> None:
+    """A polite end is treated like Ctrl-C: the tool is ended, the plan stays resumable."""
+    raise KeyboardInterrupt

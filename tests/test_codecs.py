@@ -1,0 +1,148 @@
+"""How content lies in packs: compressed where it pays, and the same when it is read."""
+
+import os
+import struct
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cleveragents.content import packs as packing
+from cleveragents.content import trees
+from cleveragents.content.packs import BLOB, RAW, TREE, ZLIB, Batch, Packs, key_of, squeezed
+from cleveragents.content.trees import Entry, EntryKind, Manifests
+from cleveragents.errors import ContentDamaged
+from tests.test_content_properties import DictIndex, opened_packs
+
+TEXT = b"the same words again and again\n" * 400
+NOISE = os.urandom(12_000)
+
+
+def stored(packs: Packs, *content: bytes, kind: bytes = BLOB) -> tuple[Batch, list[bytes]]:
+    with packs.batch() as batch:
+        keys = [batch.put(kind, data) for data in content]
+        batch.seal()
+        index = packs.index
+        assert isinstance(index, DictIndex)
+        index.known.update(batch.located)
+    return batch, keys
+
+
+def codec_of(packs: Packs, key: bytes) -> int:
+    place = packs.index.find(key)
+    assert place is not None
+    with Path(packs.directory, place.pack).open("rb") as file:
+        file.seek(place.offset)
+        return file.read(4)[2]
+
+
+def test_text_is_compressed_and_noise_manifests_and_short_pieces_are_not() -> None:
+    with opened_packs() as packs:
+        _, (text, noise, short) = stored(packs, TEXT, NOISE, TEXT[:1000])
+        _, (tree,) = stored(packs, TEXT, kind=TREE)
+        assert codec_of(packs, text) == ZLIB
+        assert [codec_of(packs, key) for key in (noise, short, tree)] == [RAW] * 3
+        assert [packs.get(key) for key in (text, noise, short)] == [TEXT, NOISE, TEXT[:1000]]
+        assert squeezed(text, TEXT).codec == ZLIB
+
+
+def test_what_a_batch_says_it_added_is_what_lies_in_the_pack() -> None:
+    with opened_packs() as packs:
+        batch, keys = stored(packs, TEXT, NOISE)
+        heads = sum(packing.RECORD.size + len(key) for key in keys)
+        size = sum(place.length for place in batch.located.values())
+        assert batch.added_bytes == size - heads
+        assert batch.added_bytes < len(TEXT) + len(NOISE)
+
+
+def test_so_much_at_once_that_time_counts_for_more_is_not_compressed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(packing, "FLUSH_AT", 20_000)
+    with opened_packs() as packs:
+        pieces = [b"%d " % number + TEXT for number in range(5)]
+        _, keys = stored(packs, *pieces)
+        assert {codec_of(packs, key) for key in keys} == {RAW}
+        assert [packs.get(key) for key in keys] == pieces
+
+
+@pytest.mark.parametrize("at", [2, 60, -3])
+def test_a_flipped_bit_in_a_compressed_record_is_damage(at: int) -> None:
+    with opened_packs() as packs:
+        _, (key,) = stored(packs, TEXT)
+        place = packs.index.find(key)
+        assert place is not None
+        path = Path(packs.directory, place.pack)
+        data = bytearray(path.read_bytes())
+        data[place.offset + at if at > 0 else place.offset + place.length + at] ^= 4
+        path.write_bytes(data)
+        with pytest.raises(ContentDamaged):
+            packs.get(key)
+
+
+def test_content_in_the_store_is_asked_for_once_and_not_written_again() -> None:
+    with opened_packs() as packs:
+        stored(packs, TEXT, NOISE)
+        batch, keys = stored(packs, TEXT, NOISE, TEXT)
+        assert batch.located == {}
+        assert batch.reused == set(keys)
+        assert batch.added_bytes == 0
+
+
+names = st.binary(min_size=1, max_size=300).filter(lambda name: b"/" not in name)
+entries = st.builds(
+    Entry,
+    names,
+    st.sampled_from(EntryKind),
+    st.integers(0, 0o7777),
+    st.integers(0, 1 << 60),
+    st.integers(-(1 << 62), 1 << 62),
+    st.binary(max_size=70_000 >> 8),
+    st.binary(max_size=40),
+)
+
+
+@given(st.lists(entries, max_size=40))
+def test_both_twins_find_the_same_state(found: list[Entry]) -> None:
+    manifest = trees.manifest(found)
+    assert trees.state_text(manifest) == trees.python_state_text(manifest)
+
+
+@pytest.mark.skipif(trees.state_text is trees.python_state_text, reason="not compiled")
+@given(st.binary(max_size=200))
+def test_the_compiled_twin_refuses_what_is_no_manifest(data: bytes) -> None:
+    try:
+        expected = trees.python_state_text(data)
+    except msgspec.MsgspecError:
+        expected = None
+    try:
+        found = trees.state_text(data)
+    except ValueError:
+        found = None
+    assert found == expected or expected is None
+
+
+@pytest.mark.skipif(trees.state_text is trees.python_state_text, reason="not compiled")
+@pytest.mark.parametrize("head", [b"\xdd" + struct.pack(">I", 1 << 31), b"\x91\x97\xc6\xff"])
+def test_a_manifest_that_promises_more_than_it_holds_is_refused(head: bytes) -> None:
+    with pytest.raises(ValueError, match="not a manifest"):
+        trees.state_text(head)
+
+
+def test_manifests_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Manifests, "LIMIT", 6)
+    read: list[bytes] = []
+    content = {}
+    for number in range(3):
+        data = trees.manifest([Entry(b"%d" % number, EntryKind.FIFO, 0o600)])
+        content[key_of(TREE, data)] = data
+    manifests = Manifests(lambda key: read.append(key) or content[key])
+    first, second, third = content
+    for key in (first, second, first, third, second, first):
+        assert [*manifests(key)] == [b"%d" % list(content).index(key)]
+    assert read == [first, second, third]
+    manifests.put(b"new", {b"x": Entry(b"x", EntryKind.FIFO, 0)})
+    manifests(third)
+    assert read == [first, second, third, third], "the one not used for longest had to go"
