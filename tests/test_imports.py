@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "cleveragents"
 LAYERS = {
     "nouns": "plan planspec decision checkpoint resource tool effect journal ids errors units",
     "rules": "triggers retention lifecycle impact settings",
-    "seams": "store content sandbox tools actors planfile",
+    "seams": "store content sandbox tools actors planfile postgres",
     "verbs": "apply check checkpoints context correction difference ending executor gc keeping "
     "doctor leases making names oneshot preflight prune recovery reports restoring resume rollback "
     "sandboxes session snapshots subplans undo usage use",
@@ -40,8 +40,8 @@ BY_LAYER = {
 # Only `workspace` wires: the other edges reach the seams through it.
 EXCEPT = {
     "store": BY_LAYER["seams"] | {"content"},
-    "planfile": BY_LAYER["seams"] | {"tools"},
-    "sandbox": BY_LAYER["seams"] | {"content"},
+    "planfile": BY_LAYER["seams"] | {"tools", "postgres"},
+    "sandbox": BY_LAYER["seams"] | {"content", "postgres"},
     "tools": BY_LAYER["seams"] | {"content"},
     "workspace": BY_LAYER["verbs"] | {"config"},
     "config": BY_LAYER["rules"],

@@ -19,6 +19,8 @@ from cleveragents.preflight import confinement_warnings
 from cleveragents.resource import Change
 from cleveragents.restoring import Restoration
 from cleveragents.rollback import changes_since, restoration_to
+from cleveragents.sandbox.protocol import TakesSql
+from cleveragents.sandboxes import PlanSandboxes
 from cleveragents.session import Session
 from cleveragents.snapshots import States
 from cleveragents.tool import CallState, ToolCall, ToolResult, ToolSpec, Write
@@ -396,15 +398,19 @@ def call_context(ctx: Context, session: Session, step_id: str, on: str | None) -
     """Where a tool starts and what it is told."""
     sandboxes = ctx.manager.sandboxes(session.plan.plan_id)
     name = on or next(iter(sandboxes.paths))
-    place = sandboxes.named(name).place
+    sandbox = sandboxes.named(name)
+    place = sandbox.place
     is_database = place.resource.kind == "sqlite"
+    addresses, secrets = addresses_of(sandboxes)
     return CallContext(
         plan_id=session.plan.plan_id,
         step_id=step_id,
         plan_dir=session.plan.plan_dir,
-        cwd=os.path.dirname(place.path) if is_database else place.path,
+        cwd=place.root if is_database or isinstance(sandbox, TakesSql) else place.path,
         database=place.path if is_database else None,
-        sandboxes=sandboxes.paths,
+        run_sql=sandbox.run_sql if isinstance(sandbox, TakesSql) else None,
+        sandboxes=addresses,
+        secrets=secrets,
         links=place.links,
         temp_parent=f"{ctx.settings.sandboxes}/{session.plan.plan_id}",
         output_limit=ctx.settings.output_limit,
@@ -412,6 +418,16 @@ def call_context(ctx: Context, session: Session, step_id: str, on: str | None) -
         bounds=bounds_of(ctx, session),
         meanwhile=lambda: ctx.manager.drain(session.plan.plan_id),
     )
+
+
+def addresses_of(sandboxes: PlanSandboxes) -> tuple[dict[str, str], tuple[str, ...]]:
+    """What tools are told of each sandbox, and what of that must not be kept or shown."""
+    found, secrets = sandboxes.paths, list[str]()
+    for sandbox in sandboxes.opened.values():
+        if isinstance(sandbox, TakesSql):
+            found[sandbox.place.resource.name], secret = sandbox.tool_address()
+            secrets.append(secret)
+    return {name: one for name, one in found.items() if one}, tuple(filter(None, secrets))
 
 
 def bounds_of(ctx: Context, session: Session) -> Bounds:

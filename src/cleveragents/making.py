@@ -29,7 +29,7 @@ def make_sandboxes(ctx: Context, session: Session) -> PlanSandboxes:
 def _make(ctx: Context, session: Session, sandbox: Sandbox, record: SandboxRecord | None) -> None:
     place = sandbox.place
     if place.resource.strategy != "none":
-        if place.resource.kind != "sqlite":
+        if place.resource.kind not in ("sqlite", "postgres"):
             require_not_too_wide(place.resource.path, ctx.settings.home, ctx.settings.sandboxes)
         fsio.make_private_dir(os.path.dirname(place.root))
     record = record or SandboxRecord(

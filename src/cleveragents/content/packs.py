@@ -236,6 +236,8 @@ class Batch:
         self.located: dict[bytes, Location] = {}
         self.reused: set[bytes] = set()
         self.added_bytes = 0
+        self.before_seal: list[Callable[[], None]] = []
+        """What makes a state durable that is not kept in packs; not called when only looking."""
         self.after_commit: list[Callable[[], None]] = []
         """What to do once the index rows are committed."""
 
@@ -272,6 +274,8 @@ class Batch:
 
     def seal(self) -> None:
         """Everything put so far is on disk when this returns; the index rows come after it."""
+        for keep in self.before_seal:
+            keep()
         if self._pending:
             self._flush()
         if self.located:
