@@ -5,6 +5,7 @@ can reach them, whatever the rights of the folder the project lies in.
 """
 
 import importlib.util
+import itertools
 import os
 import pwd
 import shutil
@@ -160,6 +161,65 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+PASSWORD = "app-s3cret"
+_shops = itertools.count()
+
+
+@dataclass(frozen=True)
+class Shop:
+    """A user's database, of a role that may make databases and is no superuser."""
+
+    pg: PgServer
+    name: str
+    role: str = "app"
+
+    @property
+    def url(self) -> str:
+        """As it is stored."""
+        return f"postgresql://{self.role}@127.0.0.1:{self.pg.port}/{self.name}"
+
+    @property
+    def full_url(self) -> str:
+        return self.pg.url(self.name, self.role, PASSWORD)
+
+    def sql(self, script: str, database: str = "") -> list[tuple[object, ...]]:
+        """As the role."""
+        import psycopg
+
+        url = self.pg.url(database or self.name, self.role, PASSWORD)
+        with psycopg.connect(url, autocommit=True) as db:
+            cursor = db.execute(script.encode())
+            while cursor.nextset():
+                pass
+            return cursor.fetchall() if cursor.description else []
+
+    def dump(self) -> str:
+        return self.pg.dump(self.name)
+
+    def users(self) -> list[object]:
+        return [row[0] for row in self.sql("SELECT name FROM users ORDER BY id")]
+
+
+@contextmanager
+def shop_on(pg: PgServer, role: str = "app") -> Generator[Shop]:
+    name = f"shop{next(_shops)}"
+    pg.sql(
+        "postgres",
+        f"DO $$BEGIN IF to_regrole('{role}') IS NULL THEN"
+        f" CREATE ROLE {role} LOGIN CREATEDB PASSWORD '{PASSWORD}'; END IF; END$$",
+    )
+    pg.sql("postgres", f"CREATE DATABASE {name} OWNER {role}")
+    shop = Shop(pg, name, role)
+    shop.sql(
+        "CREATE TABLE users (id serial PRIMARY KEY, name text NOT NULL);"
+        " INSERT INTO users (name) VALUES ('ada'), ('bob')"
+    )
+    try:
+        yield shop
+    finally:
+        pg.sql("postgres", f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ LAYERS = {
     "nouns": "plan planspec decision checkpoint resource tool effect journal ids errors units",
     "rules": "triggers retention lifecycle impact settings",
     "seams": "store content sandbox tools actors planfile postgres",
-    "verbs": "apply check checkpoints context correction difference ending executor gc keeping "
-    "doctor leases making names oneshot preflight prune recovery reports restoring resume rollback "
-    "sandboxes session snapshots subplans undo usage use",
+    "verbs": "apply check checkpoints context correction databases difference ending executor gc "
+    "keeping doctor leases making names oneshot preflight prune recovery reports restoring resume "
+    "rollback sandboxes session snapshots subplans undo usage use",
     "edges": "workspace config cli render demo",
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names.split()}

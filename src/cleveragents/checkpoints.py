@@ -434,6 +434,8 @@ class CheckpointService:
 
         What cannot be reached now is let go by the next call.
         """
+        if any(intent.plan_id == plan_id for intent in self._store.intents.all()):
+            return  # it may stand on something that looks left over
         sandboxes = self._manager.sandboxes(plan_id)
         for rid, sandbox in sandboxes.opened.items():
             record = sandboxes.records.get(rid)

@@ -44,6 +44,10 @@ def preflight(ctx: Context, spec: PlanSpec, source: str) -> None:
         for tool in spec.tools.values()
         if tool.unsafe and not spec.policy.allow_unsafe
     ]
+    if any(item.kind == "postgres" for item in spec.resources):
+        from cleveragents.databases import problems_of
+
+        problems += [f"{source}: {text}" for text in problems_of(spec)]
     if fsio.free_bytes(ctx.settings.home) < LEAST_FREE:
         problems.append(f"{source}: the store's disk is full: {ctx.settings.home}")
     refused = _confinement(ctx, spec)
