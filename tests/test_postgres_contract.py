@@ -118,7 +118,8 @@ class TestPostgresSnapshot(SandboxContract):
 
     def all_changes(self, path: Path) -> None:
         self._sql(
-            "DELETE FROM users; CREATE TABLE IF NOT EXISTS more (x int); INSERT INTO more VALUES (1)"
+            "DELETE FROM users; CREATE TABLE IF NOT EXISTS more (x int);"
+            " INSERT INTO more VALUES (1)"
         )(path)
 
     def test_restore_brings_back_mtimes_and_touches_nothing_else(self) -> None:  # type: ignore[override]

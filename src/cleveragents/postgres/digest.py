@@ -29,6 +29,9 @@ VOLATILE = {
 """Columns that change by themselves."""
 UNREAD = ("pg_statistic", "pg_statistic_ext_data", "pg_largeobject", "pg_user_mapping")
 """What ANALYZE fills is no state; what only a superuser may read is looked at in another way."""
+BUILT_IN = ("pg_rewrite", "pg_operator", "pg_collation", "pg_amop", "pg_amproc", "pg_conversion")
+"""Where what every database has by itself cannot be changed; only other rows count."""
+FIRST_OWN_OID = 16384
 _SETTINGS = (
     "SET LOCAL search_path = ''",
     "SET LOCAL row_security = off",
@@ -119,6 +122,7 @@ def _schema(db: "Connection[Any]") -> str:
         kept = ", ".join(column for column in columns if column not in VOLATILE.get(name, ()))
         # Whoever makes a temporary table leaves an empty namespace behind, and that is no change.
         where = r"WHERE nspname !~ '^pg_(toast_)?temp_'" if name == "pg_namespace" else ""
+        where = f"WHERE oid >= {FIRST_OWN_OID}" if name in BUILT_IN else where
         parts.append(_rows(db, f"SELECT ROW({kept})::text AS line FROM pg_catalog.{name} {where}"))
     parts.append(_rows(db, "SELECT (r.*)::text AS line FROM pg_catalog.pg_user_mappings AS r"))
     return f"schema:{blake3(' '.join(parts).encode()).hexdigest()[:32]}"
