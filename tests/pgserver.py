@@ -62,7 +62,7 @@ class PgServer:
         """As the superuser, committed at once; the rows of the last statement."""
         import psycopg
 
-        with psycopg.connect(self.url(database), autocommit=True) as db:
+        with psycopg.connect(self.url(database), autocommit=True, connect_timeout=20) as db:
             cursor = db.execute(script.encode())
             while cursor.nextset():
                 pass
@@ -189,7 +189,7 @@ class Shop:
         import psycopg
 
         url = self.pg.url(database or self.name, self.role, PASSWORD)
-        with psycopg.connect(url, autocommit=True) as db:
+        with psycopg.connect(url, autocommit=True, connect_timeout=20) as db:
             cursor = db.execute(script.encode())
             while cursor.nextset():
                 pass

@@ -126,24 +126,17 @@ def test_a_plan_changes_the_clone_goes_back_and_is_applied(project: Project) -> 
     without_password(project)
 
 
-def test_a_failed_step_is_taken_back_and_the_plan_goes_on(project: Project) -> None:
-    broken = "INSERT INTO users (name) VALUES ('x'); SELECT 1/0"
+def test_a_failed_step_is_taken_back(project: Project) -> None:
+    psql = f"{project.shop.pg.bin}/psql"
     project.plan(
-        ADD,
-        'id: psql, run: \'exec "$PSQL" "$AGENTS_SANDBOX_DB" -qc "$SCRIPT"\'',
-        more="",
-    )
-    (project.agents.work / "plan.yaml").write_text(
-        (project.agents.work / "plan.yaml")
-        .read_text()
-        .replace('"$PSQL"', f"{project.shop.pg.bin}/psql")
-        .replace('"$SCRIPT"', '"DELETE FROM users" && exit 3')
+        ADD, f"id: psql, run: '{psql} $AGENTS_SANDBOX_DB -c DELETE\\ FROM\\ users; exit 3'"
     )
     done = project.run("plan", "run", "plan.yaml", rc=5)
-    assert "exit code 3" in done.stdout + done.stderr
+    assert "exit code 3: DELETE 3" in done.stdout + done.stderr
     assert project.in_sandbox("SELECT count(*) FROM users") == [(3,)]
-    assert project.data("plan", "errors")["changes"]["files"][0]["path"] == "public.users"
-    project.plan(f'id: one, tool: sql, with: {{script: "{broken}"}}')
+    project.plan(
+        "id: one, tool: sql, with: {script: \"INSERT INTO users (name) VALUES ('x'); SELECT 1/0\"}"
+    )
     project.run("plan", "run", "plan.yaml", rc=5)
     assert project.in_sandbox("SELECT count(*) FROM users") == [(2,)], "a script is a transaction"
     without_password(project)
@@ -526,8 +519,7 @@ def test_two_databases_are_prepared_and_then_committed(project: Project) -> None
     with second_shop(project.shop) as other:
         project.env = {"A": project.shop.full_url, "B": other.full_url}
         (project.agents.work / "plan.yaml").write_text(TWO)
-        points = iter([1, 3, 5, *range(7, 200)])
-        for number in points:
+        for number in range(8, 100):
             for one in (project.shop, other):
                 one.sql("TRUNCATE users; INSERT INTO users (name) VALUES ('ada')")
             project.run("plan", "run", "plan.yaml")
@@ -605,7 +597,8 @@ SCRIPTS = {
 READY = (
     "CREATE TABLE nothing (x int); CREATE TABLE note (text text); INSERT INTO note VALUES ('');"
     "CREATE MATERIALIZED VIEW twice AS SELECT random() AS x; CREATE VIEW seen AS SELECT 1 AS x;"
-    "CREATE FUNCTION g() RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE TYPE colour AS ENUM ('red');"
+    "CREATE FUNCTION g() RETURNS int LANGUAGE sql AS 'SELECT 1';"
+    "CREATE TYPE colour AS ENUM ('red');"
     "CREATE UNLOGGED TABLE fast (x int); CREATE TABLE parted (x int) PARTITION BY LIST (x);"
     "CREATE TABLE part1 PARTITION OF parted FOR VALUES IN (1); SELECT lo_from_bytea(4711, 'abc');"
     'CREATE TABLE empty (); INSERT INTO empty DEFAULT VALUES; CREATE TABLE "Odd.""Name" (r int);'

@@ -211,6 +211,7 @@ class TransactionRollback:
         with self._server.connect(self._target, self._purpose) as db:
             server.end_predecessors(db, self._purpose)
             if server.prepared(db, staged["gid"]):
+                fsio.point("commit prepared")
                 server.end_prepared(db, staged["gid"], commit=True)
             if not _committed(db, staged):
                 self._run_once(db, staged, "COMMIT")
@@ -238,9 +239,7 @@ class TransactionRollback:
         try:
             _replay(db, entries)
             xid = server.one(db, "SELECT pg_current_xact_id()::text")[0]
-            fsio.unlink_if_there(f"{staged['staging']}/xid")
-            fsio.write_new(f"{staged['staging']}/xid", xid.encode())
-            fsio.sync_dir(staged["staging"])
+            _note_xid(staged["staging"], xid)
             fsio.point("commit")
             db.execute(end.encode())
         except _Moved as moved:
@@ -346,6 +345,14 @@ def _replay(db: "Connection[Any]", entries: list[Entry]) -> None:
             raise _Moved(number, entry, said(error)) from error
         if rows != entry.rows:
             raise _Moved(number, entry, f"{rows} rows instead of {entry.rows}")
+
+
+def _note_xid(staging: str, xid: str) -> None:
+    """On disk and whole, or not there at all."""
+    fsio.unlink_if_there(f"{staging}/xid.new")
+    fsio.write_new(f"{staging}/xid.new", xid.encode())
+    os.replace(f"{staging}/xid.new", f"{staging}/xid")
+    fsio.sync_dir(staging)
 
 
 def _committed(db: "Connection[Any]", staged: dict[str, Any]) -> bool:

@@ -403,6 +403,7 @@ class PostgresSnapshot:
         with self._server.maintenance(self._purpose) as db:
             server.end_predecessors(db, self._purpose)
             if server.prepared(db, staged["gid"]):
+                fsio.point("commit prepared")
                 server.end_prepared(db, staged["gid"], commit=True)
             if not self._is_in(db, staged):
                 self._swap_in(db, staged, "COMMIT")
