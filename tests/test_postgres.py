@@ -281,7 +281,8 @@ def test_what_belongs_to_the_database_and_is_not_in_it_stays_with_its_name(
         shop.sql(f"ALTER DATABASE {shop.name} CONNECTION LIMIT 7")
         shop.sql(f"COMMENT ON DATABASE {shop.name} IS 'the shop'")
         about = (
-            "SELECT (SELECT array_agg(a::text ORDER BY a::text) FROM unnest(datacl) a), datconnlimit, shobj_description(oid, 'pg_database'),"
+            "SELECT (SELECT array_agg(a::text ORDER BY a::text) FROM unnest(datacl) a),"
+            " datconnlimit, shobj_description(oid, 'pg_database'),"
             " pg_get_userbyid(datdba), (SELECT array_agg(c ORDER BY c) FROM pg_db_role_setting,"
             " unnest(setconfig) c WHERE setdatabase = pg_database.oid)"
             f" FROM pg_database WHERE datname = '{shop.name}'"
