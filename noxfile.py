@@ -45,8 +45,8 @@ def lint(session: nox.Session) -> None:
 def typecheck(session: nox.Session) -> None:
     """Pyright in strict mode over src."""
     project = PROJECT["project"]
-    postgres = project["optional-dependencies"]["postgres"]
-    session.install(*project["dependencies"], *postgres, *group("typecheck"))
+    extras = [name for names in project["optional-dependencies"].values() for name in names]
+    session.install(*project["dependencies"], *extras, *group("typecheck"))
     session.run("pyright", *session.posargs)
 
 

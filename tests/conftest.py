@@ -8,7 +8,7 @@ from hypothesis import settings
 from tests import pgserver
 from tests.harness import Agents, private_environment
 
-pytest.register_assert_rewrite("tests.contract_sandbox")
+pytest.register_assert_rewrite("cleveragents.testing")
 settings.register_profile("dev", deadline=None)
 settings.register_profile(
     "ci", deadline=None, derandomize=True, database=None, print_blob=True, max_examples=100

@@ -27,7 +27,7 @@ from cleveragents.resource import Resource
 from cleveragents.sandbox.copy_on_write import CopyOnWrite
 from cleveragents.sandbox.protocol import Place
 from cleveragents.sandbox.tree import tree_of
-from tests.contract_sandbox import killed_at, look, require_same, stamps
+from cleveragents.testing import killed_at, look, require_same, stamps
 
 MANY, SOME = 60, 30
 """Examples of the cheaper and of the dearer properties."""

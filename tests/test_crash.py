@@ -30,8 +30,8 @@ from cleveragents.content import fsio
 from cleveragents.errors import AgentsError
 from cleveragents.sandbox import sqlite
 from cleveragents.settings import Settings
+from cleveragents.testing import look, require_same
 from cleveragents.workspace import open_workspace
-from tests.contract_sandbox import look, require_same
 from tests.harness import Agents, Outcome
 
 FULL = os.environ.get("CLEVERAGENTS_TEST_FULL") == "1"

@@ -17,7 +17,9 @@ from cleveragents.sandbox.registry import kinds
 from cleveragents.settings import KEYS
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+)
 REFERENCE = ROOT / "docs/reference"
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -185,7 +187,7 @@ def test_the_design_names_modules_and_tests_that_exist() -> None:
     for name in re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:\.py|\.sql|/))`", text):
         folders = (ROOT / "src/cleveragents", ROOT)
         assert any((folder / name).exists() for folder in folders), name
-    for file, test in re.findall(r"`(tests/\w+\.py)::(\w+)`", text):
+    for file, test in re.findall(r"`((?:tests|src/cleveragents)/\w+\.py)::(\w+)`", text):
         assert f"def {test}(" in (ROOT / file).read_text(), f"{file}::{test}"
     for file, line in re.findall(r"`(features/\w+\.feature)`:\s+\"([^\"]+)\"", text):
         wanted, found = " ".join(line.split()), " ".join((ROOT / file).read_text().split())

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract_sandbox import look
+from cleveragents.testing import look
 from tests.harness import Agents, Outcome, command
 from tests.pgserver import Shop
 

@@ -21,8 +21,8 @@ from cleveragents.errors import CheckpointFailed, ContentDamaged, StoreError
 from cleveragents.leases import hold
 from cleveragents.session import Session
 from cleveragents.settings import Settings
+from cleveragents.testing import look, require_same
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace
-from tests.contract_sandbox import look, require_same
 from tests.harness import Agents, command
 
 HOUR = 3600.0

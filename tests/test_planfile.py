@@ -70,7 +70,7 @@ def folder(tmp_path: Path) -> Path:
     (folder / "data").mkdir(parents=True)
     sqlite3.connect(folder / "data" / "app.db").close()
     (folder / "data" / "app.db").touch()
-    (folder / "docs.yaml").write_text("name: docs\n")
+    (folder / "docs.yaml").write_text("name: docs\nsteps: [{id: x, on: app, run: ls}]\n")
     return folder
 
 
@@ -692,7 +692,9 @@ def test_a_strategy_is_the_default_or_one_of_its_kind(
 
 
 def test_a_postgres_database_may_journal_its_statements(read: Reader) -> None:
-    plan = read(resources("a: {kind: postgres, url: postgresql://h/x, strategy: transaction_rollback}"))
+    plan = read(
+        resources("a: {kind: postgres, url: postgresql://h/x, strategy: transaction_rollback}")
+    )
     assert plan.resources[0].strategy == "transaction_rollback"
 
 

@@ -21,8 +21,8 @@ from cleveragents.resource import Resource
 from cleveragents.sandbox.postgres import PostgresSnapshot
 from cleveragents.sandbox.protocol import Place
 from cleveragents.store import open_store
+from cleveragents.testing import making
 from tests import pgserver
-from tests.contract_sandbox import making
 from tests.harness import Agents, Outcome
 from tests.pgserver import PASSWORD, PgServer, Shop
 

@@ -17,7 +17,7 @@ from cleveragents.sandbox.postgres import working_name
 from cleveragents.sandbox.protocol import Place
 from cleveragents.sandbox.registry import open_sandbox
 from cleveragents.store import open_store
-from tests.contract_sandbox import Bench, Change, SandboxContract
+from cleveragents.testing import Bench, Change, SandboxContract
 from tests.pgserver import PASSWORD, PgServer, Shop, shop_on
 
 

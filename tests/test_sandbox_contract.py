@@ -14,7 +14,7 @@ import pytest
 
 from cleveragents.errors import AgentsError, ApplyRefused, CheckpointFailed, SandboxError
 from cleveragents.sandbox import sqlite
-from tests.contract_sandbox import (
+from cleveragents.testing import (
     Bench,
     Change,
     SandboxContract,

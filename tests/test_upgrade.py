@@ -1,6 +1,7 @@
 """A store of an older version is brought up to date, whole or not at all."""
 
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -32,7 +33,8 @@ def shape(path: Path) -> list[tuple[str, str, str]]:
     """Tables and indexes with their statements, whatever the order and the blanks."""
     with closing(sqlite3.connect(path)) as db:
         rows = db.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_master ORDER BY name")
-        found = [(kind, name, " ".join(sql.split())) for kind, name, sql in rows]
+        found = [(kind, name, re.sub(r"\s*([(),])\s*", r"\1", sql)) for kind, name, sql in rows]
+        found = [(kind, name, " ".join(sql.split())) for kind, name, sql in found]
     return [
         row
         for row in found
@@ -48,7 +50,18 @@ def stamp(path: Path) -> str:
 def age(path: Path) -> None:
     """Make a store what the first version would have left."""
     with closing(sqlite3.connect(path)) as db, db:
-        db.execute("DROP INDEX plans_by_state")
+        for index in ("plans_by_state", "plans_by_parent"):
+            db.execute(f"DROP INDEX {index}")
+        for table in ("correction_attempts", "effects"):
+            db.execute(f"DROP TABLE {table}")
+        for table, column in (
+            ("plans", "parent_step_id"),
+            ("checkpoint_groups", "children"),
+            ("tool_calls", "decision_id"),
+            ("tool_calls", "group_id"),
+            ("resources", "source"),
+        ):
+            db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
         db.execute("UPDATE alembic_version SET version_num = '0001'")
 
 

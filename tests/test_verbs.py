@@ -42,7 +42,7 @@ from cleveragents.lifecycle import require_appliable
 from cleveragents.names import find_decision, find_group, find_plan, short_ids
 from cleveragents.oneshot import one_step_plan
 from cleveragents.plan import State
-from cleveragents.planspec import ActorSpec, PlanSpec, ResourceSpec, StepSpec, SubplanSpec
+from cleveragents.planspec import ActorSpec, PlanSpec, ResourceSpec, StepSpec
 from cleveragents.preflight import preflight
 from cleveragents.prune import delete_group, preview_prune, prune_plan
 from cleveragents.render import Panel, Reply, Table, Text
@@ -554,7 +554,6 @@ def test_preflight_names_everything_that_is_wrong_at_once(yard: Yard) -> None:
             ResourceSpec(name="wide", kind="fs-directory", path="/"),
             ResourceSpec(name="repo", kind="git-checkout", path=str(yard.app)),
             ResourceSpec(name="db", kind="sqlite", path=str(yard.top / "text")),
-            steps=(StepSpec(id="child", tool="run", subplan=SubplanSpec(file="x.yaml")),),
         )
         assert ws.plans() == []
     for text in (
@@ -564,7 +563,6 @@ def test_preflight_names_everything_that_is_wrong_at_once(yard: Yard) -> None:
         "resource 'wide':",
         "resource 'repo':",
         "'db': not a SQLite database",
-        "step 'child': child plans are not available yet",
     ):
         assert text in told
 

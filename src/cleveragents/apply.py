@@ -23,27 +23,24 @@ from cleveragents.errors import (
     NotAllowed,
     ValidationFailed,
 )
-from cleveragents.executor import call_context
 from cleveragents.ids import new_id
 from cleveragents.journal import JournalEntry, Operation
-from cleveragents.leases import working_on
+from cleveragents.leases import hold, working_on
 from cleveragents.lifecycle import require_appliable, require_not_final
 from cleveragents.making import remove_sandboxes
 from cleveragents.plan import Failure, Phase, Plan, State
-from cleveragents.planspec import ValidateSpec
-from cleveragents.restoring import Restoration
 from cleveragents.sandbox.protocol import ApplyOptions, CommitsLast, Proposal
 from cleveragents.sandboxes import PlanSandboxes
 from cleveragents.session import Session, spec_of
 from cleveragents.snapshots import States
 from cleveragents.store import Intent
-from cleveragents.tool import ToolSpec
-from cleveragents.tools.runner import run_tool
+from cleveragents.validating import validate
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     mode: str | None = None
     ignored: bool = False
+    hooks: bool = False
 
 
 def options_for(ctx: Context, plan: Plan, session_spec: Any, request: Request) -> ApplyOptions:
@@ -62,12 +59,14 @@ def options_for(ctx: Context, plan: Plan, session_spec: Any, request: Request) -
         message=f"{subject.rstrip()}\n\n{trailers}\n",
         branch="agents/" + (re.sub(r"[^A-Za-z0-9_-]+", "-", plan.name).strip("-") or plan.plan_id),
         staging=f"{ctx.staging}/{plan.plan_id}",
+        hooks=request.hooks or ctx.settings.run_hooks,
     )
 
 
 def preview_apply(ctx: Context, plan: Plan, request: Request) -> tuple[Proposal, ...]:
     """What apply would do to each target; changes nothing."""
     require_not_final(plan, "applied")
+    require_own_targets(ctx, plan)
     require_appliable(plan)
     options = options_for(ctx, plan, spec_of(plan), request)
     origin = _origin(ctx, plan)
@@ -90,8 +89,10 @@ def apply(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
         if session.plan.result is not None:
             return session.plan.result
         require_not_final(session.plan, "applied")
+        require_own_targets(ctx, session.plan)
         require_appliable(session.plan)
-        entry = session.opened(Operation.APPLY)
+        ignored = request.ignored or session.spec.apply.ignored
+        entry = session.opened(Operation.APPLY, ignored=ignored)
         with ctx.store.transaction(session.lease):
             ctx.store.journal.put(entry)
             session.write(phase=Phase.APPLY, state=State.PROCESSING, error=None)
@@ -144,7 +145,7 @@ def _apply(ctx: Context, session: Session, request: Request, entry: JournalEntry
         origin = _origin(ctx, plan)
         result = _result(ctx, session, origin)
         proposals = _propose(ctx, plan, origin, result, options)
-        _validate(ctx, session)
+        validate(ctx, session)
         return _switch(ctx, session, proposals, options, entry)
     finally:
         # An apply that could not be taken back at once still needs what is staged there.
@@ -199,36 +200,10 @@ def _compare_in(
 ) -> tuple[Proposal, ...]:
     sandboxes = ctx.manager.sandboxes(plan.plan_id)
     return tuple(
-        sandboxes[rid].compare(origin[rid], state, options, batch) for rid, state in now.items()
+        sandboxes[rid].compare(origin[rid], state, options, batch)
+        for rid, state in now.items()
+        if not sandboxes.resources[rid].source
     )
-
-
-def _validate(ctx: Context, session: Session) -> None:
-    """Run the plan's validations in the sandbox, then bring it back to what they were run on."""
-    failed = ""
-    for number, check in enumerate(session.spec.validate):
-        result = _run_validation(ctx, session, number, check)
-        if not result.ok:
-            failed = f"validation {_shown(check)}: {result.error}"
-            break
-    if session.spec.validate and session.plan.head_group_id is not None:
-        todo = Restoration(group_id=session.plan.head_group_id, plan={})
-        ctx.checkpoints.rollback_to_checkpoint(session, todo)
-    if failed:
-        raise ValidationFailed(
-            failed, f"agents plan rollback {session.plan.plan_id} CHECKPOINT, or correct it"
-        )
-
-
-def _run_validation(ctx: Context, session: Session, number: int, check: ValidateSpec) -> Any:
-    ctx.talk.tell("validate", {"run": _shown(check)})
-    tool = ToolSpec(name=f"validate-{number}", run=check.run)
-    call = call_context(ctx, session, tool.name, check.on)
-    return run_tool(tool, {}, call, check.timeout)
-
-
-def _shown(check: ValidateSpec) -> str:
-    return check.run if isinstance(check.run, str) else " ".join(check.run)
 
 
 def _switch(
@@ -346,10 +321,31 @@ def tidy(ctx: Context, session: Session, intent: Intent) -> None:
         sandboxes[rid].finish_apply(one)
     fsio.remove_tree(intent.body["staging"])
     if ctx.settings.sandbox_cleanup != "manual":
+        _remove_children(ctx, session.plan.plan_id)
         ctx.checkpoints.keep_borrowed(session)
         remove_sandboxes(ctx, session.plan.plan_id)
     with ctx.store.transaction(session.lease):
         ctx.store.intents.remove(intent.intent_id)
+
+
+def _remove_children(ctx: Context, plan_id: str) -> None:
+    """The sandboxes of child plans whose work was all their parent's."""
+    for child in ctx.store.plans.children(plan_id):
+        _remove_children(ctx, child.plan_id)
+        if all(resource.source for resource in ctx.store.resources.of_plan(child.plan_id)):
+            with hold(ctx.store, child.plan_id, "plan apply", ctx.now) as lease:
+                ctx.checkpoints.keep_borrowed(Session(ctx.store, child, lease, ctx.now))
+                remove_sandboxes(ctx, child.plan_id)
+
+
+def require_own_targets(ctx: Context, plan: Plan) -> None:
+    """A child plan's work on its parent's resources becomes real with the parent."""
+    resources = ctx.store.resources.of_plan(plan.plan_id)
+    if plan.parent_plan_id is not None and all(item.source for item in resources):
+        raise NotAllowed(
+            f"plan {plan.name!r} is a child plan: its work is part of its parent's",
+            f"agents plan apply {plan.parent_plan_id}",
+        )
 
 
 def finish_apply(ctx: Context, session: Session, intent: Intent) -> None:

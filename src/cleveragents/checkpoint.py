@@ -5,7 +5,11 @@ from typing import Any
 
 import msgspec
 
+from cleveragents.effect import Outlook
 from cleveragents.resource import Change
+
+RESERVED = ("first", "last")
+"""Words that name a checkpoint in every plan and so cannot be labels."""
 
 
 class CheckpointType(StrEnum):
@@ -68,6 +72,13 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class ChildMoment(msgspec.Struct, frozen=True):
+    """Where a child plan stood when a group of its parent was made."""
+
+    group_id: str | None
+    version: int
+
+
 class CheckpointGroup(msgspec.Struct, frozen=True, kw_only=True):
     """The checkpoints taken together at one decision point, and the plan's view at that moment."""
 
@@ -84,6 +95,8 @@ class CheckpointGroup(msgspec.Struct, frozen=True, kw_only=True):
     view_mark: int
     members: dict[str, str]
     """Resource id -> the checkpoint that holds its state, its own or an earlier group's."""
+    children: dict[str, "ChildMoment"] = {}
+    """Child plan -> where it stood."""
     pinned: bool = False
     actor_state: Any = None
     created_at: str
@@ -106,3 +119,5 @@ class RollbackResult(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     checkpoints_remaining: int
     dry_run: bool = False
+    effects: Outlook = Outlook()
+    """What it did to the world outside; `compensable` as each of them ended."""

@@ -17,6 +17,7 @@ from cleveragents.decision import Decision
 from cleveragents.errors import CheckpointFailed, ContentDamaged, SandboxError
 from cleveragents.ids import new_id
 from cleveragents.keeping import policy_of, verdicts_on
+from cleveragents.leases import hold
 from cleveragents.plan import Step
 from cleveragents.resource import Change, SandboxState
 from cleveragents.restoring import Restoration, commit_restoration
@@ -37,14 +38,14 @@ class Collected(CheckpointFailed):
     """Content that was found in the store was collected before it could be used again."""
 
 
-class _About(NamedTuple):
+class About(NamedTuple):
     """Why a group is made."""
 
     trigger: CheckpointType
-    decision_id: str | None
-    step: Step | None
-    label: str | None
     reason: str
+    decision_id: str | None = None
+    step: Step | None = None
+    label: str | None = None
 
 
 class CheckpointService:
@@ -161,7 +162,7 @@ class CheckpointService:
                             last_checkpoint_id=next(iter(ids.values())),
                             **fields,
                         )
-                        about = _About(trigger, decision_id, step, label, reason or str(trigger))
+                        about = About(trigger, reason or str(trigger), decision_id, step, label)
                         group = self._add(session, group_id, head, rows, ids, about)
                         dropped = self._prune(session, head)
             for learned in batch.after_commit:
@@ -219,8 +220,10 @@ class CheckpointService:
 
     def began_with(self, plan_id: str) -> States:
         """The states the sandboxes were made with; empty before they are."""
+        if origins := self.origins(plan_id):
+            return origins
         groups = self._store.checkpoints.groups(plan_id)
-        return self.states(groups[0]) if groups else self.origins(plan_id)
+        return self.states(groups[0]) if groups else {}
 
     def origins(self, plan_id: str) -> States:
         records = self._manager.sandboxes(plan_id).records
@@ -254,7 +257,7 @@ class CheckpointService:
         head: CheckpointGroup | None,
         rows: States,
         ids: dict[str, str],
-        about: "_About",
+        about: About,
     ) -> CheckpointGroup:
         plan, now, step = session.plan, self._now(), about.step
         records = self._manager.sandboxes(plan.plan_id).records
@@ -301,6 +304,7 @@ class CheckpointService:
                 **{item.resource_id: item.checkpoint_id for item in made},
             },
             actor_state=plan.actor_state,
+            children=self._store.plans.child_moments(plan.plan_id),
             created_at=now,
         )
         self._store.checkpoints.add(group, made)
@@ -353,6 +357,72 @@ class CheckpointService:
         self._switch(session, staged[0], restoration, group, targets, intent_id)
         return staged[0].changes
 
+    def restore_made(
+        self,
+        session: Session,
+        about: About,
+        make: Callable[[States, Batch], States],
+        todo: Restoration,
+        also: Callable[[CheckpointGroup], None] = lambda _now: None,
+    ) -> tuple[Change, ...]:
+        """Bring the sandboxes to a state that nobody had yet, made from the one they have.
+
+        `make` gets the states now and may raise, with nothing changed; what it returns becomes
+        the group `todo.group_id`. `also(now)` runs in the commit of that group and of the intent,
+        with the group that keeps what was there; the way from then on is that of a rollback.
+        """
+        plan_id, intent_id = session.plan.plan_id, new_id()
+        kept = self._kept_now(session, about)
+        now = self.states(kept)
+        staging = self._manager.staging(plan_id, intent_id)
+        todo = msgspec.structs.replace(todo, made=True, came_from=kept.group_id)
+        intent = Intent(
+            intent_id=intent_id,
+            plan_id=plan_id,
+            kind="restore",
+            state="staged",
+            body=msgspec.to_builtins(todo),
+            created_at=self._now(),
+        )
+        try:
+            with self._manager.packs.batch() as batch:
+                targets = make(now, batch)
+                batch.seal()
+                staged = self._manager.stage(plan_id, now, targets, staging)
+                changed = {
+                    rid: state
+                    for rid, state in targets.items()
+                    if now[rid].state_hash != state.state_hash
+                }
+                rows = changed or self._unchanged_row(session, now, about.step)
+                first = next(iter(rows))
+                rows[first] = msgspec.structs.replace(rows[first], added_bytes=batch.added_bytes)
+                with session.transaction():
+                    self._keep_content(batch)
+                    ids = {rid: new_id() for rid in rows}
+                    group = self._add(session, todo.group_id, kept, rows, ids, about)
+                    also(kept)
+                    self._store.intents.replace(intent)
+        except BaseException:
+            fsio.remove_tree(staging)
+            raise
+        self._switch(session, staged, todo, group, targets, intent_id)
+        return staged.changes
+
+    def _kept_now(self, session: Session, about: About) -> CheckpointGroup:
+        """The group that holds what the sandboxes have now; made if there is none."""
+        head = self.head(session)
+        if head is not None:
+            states = self.states(head)
+            same = self.look(
+                session.plan.plan_id,
+                lambda now: all(now[r].state_hash == s.state_hash for r, s in states.items()),
+            )
+            if same and head.view_mark == session.plan.view_mark:
+                return head
+        reason = f"before: {about.reason}"
+        return self.create_checkpoint(CheckpointType.PRE_ROLLBACK, session, reason=reason)
+
     def finish_rollback(self, session: Session, intent: Intent) -> None:
         """Go the rest of the way after a crash: look at what is there, stage and switch again."""
         plan_id = session.plan.plan_id
@@ -386,8 +456,16 @@ class CheckpointService:
     ) -> None:
         plan_id = session.plan.plan_id
         self._manager.rollback_to(plan_id, staged, targets)
+        for child_id, todo in restoration.children.items():
+            self._restore_child(child_id, todo)
         commit_restoration(self._store, session, restoration, group, intent_id)
         fsio.remove_tree(staged.directory)
+
+    def _restore_child(self, plan_id: str, todo: Restoration) -> None:
+        """A child plan goes back with its parent; repeated after a crash it finds itself there."""
+        with hold(self._store, plan_id, "rollback of the parent plan", self._now) as lease:
+            session = Session(self._store, self._store.plans.get(plan_id), lease, self._now)
+            self.rollback_to_checkpoint(session, todo)
 
     def list_checkpoints(self, plan_id: str) -> list[Checkpoint]:
         return self._store.checkpoints.of_plan(plan_id)

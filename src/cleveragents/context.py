@@ -1,6 +1,7 @@
 """What the verbs work with: built once, in `open_workspace`, and passed to each of them."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,7 +35,13 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     manager: CheckpointManager
     checkpoints: CheckpointService
     talk: Talk
+    another: Callable[[], AbstractContextManager["Context"]]
+    """A context of its own on the same store, for another thread."""
+    execute: Callable[["Context", str], None]
+    """Run a plan to its end: what `agents plan execute` does."""
     now: Callable[[], str] = utc_now
+    stop: Callable[[], None] = lambda: None
+    """Asked again and again while a plan runs; raises if it shall stop."""
 
     @property
     def staging(self) -> str:

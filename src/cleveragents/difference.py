@@ -7,12 +7,14 @@ from typing import Any
 
 import msgspec
 
-from cleveragents.checkpoint import CheckpointGroup
+from cleveragents.checkpoint import CheckpointGroup, SandboxCheckpoint
 from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.plan import Plan
 from cleveragents.resource import Change
 from cleveragents.sandbox.git import environment
+from cleveragents.sandbox.protocol import Sandbox
+from cleveragents.sandbox.sqlite_tables import TableChange, table_changes
 from cleveragents.snapshots import States
 
 
@@ -23,6 +25,8 @@ class FileDiff(msgspec.Struct, frozen=True, kw_only=True):
     insertions: int
     deletions: int
     binary: bool = False
+    tables: tuple[TableChange, ...] = ()
+    """Of a database: what is different in it."""
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +78,7 @@ def _one(
             sandbox.export(state, paths, f"{scratch}/{name}")
         counts = _numbers(_git_diff(scratch, "--numstat", "-z"))
         patch = _git_diff(scratch, "-p").decode("utf-8", "backslashreplace")
+        tables = {change.path: _tables(sandbox, scratch, change.path) for change in changes}
     files = [
         FileDiff(
             path=change.shown,
@@ -82,18 +87,74 @@ def _one(
             insertions=max(counts.get(change.path, (0, 0))[0], 0),
             deletions=max(counts.get(change.path, (0, 0))[1], 0),
             binary=counts.get(change.path, (0, 0))[0] < 0,
+            tables=tables[change.path],
         )
         for change in changes
     ]
     return files, patch
 
 
-def _git_diff(scratch: str, *arguments: str) -> bytes:
+def _tables(sandbox: Sandbox, scratch: str, path: bytes) -> tuple[TableChange, ...]:
+    if sandbox.place.resource.kind != "sqlite":
+        return ()
+    sides = [f"{scratch}/{side}/{os.fsdecode(path)}" for side in ("a", "b")]
+    before, after = (side if os.path.isfile(side) else None for side in sides)
+    return table_changes(before, after)
+
+
+def exact_patch(
+    ctx: Context, sandbox: Sandbox, before: SandboxCheckpoint, after: SandboxCheckpoint
+) -> tuple[int, bytes]:
+    """How many visible paths differ, and a patch that loses no byte, whoever carries it."""
+    changes = sandbox.changes(before, after)
+    hidden = sandbox.ignored(changes, after)
+    paths = frozenset(change.path for change in changes if change.path not in hidden)
+    fsio.make_private_dir(ctx.staging)
+    with tempfile.TemporaryDirectory(dir=ctx.staging) as scratch:
+        for folder in ("text/a", "text/b", "bytes/a", "bytes/b"):
+            os.makedirs(f"{scratch}/{folder}")
+        sandbox.export(before, paths, f"{scratch}/text/a")
+        sandbox.export(after, paths, f"{scratch}/text/b")
+        for path in _with_carriage_returns(f"{scratch}/text", paths):
+            _set_apart(scratch, path)
+        with open(f"{scratch}/attributes", "w", encoding="ascii") as target:
+            target.write("* -diff\n")
+        exact = ("-p", "--binary", "--full-index")
+        text = _git_diff(f"{scratch}/text", *exact)
+        whole = _git_diff(f"{scratch}/bytes", *exact, attributes=f"{scratch}/attributes")
+    return len(paths), text + whole
+
+
+def _with_carriage_returns(scratch: str, paths: frozenset[bytes]) -> list[bytes]:
+    """Mail programs and `git am` take them off the ends of lines."""
+    found: list[bytes] = []
+    for path in sorted(paths):
+        for side in ("a", "b"):
+            where = os.path.join(os.fsencode(f"{scratch}/{side}"), path)
+            if os.path.isfile(where) and not os.path.islink(where):
+                with open(where, "rb") as content:
+                    if b"\r\n" in content.read():
+                        found.append(path)
+                        break
+    return found
+
+
+def _set_apart(scratch: str, path: bytes) -> None:
+    for side in ("a", "b"):
+        here = os.path.join(os.fsencode(f"{scratch}/text/{side}"), path)
+        there = os.path.join(os.fsencode(f"{scratch}/bytes/{side}"), path)
+        if os.path.isfile(here) or os.path.islink(here):
+            os.makedirs(os.path.dirname(there), exist_ok=True)
+            os.rename(here, there)
+
+
+def _git_diff(scratch: str, *arguments: str, attributes: str = "/dev/null") -> bytes:
     """`git diff --no-index` of two folders that hold nothing but the changed files."""
     done = subprocess.run(
         [
-            "git", "diff", "--no-index", "--no-ext-diff", "--no-textconv", "--no-color",
-            "--no-renames", "--no-prefix", *arguments, "--", "a", "b",
+            "git", "-c", f"core.attributesFile={attributes}",
+            "diff", "--no-index", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames",
+            "--no-prefix", *arguments, "--", "a", "b",
         ],
         cwd=scratch,
         capture_output=True,
@@ -149,6 +210,12 @@ def diff_of_failure(ctx: Context, plan: Plan) -> dict[str, Any] | None:
     kept = plan.error.group_id if plan.error else None
     if kept is None or plan.head_group_id is None:
         return None
-    before = ctx.checkpoints.states(ctx.store.checkpoints.group(plan.head_group_id))
-    after = ctx.checkpoints.states(ctx.store.checkpoints.group(kept))
+    groups = ctx.store.checkpoints
+    # With `stop` the plan stands on the failed state itself: what was there before is older.
+    earlier = [g.group_id for g in groups.groups(plan.plan_id) if g.group_id < kept]
+    start = plan.head_group_id
+    if start == kept and earlier:
+        start = earlier[-1]
+    before = ctx.checkpoints.states(groups.group(start))
+    after = ctx.checkpoints.states(groups.group(kept))
     return msgspec.to_builtins(diff_states(ctx, plan, before, after))

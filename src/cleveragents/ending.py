@@ -7,6 +7,7 @@ from cleveragents.leases import hold, working_on
 from cleveragents.lifecycle import require_not_final
 from cleveragents.making import remove_sandboxes
 from cleveragents.plan import Plan, State
+from cleveragents.restoring import cancel_child
 
 
 def cancel(ctx: Context, plan: Plan) -> Plan:
@@ -18,6 +19,8 @@ def cancel(ctx: Context, plan: Plan) -> Plan:
         entry = session.opened(Operation.CANCEL)
         with ctx.store.transaction(session.lease):
             session.write(state=State.CANCELLED)
+            for child in ctx.store.plans.children(plan.plan_id):
+                cancel_child(ctx.store, child)
             ctx.store.journal.put(session.closed(entry))
         if ctx.settings.sandbox_cleanup == "on_terminal":
             ctx.checkpoints.keep_borrowed(session)
@@ -47,6 +50,8 @@ def delete(ctx: Context, plan: Plan, *, force: bool) -> int:
             f"plan {plan.name!r} has {count} changes that were never applied",
             f"agents plan apply {plan.plan_id}, or agents plan delete {plan.plan_id} --yes",
         )
+    for child in ctx.store.plans.children(plan.plan_id):
+        delete(ctx, child, force=True)
     with hold(ctx.store, plan.plan_id, "plan delete", ctx.now):
         remove_sandboxes(ctx, plan.plan_id, again=True)
         with ctx.store.transaction():

@@ -7,11 +7,12 @@ AgentsError                         1  a bug of ours, if nothing below fits
   NotAllowed                        4  right, but not now
     PlanApplied  PlanCancelled  PlanBusy  LeaseLost
     ForeignCheckpoint  CheckpointPruned  RollbackDisabled
-    ApplyConflict  ValidationFailed  ApplyRefused  NothingToUndo  UnappliedWork  CarryLimit
-    Declined  CorrectionRefused
+    ApplyConflict  MergeConflict  ValidationFailed  ApplyRefused  NothingToUndo
+    UnappliedWork  CarryLimit  Declined  CorrectionRefused  LossNotAccepted  MayHaveHappened
+    Stopped
   ExecutionFailed                   5  a sandbox or a tool failed
     SandboxError  SandboxMissing  SandboxNotOurs
-    ToolFailed  CheckpointFailed
+    ToolFailed  CheckpointFailed  CompensationFailed
   StoreError                        6  the store is damaged or out of reach
     ContentDamaged
 """
@@ -35,9 +36,11 @@ class UsageError(AgentsError):
 class PlanFileError(UsageError):
     """The plan file is wrong; `problems` has every line that is."""
 
-    def __init__(self, problems: tuple[str, ...], hint: str = "") -> None:
+    def __init__(self, problems: tuple[str, ...], hint: str = "", spec: object = None) -> None:
         super().__init__("; ".join(problems), hint)
         self.problems = problems
+        self.spec = spec
+        """What could be read of the plan all the same."""
 
 
 class ConfigError(UsageError):
@@ -88,6 +91,14 @@ class ApplyConflict(NotAllowed):
         self.conflicts = conflicts
 
 
+class MergeConflict(ApplyConflict):
+    """A child plan and its parent, or another child, changed the same thing."""
+
+
+class Stopped(NotAllowed):
+    """Somebody else's failure, or Ctrl-C, ends this plan's run; it can go on later."""
+
+
 class ValidationFailed(NotAllowed):
     pass
 
@@ -112,6 +123,26 @@ class Declined(NotAllowed):
     pass
 
 
+class CorrectionRefused(NotAllowed):
+    pass
+
+
+class LossNotAccepted(NotAllowed):
+    """Going back would leave behind what cannot be undone; `effects` has it."""
+
+    def __init__(self, message: str, effects: tuple[object, ...], hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.effects = effects
+
+
+class MayHaveHappened(NotAllowed):
+    """A step would be repeated whose effects may be there already; `effects` has them."""
+
+    def __init__(self, message: str, effects: tuple[object, ...], hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.effects = effects
+
+
 class ExecutionFailed(AgentsError):
     exit_code = 5
 
@@ -134,6 +165,10 @@ class ToolFailed(ExecutionFailed):
 
 class CheckpointFailed(ExecutionFailed):
     pass
+
+
+class CompensationFailed(ExecutionFailed):
+    """The plan went back; something it had done outside the sandboxes is still there."""
 
 
 class StoreError(AgentsError):

@@ -1,35 +1,41 @@
 """Run a plan's steps in its sandboxes, with a checkpoint group at every decision."""
 
-import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
+from cleveragents import effects
+from cleveragents.calling import bounds_of, call_context, ended, is_bounded, out_of_scope
 from cleveragents.checkpoint import CheckpointGroup, CheckpointType
+from cleveragents.checkpoints import About
+from cleveragents.content import fsio
+from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.decision import Decision, DecisionKind
-from cleveragents.errors import AgentsError, CheckpointFailed, SandboxError
+from cleveragents.errors import AgentsError, CheckpointFailed, MergeConflict, SandboxError
+from cleveragents.failing import take_back_failure
 from cleveragents.ids import new_id
 from cleveragents.journal import EntryState, JournalEntry, Operation
 from cleveragents.making import make_sandboxes
-from cleveragents.plan import Failure, OnFailure, Phase, State, Step, StepState
+from cleveragents.plan import Failure, OnFailure, Phase, Plan, State, Step, StepState
 from cleveragents.planspec import DecisionSpec, StepSpec
 from cleveragents.preflight import confinement_warnings
 from cleveragents.resource import Change
 from cleveragents.restoring import Restoration
-from cleveragents.rollback import changes_since, restoration_to
-from cleveragents.sandbox.protocol import TakesSql
-from cleveragents.sandboxes import PlanSandboxes
+from cleveragents.reverting import REVERT, take_back
+from cleveragents.rollback import changes_since
 from cleveragents.session import Session
 from cleveragents.snapshots import States
+from cleveragents.subplans import Brought, merge_children, run_children, spawn
 from cleveragents.tool import CallState, ToolCall, ToolResult, ToolSpec, Write
 from cleveragents.tools import resolve_tool
-from cleveragents.tools.confine import Bounds, cache_dir, in_force
 from cleveragents.tools.runner import CallContext, end_leftovers, remove_temporary, run_tool
-from cleveragents.tools.standin import StandIn
 
 IDEMPOTENT_RETRIES = 3
+# What leaves the sandboxes is noted with the child's own steps.
+SUBPLAN_TOOL = ToolSpec(name="subplan", network=False)
 BACK_OFF = (0.1, 0.5, 2.0)
 
 
@@ -86,16 +92,20 @@ class PlanExecutor:
             self._ctx.checkpoints.keep_origins(session)
         self._ctx.checkpoints.auto_create_if_configured(CheckpointType.PRE_EXECUTE, session)
 
-    def execute(self, operation: Operation) -> None:
-        """Run every step that is not done. A failure leaves the plan errored and resumable."""
+    def execute(self, operation: Operation, entry: JournalEntry | None = None) -> None:
+        """Run every step that is not done. A failure leaves the plan errored and resumable.
+
+        `entry`: an operation that began before and ends with this.
+        """
         session = self._session
-        entry = session.opened(operation)
+        entry = entry or session.opened(operation)
         with self._ctx.store.transaction(session.lease):
             self._ctx.store.journal.put(entry)
             session.write(phase=Phase.EXECUTE, state=State.PROCESSING, error=None)
         try:
-            for number, step in enumerate(self._steps):
-                if not step.done and not self._run_step(number):
+            for number in range(len(self._steps)):
+                self._ctx.stop()
+                if not self._steps[number].done and not self._run(number):
                     self._close(entry)
                     return
             self._complete(entry)
@@ -114,8 +124,10 @@ class PlanExecutor:
         self._close(entry)
 
     def _close(self, entry: JournalEntry) -> None:
-        with self._ctx.store.transaction(self._session.lease):
-            self._ctx.store.journal.put(self._session.closed(entry))
+        plan, store = self._session.plan, self._ctx.store
+        with store.transaction(self._session.lease):
+            store.journal.put(self._session.closed(entry))
+            store.corrections.end(plan, self._ctx.now())
 
     def _stop(self, kind: str, message: str, entry: JournalEntry, hint: str = "") -> None:
         session = self._session
@@ -136,14 +148,172 @@ class PlanExecutor:
             step=step,
         )
 
+    def _run(self, number: int) -> bool:
+        if self._spec(number).subplan is not None:
+            return self._run_children(self._side_by_side(number))
+        return self._run_step(number)
+
+    def _spec(self, number: int) -> StepSpec:
+        return msgspec.convert(self._steps[number].spec, StepSpec)
+
+    def _side_by_side(self, number: int) -> list[int]:
+        """This child plan and those that follow in the same group and need nothing undone."""
+        first = self._spec(number).subplan
+        assert first is not None
+        found = [number]
+        done = {step.step_id for step in self._steps if step.done}
+        for later in range(number + 1, len(self._steps)):
+            spec = self._spec(later)
+            if first.group is None or spec.subplan is None or spec.subplan.group != first.group:
+                break
+            if not self._steps[later].done and done.issuperset(spec.needs):
+                found.append(later)
+        return found
+
+    def _run_children(self, numbers: list[int]) -> bool:
+        """Child plans to their end and merged; False if one failed or they conflict."""
+        session, policy = self._session, self._session.spec.policy
+        calls: list[ToolCall] = []
+        children: list[Plan] = []
+        for number in numbers:
+            spec = self._spec(number)
+            self._decide(number, spec)
+            self._trigger(CheckpointType.BEFORE_STEP, number)
+            self._require_checkpoint(SUBPLAN_TOOL)
+            children.append(spawn(self._ctx, session, self._steps[number], spec))
+            self._ctx.checkpoints.auto_create_if_configured(
+                CheckpointType.ON_SUBPLAN_SPAWN,
+                session,
+                view_changed=True,
+                step=self._steps[number],
+                decision_id=self._steps[number].decision_id,
+            )
+        for number, child in zip(numbers, children, strict=True):
+            self._ctx.talk.tell("step", {"id": self._steps[number].step_id, "tool": "subplan"})
+            calls.append(self._begin(number, {"plan": child.plan_id}, SUBPLAN_TOOL))
+        outcomes = run_children(
+            self._ctx,
+            children,
+            at_once=policy.max_parallel,
+            fail_fast=policy.fail_fast,
+            retries=max(self._retries(self._spec(n), SUBPLAN_TOOL) for n in numbers),
+        )
+        failed = [n for n, outcome in enumerate(outcomes) if outcome.error]
+        if not failed:
+            try:
+                self._merge(numbers, children, calls)
+                return True
+            except MergeConflict as error:
+                first = ToolResult(
+                    ok=False, state=CallState.FAILED, output="", output_bytes=0, error=error.message
+                )
+                self._give_up(numbers, calls, 0, first, error)
+                return False
+        # The one that failed by itself, not one that was stopped for it.
+        at = next((n for n in failed if outcomes[n].hint), failed[0])
+        told = ToolResult(
+            ok=False,
+            state=CallState.FAILED,
+            output="",
+            output_bytes=0,
+            error=f"child plan {children[at].plan_id}: {outcomes[at].error}",
+        )
+        self._give_up(numbers, calls, at, told)
+        return False
+
+    def _give_up(
+        self,
+        numbers: list[int],
+        calls: list[ToolCall],
+        at: int,
+        result: ToolResult,
+        error: MergeConflict | None = None,
+    ) -> None:
+        """One step failed; the others wait for the next try, with what their children did."""
+        now = self._ctx.now()
+        others = [number for number in numbers if number != numbers[at]]
+        waiting = tuple(self._put(number, state=StepState.QUEUED) for number in others)
+        with self._ctx.store.transaction(self._session.lease):
+            for number, call in zip(numbers, calls, strict=True):
+                if number != numbers[at]:
+                    interrupted = msgspec.structs.replace(
+                        call, state=CallState.INTERRUPTED, ended_at=now
+                    )
+                    self._ctx.store.calls.put(interrupted)
+            self._session.write(steps=waiting)
+        number = numbers[at]
+        self._fail(number, self._spec(number), ended(calls[at], result, now), None, error)
+
+    def _merge(self, numbers: list[int], children: list[Plan], calls: list[ToolCall]) -> None:
+        """Bring the children's work into the sandboxes; conflicts are found before the first."""
+        plan = self._session.plan
+        scratch = f"{self._ctx.staging}/{plan.plan_id}-merge"
+        try:
+            with self._ctx.manager.packs.looking() as batch:
+                now = self._ctx.manager.create_checkpoint(plan.plan_id, batch, {})
+                merge_children(self._ctx, plan, children, now, batch, scratch)
+            for number, child, call in zip(numbers, children, calls, strict=True):
+                self._merge_one(number, child, call, scratch)
+        finally:
+            fsio.remove_tree(scratch)
+
+    def _merge_one(self, number: int, child: Plan, call: ToolCall, scratch: str) -> None:
+        """One child's work and the end of its step, in one switch."""
+        session, ctx = self._session, self._ctx
+        brought: list[Brought] = []
+
+        def make(now: States, batch: Batch) -> States:
+            brought.append(merge_children(ctx, session.plan, (child,), now, batch, scratch))
+            return brought[-1].states
+
+        def note(kept: CheckpointGroup) -> None:
+            whole = ToolResult(ok=True, state=CallState.OK, output="", output_bytes=0)
+            merged = msgspec.structs.replace(ended(call, whole, ctx.now()), group_id=kept.group_id)
+            self._remember(merged, brought[-1].changes[child.plan_id])
+
+        step = msgspec.structs.replace(self._steps[number], state=StepState.COMPLETE, error=None)
+        last = max(session.plan.last_completed_step, step.index)
+        todo = Restoration(group_id=new_id(), plan={"last_completed_step": last}, steps=(step,))
+        reason = f"merged {child.name}"
+        about = About(CheckpointType.AFTER_SUBPLAN, reason, step.decision_id, step)
+        ctx.checkpoints.restore_made(session, about, make, todo, note)
+        self._steps[number] = step
+        self._trigger(CheckpointType.AFTER_STEP, number)
+        self._milestone(self._spec(number), step)
+        ctx.talk.tell("done", {"id": step.step_id})
+
+    def _begin(self, number: int, inputs: dict[str, Any], tool: ToolSpec) -> ToolCall:
+        """Note that the step's tool runs."""
+        step = self._put(
+            number, state=StepState.PROCESSING, attempts=self._steps[number].attempts + 1
+        )
+        call = ToolCall(
+            call_id=new_id(),
+            plan_id=step.plan_id,
+            step_id=step.step_id,
+            attempt=step.attempts,
+            tool=step.tool,
+            inputs=inputs,
+            state=CallState.RUNNING,
+            started_at=self._ctx.now(),
+            decision_id=step.decision_id,
+            group_id=self._session.plan.head_group_id,
+        )
+        with self._ctx.store.transaction(self._session.lease):
+            self._ctx.store.calls.put(call)
+            effects.note(self._ctx.store, tool, call, step.resource)
+            self._session.write(steps=(step,))
+        return call
+
     def _run_step(self, number: int) -> bool:
         """One step to its end; False if it failed and the plan stopped."""
         spec = msgspec.convert(self._steps[number].spec, StepSpec)
         tool = resolve_tool(spec.tool, self._session.spec.tools)
         self._decide(number, spec)
         self._trigger(CheckpointType.BEFORE_STEP, number)
-        if tool.writes:
+        if tool.is_checkpointed:
             self._trigger(CheckpointType.BEFORE_TOOL_EXECUTE, number)
+        if tool.writes:
             self._require_checkpoint(tool)
         safe = self._session.plan.head_group_id
         self._ctx.talk.tell("step", {"id": spec.id, "tool": spec.tool})
@@ -167,8 +337,8 @@ class PlanExecutor:
     def _try(self, number: int, spec: StepSpec, tool: ToolSpec) -> ToolCall:
         """One attempt; the call as it ended."""
         call, result = self._call(number, spec, tool)
-        if result.ok and not tool.writes:
-            result = self._require_unchanged(tool, result)
+        if result.ok and is_bounded(tool):
+            result = self._require_in_scope(spec, tool, result)
         return ended(call, result, self._ctx.now())
 
     def _retries(self, spec: StepSpec, tool: ToolSpec) -> int:
@@ -237,41 +407,29 @@ class PlanExecutor:
 
     def _call(self, number: int, spec: StepSpec, tool: ToolSpec) -> tuple[ToolCall, ToolResult]:
         """Note that the tool runs, then run it."""
-        step = self._put(
-            number, state=StepState.PROCESSING, attempts=self._steps[number].attempts + 1
-        )
-        call = ToolCall(
-            call_id=new_id(),
-            plan_id=step.plan_id,
-            step_id=step.step_id,
-            attempt=step.attempts,
-            tool=spec.tool,
-            inputs=spec.inputs,
-            state=CallState.RUNNING,
-            started_at=self._ctx.now(),
-        )
-        with self._ctx.store.transaction(self._session.lease):
-            self._ctx.store.calls.put(call)
-            self._session.write(steps=(step,))
+        call = self._begin(number, spec.inputs, tool)
+        if tool.builtin == REVERT:
+            return call, take_back(self._ctx, self._session, **spec.inputs)
         return call, run_tool(tool, spec.inputs, self._context(spec), spec.timeout)
 
     def _context(self, spec: StepSpec) -> CallContext:
         return call_context(self._ctx, self._session, spec.id, spec.on)
 
-    def _require_unchanged(self, tool: ToolSpec, result: ToolResult) -> ToolResult:
-        """A tool that says it only reads must not have written."""
+    def _require_in_scope(self, spec: StepSpec, tool: ToolSpec, result: ToolResult) -> ToolResult:
+        """A tool must not have changed what it says it does not."""
         head = self._ctx.checkpoints.head(self._session)
-        if head is None or not tool.read_only:
+        if head is None:
             return result
-        changed = changes_since(self._ctx, head)
+        changed = out_of_scope(tool, spec.on, changes_since(self._ctx, head))
         if not changed:
             return result
-        shown = ", ".join(change.shown for change in changed[:3])
+        shown = ", ".join(f"{change.resource}: {change.shown}" for change in changed[:3])
+        said = "is read-only" if tool.read_only else "stays in its scope"
         return msgspec.structs.replace(
             result,
             ok=False,
             state=CallState.FAILED,
-            error=f"{tool.name} says it is read-only and changed {shown}",
+            error=f"{tool.name} says it {said} and changed {shown}",
         )
 
     def _note(self, call: ToolCall) -> None:
@@ -281,7 +439,9 @@ class PlanExecutor:
     def _succeed(self, number: int, spec: StepSpec, tool: ToolSpec, call: ToolCall) -> None:
         """The step is done: in the same commit as the group that holds what it did."""
         step = self._put(number, state=StepState.COMPLETE, error=None)
-        trigger = CheckpointType.AFTER_TOOL_EXECUTE if tool.writes else CheckpointType.AFTER_STEP
+        trigger = CheckpointType.AFTER_STEP
+        if tool.is_checkpointed:
+            trigger = CheckpointType.AFTER_TOOL_EXECUTE
         self._ctx.checkpoints.auto_create_if_configured(
             trigger,
             self._session,
@@ -289,11 +449,17 @@ class PlanExecutor:
             view_changed=True,
             decision_id=step.decision_id,
             step=step,
-            also=lambda before, after: self._remember(call, before, after),
+            also=lambda before, after: self._remember(
+                call, self._ctx.manager.changes(call.plan_id, before, after)
+            ),
             last_completed_step=max(step.index, self._session.plan.last_completed_step),
         )
-        if tool.writes:
+        if tool.is_checkpointed:
             self._trigger(CheckpointType.AFTER_STEP, number)
+        self._milestone(spec, step)
+        self._ctx.talk.tell("done", {"id": spec.id})
+
+    def _milestone(self, spec: StepSpec, step: Step) -> None:
         if spec.checkpoint and self._session.plan.rollback_enabled:
             self._ctx.checkpoints.create_checkpoint(
                 CheckpointType.MILESTONE,
@@ -303,12 +469,12 @@ class PlanExecutor:
                 label=spec.checkpoint,
                 reason=f"milestone of step {step.step_id}",
             )
-        self._ctx.talk.tell("done", {"id": spec.id})
 
-    def _remember(self, call: ToolCall, before: States, after: States) -> None:
+    def _remember(self, call: ToolCall, changes: tuple[Change, ...]) -> None:
         """The call and what it wrote, inside the commit of its group."""
         store = self._ctx.store
         store.calls.put(call)
+        store.effects.happened(call)
         ids = {r.name: r.resource_id for r in store.resources.of_plan(call.plan_id)}
         store.calls.add_writes(
             Write(
@@ -320,18 +486,34 @@ class PlanExecutor:
                 before=change.before,
                 after=change.after,
             )
-            for change in self._ctx.manager.changes(call.plan_id, before, after)
+            for change in changes
         )
 
-    def _fail(self, number: int, spec: StepSpec, call: ToolCall, safe: str | None) -> None:
-        """Keep the failed state for inspection, then do what the policy says."""
+    def _fail(
+        self,
+        number: int,
+        spec: StepSpec,
+        call: ToolCall,
+        safe: str | None,
+        conflict: MergeConflict | None = None,
+    ) -> None:
+        """Keep the failed state for inspection, then do what the policy says.
+
+        `safe`: the group from before the step; None if it changed nothing here.
+        """
         session = self._session
         step = self._put(number, state=StepState.ERRORED, error=call.error)
         hint = f"agents plan resume {session.plan.plan_id}"
         policy = spec.on_failure or session.spec.policy.on_failure
-        back = None if safe is None or policy is OnFailure.STOP else self._way_back(policy, safe)
-        message = f"step {spec.id}: {call.error}"
-        failure = Failure("ToolFailed", message, hint, spec.id, undo_to=back)
+        back = self._way_back(policy, safe)
+        failure = Failure(
+            "MergeConflict" if conflict else "ToolFailed",
+            f"step {spec.id}: {call.error}",
+            hint,
+            spec.id,
+            undo_to=back,
+            conflicts=tuple(msgspec.to_builtins(conflict.conflicts)) if conflict else (),
+        )
         kept = self._ctx.checkpoints.auto_create_if_configured(
             CheckpointType.ON_ERROR,
             session,
@@ -350,103 +532,8 @@ class PlanExecutor:
             changes = take_back_failure(self._ctx, session)
             self._ctx.talk.tell("rolled_back", {"group": back, "changes": changes})
 
-    def _way_back(self, policy: OnFailure, safe: str) -> str:
-        if policy is not OnFailure.ROLLBACK_PLAN:
+    def _way_back(self, policy: OnFailure, safe: str | None) -> str | None:
+        if policy is OnFailure.ROLLBACK_STEP:
             return safe
-        return self._ctx.store.checkpoints.groups(self._session.plan.plan_id)[0].group_id
-
-
-def take_back_failure(ctx: Context, session: Session) -> tuple[Change, ...]:
-    """Go back to where the failed step, or the plan, began; what failed stays known."""
-    failure = session.plan.error
-    assert failure is not None
-    assert failure.undo_to is not None
-    store, plan = ctx.store, session.plan
-    target = store.checkpoints.group(failure.undo_to)
-    done = msgspec.structs.replace(failure, undo_to=None)
-    todo = restoration_to(store, plan, target, state=State.ERRORED, error=done)
-    todo = _still_failed(todo, store.plans.steps(plan.plan_id), done)
-    return ctx.checkpoints.rollback_to_checkpoint(session, todo)
-
-
-def _still_failed(todo: Restoration, now: list[Step], failure: Failure) -> Restoration:
-    """Going back takes back what the step did, not that it failed."""
-    kept = {step.step_id: step for step in now} | {step.step_id: step for step in todo.steps}
-    failed = next((s for s in now if s.step_id == failure.step), None)
-    if failed is None:
-        return todo
-    shown = msgspec.structs.replace(
-        kept[failed.step_id], state=StepState.ERRORED, error=failed.error, attempts=failed.attempts
-    )
-    others = tuple(step for step in todo.steps if step.step_id != failed.step_id)
-    return msgspec.structs.replace(todo, steps=(*others, shown))
-
-
-def ended(call: ToolCall, result: ToolResult, now: str) -> ToolCall:
-    return msgspec.structs.replace(
-        call,
-        state=result.state,
-        exit_code=result.exit_code,
-        output=result.output,
-        output_bytes=result.output_bytes,
-        error=result.error,
-        ended_at=now,
-    )
-
-
-def call_context(ctx: Context, session: Session, step_id: str, on: str | None) -> CallContext:
-    """Where a tool starts and what it is told."""
-    sandboxes = ctx.manager.sandboxes(session.plan.plan_id)
-    name = on or next(iter(sandboxes.paths))
-    sandbox = sandboxes.named(name)
-    place = sandbox.place
-    is_database = place.resource.kind == "sqlite"
-    addresses, secrets = addresses_of(sandboxes)
-    return CallContext(
-        plan_id=session.plan.plan_id,
-        step_id=step_id,
-        plan_dir=session.plan.plan_dir,
-        cwd=place.root if is_database or isinstance(sandbox, TakesSql) else place.path,
-        database=place.path if is_database else None,
-        run_sql=sandbox.run_sql if isinstance(sandbox, TakesSql) else None,
-        sandboxes=addresses,
-        secrets=secrets,
-        links=place.links,
-        temp_parent=f"{ctx.settings.sandboxes}/{session.plan.plan_id}",
-        output_limit=ctx.settings.output_limit,
-        environ=dict(os.environ),
-        bounds=bounds_of(ctx, session),
-        meanwhile=lambda: ctx.manager.drain(session.plan.plan_id),
-    )
-
-
-def addresses_of(sandboxes: PlanSandboxes) -> tuple[dict[str, str], tuple[str, ...]]:
-    """What tools are told of each sandbox, and what of that must not be kept or shown."""
-    found, secrets = sandboxes.paths, list[str]()
-    for sandbox in sandboxes.opened.values():
-        if isinstance(sandbox, TakesSql):
-            found[sandbox.place.resource.name], secret = sandbox.tool_address()
-            secrets.append(secret)
-    return {name: one for name, one in found.items() if one}, tuple(filter(None, secrets))
-
-
-def bounds_of(ctx: Context, session: Session) -> Bounds:
-    """What the plan's tools may touch."""
-    settings = ctx.settings
-    places = [one.place for one in ctx.manager.sandboxes(session.plan.plan_id).opened.values()]
-    return Bounds(
-        confine=in_force(settings.confine, session.spec.policy.confine),
-        hidden=(settings.home, settings.sandboxes),
-        writable=settings.writable,
-        cache=cache_dir(os.environ),
-        stand_ins=tuple(
-            StandIn(
-                name=place.resource.name,
-                own=place.resource.path,
-                root=place.root,
-                path=place.path,
-                links=place.links,
-            )
-            for place in places
-        ),
-    )
+        groups = self._ctx.store.checkpoints.groups(self._session.plan.plan_id)
+        return groups[0].group_id if groups and policy is OnFailure.ROLLBACK_PLAN else None

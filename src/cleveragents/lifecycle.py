@@ -8,7 +8,7 @@ def require_not_final(plan: Plan, verb: str) -> None:
     if plan.state is State.APPLIED:
         raise PlanApplied(
             f"plan {plan.name!r} is applied and cannot be {verb}",
-            f"agents plan log {plan.plan_id} shows what it did; undo it with a new plan",
+            f"agents plan revert-applied {plan.plan_id} makes a plan that takes it back",
         )
     if plan.state is State.CANCELLED:
         raise PlanCancelled(

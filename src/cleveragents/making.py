@@ -1,12 +1,14 @@
 """Make the sandboxes of a plan, and remove them."""
 
 import os
+from typing import Any
 
 import msgspec
 
 from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.ids import new_id
+from cleveragents.plan import Plan
 from cleveragents.resource import SandboxRecord, SandboxState
 from cleveragents.sandbox.protocol import Making, Sandbox
 from cleveragents.sandbox.tree import require_not_too_wide
@@ -29,8 +31,15 @@ def make_sandboxes(ctx: Context, session: Session) -> PlanSandboxes:
 def _make(ctx: Context, session: Session, sandbox: Sandbox, record: SandboxRecord | None) -> None:
     place = sandbox.place
     if place.resource.strategy != "none":
-        if place.resource.kind not in ("sqlite", "postgres"):
-            require_not_too_wide(place.resource.path, ctx.settings.home, ctx.settings.sandboxes)
+        if place.resource.kind not in ("sqlite", "postgres") and not os.path.isfile(
+            place.resource.path
+        ):
+            require_not_too_wide(
+                place.resource.path,
+                ctx.settings.home,
+                sandboxes=ctx.settings.sandboxes,
+                told=ctx.settings.allow_wide,
+            )
         fsio.make_private_dir(os.path.dirname(place.root))
     record = record or SandboxRecord(
         sandbox_id=new_id(),
@@ -53,7 +62,11 @@ def _make(ctx: Context, session: Session, sandbox: Sandbox, record: SandboxRecor
         confirm=ctx.talk.confirm,
         progress=lambda name, size: ctx.talk.tell("copied", {"resource": name, "bytes": size}),
     )
-    origin = sandbox.create(making)
+    source = place.resource.source
+    if source:
+        origin = sandbox.create_from(source, parents_origin(ctx, session.plan, source), making)
+    else:
+        origin = sandbox.create(making)
     ready = msgspec.structs.replace(
         record,
         state=SandboxState.READY,
@@ -62,6 +75,13 @@ def _make(ctx: Context, session: Session, sandbox: Sandbox, record: SandboxRecor
     )
     with ctx.store.transaction(session.lease):
         ctx.store.resources.put_sandbox(ready)
+
+
+def parents_origin(ctx: Context, child: Plan, source: str) -> dict[str, Any]:
+    """What the parent's sandbox at that path was made from."""
+    records = ctx.store.resources.sandboxes(child.parent_plan_id or "")
+    found = next(record for record in records if record.path == source)
+    return {key: value for key, value in found.origin.items() if key != "state"}
 
 
 def remove_sandboxes(ctx: Context, plan_id: str, again: bool = False) -> None:

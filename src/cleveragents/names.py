@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from cleveragents.checkpoint import CheckpointGroup
-from cleveragents.decision import Decision
+from cleveragents.checkpoint import RESERVED, CheckpointGroup
+from cleveragents.decision import Correction, Decision
 from cleveragents.errors import CheckpointPruned, ForeignCheckpoint, NotFound, UsageError
 from cleveragents.plan import Plan
 from cleveragents.store import Store
@@ -28,9 +28,15 @@ def find_plan(store: Store, text: str) -> tuple[Plan, str]:
     return store.plans.get(found), ""
 
 
+def require_label(label: str | None) -> None:
+    """A label must not be one of the words that stand for a checkpoint anyway."""
+    if label in RESERVED:
+        raise UsageError(f"{label!r} cannot be a label: it means a checkpoint of every plan")
+
+
 def find_group(store: Store, plan: Plan, text: str) -> CheckpointGroup:
     """The group that a checkpoint id, group id, label, `first` or `last` stands for."""
-    if text in ("first", "last"):
+    if text in RESERVED:
         groups = store.checkpoints.groups(plan.plan_id)
         if not groups:
             raise NotFound(f"plan {plan.name!r} has no checkpoint yet")
@@ -78,12 +84,32 @@ def _nearest_kept(store: Store, plan: Plan, gone: CheckpointGroup) -> str:
     return f"the nearest kept one: agents plan rollback {plan.plan_id} {near.group_id}"
 
 
-def find_decision(store: Store, text: str) -> Decision:
-    known = dict(store.plans.all_decision_ids())
+def find_decision(store: Store, text: str, plan_id: str | None = None) -> Decision:
+    """By the beginning or end of its id, or, within a plan, by a step that hangs on it."""
+    known = {
+        decision: plan
+        for decision, plan in store.plans.all_decision_ids()
+        if plan_id in (None, plan)
+    }
+    for step in store.plans.steps(plan_id) if plan_id else ():
+        if step.step_id == text and step.decision_id:
+            text = step.decision_id
     found = _by_end(text, known, "decision")
     if found is None:
         raise NotFound(f"no decision {text!r}", "agents plan tree PLAN")
     return next(d for d in store.plans.decisions(known[found]) if d.decision_id == found)
+
+
+def find_correction(store: Store, plan: Plan, text: str) -> Correction:
+    known = {row.correction_id: row for row in store.corrections.of_plan(plan.plan_id)}
+    if text == "last" and known:
+        return known[max(known)]
+    found = _by_end(text, known, "correction")
+    if found is None:
+        raise NotFound(
+            f"plan {plan.name!r} has no correction {text!r}", f"agents plan log {plan.plan_id}"
+        )
+    return known[found]
 
 
 def _fits(text: str, name: str) -> bool:

@@ -42,6 +42,8 @@ class Failure(msgspec.Struct, frozen=True):
     """The group that kept the failed state, if one was made."""
     undo_to: str | None = None
     """The group to go back to, as long as that has not been done."""
+    conflicts: tuple[dict[str, Any], ...] = ()
+    """Paths that a child plan and its parent both changed, with both sides."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +54,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 1
     rollback_enabled: bool = True
     parent_plan_id: str | None = None
+    parent_step_id: str | None = None
+    """The step of the parent plan that this plan is the work of."""
     plan_dir: str
     source_path: str
     source_text: str

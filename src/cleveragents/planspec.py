@@ -43,6 +43,8 @@ class SubplanSpec(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple["StepSpec", ...] = ()
     group: str | None = None
     needs: tuple[str, ...] = ()
+    plan: "PlanSpec | None" = None
+    """The plan in `file`, read when the parent's was."""
 
 
 class StepSpec(msgspec.Struct, frozen=True, kw_only=True):

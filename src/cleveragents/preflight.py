@@ -1,11 +1,14 @@
 """Refuse before anything starts, naming everything that is wrong at once."""
 
 import os
+from tempfile import TemporaryFile
+
+import msgspec
 
 from cleveragents.content import fsio
 from cleveragents.content.scope import Scope
 from cleveragents.context import Context
-from cleveragents.errors import AgentsError, NotAllowed, PlanFileError
+from cleveragents.errors import AgentsError, NotAllowed, PlanFileError, UsageError
 from cleveragents.planspec import PlanSpec, ResourceSpec
 from cleveragents.resource import Carry
 from cleveragents.sandbox import git
@@ -30,26 +33,7 @@ FOLDERS = ("git-checkout", "fs-directory")
 
 
 def preflight(ctx: Context, spec: PlanSpec, source: str) -> None:
-    problems = [
-        f"{source}: resource {item.name!r}: {text}"
-        for item in spec.resources
-        for text in _resource(ctx, item)
-    ]
-    unready = [step.id for step in spec.steps if step.subplan is not None]
-    problems += [f"{source}: step {name!r}: child plans are not available yet" for name in unready]
-    if spec.actor.kind != "steps":
-        problems.append(f"{source}: actor kind {spec.actor.kind!r} is not available yet")
-    problems += [
-        f"{source}: tool {tool.name!r} is unsafe"
-        for tool in spec.tools.values()
-        if tool.unsafe and not spec.policy.allow_unsafe
-    ]
-    if any(item.kind == "postgres" for item in spec.resources):
-        from cleveragents.databases import problems_of
-
-        problems += [f"{source}: {text}" for text in problems_of(spec)]
-    if fsio.free_bytes(ctx.settings.home) < LEAST_FREE:
-        problems.append(f"{source}: the store's disk is full: {ctx.settings.home}")
+    problems = found_wrong(ctx, spec, source)
     refused = _confinement(ctx, spec)
     if problems:
         problems += [f"{source}: {refused.message}"] if refused else []
@@ -58,6 +42,130 @@ def preflight(ctx: Context, spec: PlanSpec, source: str) -> None:
         raise refused
     for text in _foreign_paths(ctx, spec):
         ctx.talk.tell("warning", {"message": text})
+
+
+def besides(ctx: Context, error: PlanFileError, source: str) -> PlanFileError:
+    """The error of a plan file that could not be read whole, with what is wrong besides."""
+    if not isinstance(error.spec, PlanSpec):
+        return error
+    # Of a resource with a wrong entry nothing more can be said.
+    wrong = {
+        f"{source}: resource {item.name!r}:"
+        for item in error.spec.resources
+        if any(f" resource {item.name!r}:" in text for text in error.problems)
+    }
+    try:
+        found = found_wrong(ctx, error.spec, source)
+    except UsageError:
+        # A child plan calls a tool that is not there: that is named already.
+        return error
+    more = [text for text in found if not text.startswith(tuple(wrong))]
+    return PlanFileError((*error.problems, *more), error.hint)
+
+
+def found_wrong(ctx: Context, spec: PlanSpec, source: str) -> list[str]:
+    """Everything that keeps the plan from being run, but for confinement."""
+    problems = [
+        f"{source}: resource {item.name!r}: {text}"
+        for item in spec.resources
+        for text in _resource(ctx, item)
+    ]
+    problems += [f"{source}: {text}" for text in _children(spec)]
+    if spec.actor.kind != "steps":
+        problems.append(f"{source}: actor kind {spec.actor.kind!r} is not available yet")
+    problems += [
+        f"{source}: tool {tool.name!r} is unsafe"
+        for tool in spec.tools.values()
+        if tool.unsafe and not spec.policy.allow_unsafe
+    ]
+    problems += [f"{source}: {text}" for text in (*_impossible(spec), *_places(ctx))]
+    if any(item.kind == "postgres" for item in spec.resources):
+        from cleveragents.databases import problems_of
+
+        problems += [f"{source}: {text}" for text in problems_of(spec)]
+    return problems
+
+
+def _impossible(spec: PlanSpec) -> list[str]:
+    """Checkpoints that the plan needs and cannot have (pure)."""
+    required = spec.policy.require_checkpoints and spec.policy.rollback_enabled
+    bare = {item.name for item in spec.resources if item.strategy == "none"}
+    found: list[str] = []
+    for step in spec.steps:
+        if step.subplan is not None:
+            below = step.subplan.plan or msgspec.structs.replace(spec, steps=step.subplan.steps)
+            found += [f"step {step.id!r}: {text}" for text in _impossible(below)]
+        tool = spec.tools.get(step.tool)
+        if tool is None:
+            continue
+        if required and tool.writes and tool.checkpointable is False:
+            found.append(
+                f"step {step.id!r}: checkpoints are required, and tool {tool.name!r} writes and"
+                " says checkpointable: false"
+                " (policy: {require_checkpoints: false} runs it all the same)"
+            )
+        if tool.checkpointable and step.on in bare:
+            found.append(
+                f"step {step.id!r}: tool {tool.name!r} says checkpointable: true,"
+                f" and resource {step.on!r} has no sandbox"
+            )
+    return found
+
+
+def _places(ctx: Context) -> list[str]:
+    """Whether store and sandboxes have somewhere to be."""
+    found: list[str] = []
+    for what, path in (("store", ctx.settings.home), ("sandboxes", ctx.settings.sandboxes)):
+        there = _nearest_there(path)
+        try:
+            with TemporaryFile(dir=there):
+                free = fsio.free_bytes(there)
+        except OSError as error:
+            found.append(f"the {what} cannot be written at {path}: {error.strerror}")
+        else:
+            if free < LEAST_FREE:
+                found.append(f"the disk of the {what} is full: {path}")
+    return found
+
+
+def _nearest_there(path: str) -> str:
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def _children(spec: PlanSpec) -> list[str]:
+    """A database is written by at most one child plan of those that run side by side."""
+    databases = {item.name for item in spec.resources if item.kind not in FOLDERS}
+    writers: dict[tuple[str, str], list[str]] = {}
+    for step in spec.steps:
+        if step.subplan is not None and step.subplan.group is not None:
+            below = step.subplan.plan or msgspec.structs.replace(spec, steps=step.subplan.steps)
+            for name in _written(below) & databases:
+                writers.setdefault((step.subplan.group, name), []).append(step.id)
+    problems = [
+        f"group {group!r}: the database {name!r} is written by several child plans"
+        f" that run side by side: {', '.join(steps)}"
+        for (group, name), steps in writers.items()
+        if len(steps) > 1
+    ]
+    for step in spec.steps:
+        if step.subplan is not None and step.subplan.plan is not None:
+            problems += [f"step {step.id!r}: {text}" for text in _children(step.subplan.plan)]
+    return problems
+
+
+def _written(spec: PlanSpec) -> set[str]:
+    """The resources that the steps of a plan and of its child plans write."""
+    found: set[str] = set()
+    for step in spec.steps:
+        if step.subplan is not None:
+            found |= _written(
+                step.subplan.plan or msgspec.structs.replace(spec, steps=step.subplan.steps)
+            )
+        elif step.on is not None and resolve_tool(step.tool, spec.tools).writes:
+            found.add(step.on)
+    return found
 
 
 def _confinement(ctx: Context, spec: PlanSpec) -> NotAllowed | None:
@@ -142,7 +250,12 @@ def _resource(ctx: Context, item: ResourceSpec) -> list[str]:
         if item.kind == "git-checkout":
             git.locate(item.path)
         if item.kind in FOLDERS:
-            require_not_too_wide(item.path, ctx.settings.home, ctx.settings.sandboxes)
+            require_not_too_wide(
+                item.path,
+                ctx.settings.home,
+                sandboxes=ctx.settings.sandboxes,
+                told=ctx.settings.allow_wide,
+            )
             if not os.path.isdir(item.path):
                 return [f"not a directory: {item.path}"]
         if item.kind == "sqlite" and not _is_sqlite(item.path):

@@ -6,11 +6,12 @@ from cleveragents.errors import NotAllowed
 from cleveragents.journal import Operation
 from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_not_final
+from cleveragents.names import require_label
 from cleveragents.plan import Plan
-from cleveragents.resume import adopt_edits
 from cleveragents.retention import Verdict
 from cleveragents.rollback import changes_since, require_rollback
 from cleveragents.session import Session
+from cleveragents.settling import adopt_edits
 from cleveragents.store import Lease
 
 
@@ -46,6 +47,7 @@ def prune_plan(ctx: Context, plan: Plan) -> tuple[Verdict, ...]:
 
 def create_manual(ctx: Context, plan: Plan, label: str | None) -> CheckpointGroup:
     """`plan checkpoint create`: always a group, for somebody asked for one."""
+    require_label(label)
     require_not_final(plan, "checkpointed")
     require_rollback(plan)
     with working_on(ctx.store, plan.plan_id, "plan checkpoint create", ctx.now) as session:

@@ -4,7 +4,8 @@ from cleveragents.apply import finish_apply
 from cleveragents.checkpoint import CheckpointType
 from cleveragents.content import fsio
 from cleveragents.context import Context
-from cleveragents.errors import PlanBusy
+from cleveragents.effects import compensate_plan, shown
+from cleveragents.errors import AgentsError, PlanBusy
 from cleveragents.journal import EntryState
 from cleveragents.leases import hold, holder
 from cleveragents.plan import Failure, Phase, State
@@ -22,6 +23,8 @@ def recover(ctx: Context) -> tuple[str, ...]:
     for plan_id in ctx.store.leases.held():
         if holder(ctx.store, plan_id, ctx.now()) is None:
             _clean(ctx, plan_id)
+    for plan_id in ctx.store.effects.plans_waiting():
+        said += _compensate(ctx, plan_id)
     for plan_id in ctx.store.plans.processing():
         if holder(ctx.store, plan_id, ctx.now()) is None:
             said += _free(ctx, plan_id)
@@ -44,6 +47,19 @@ def _recover_intent(ctx: Context, intent: Intent) -> list[str]:
         return []
     except Exception as error:  # noqa: BLE001 - one plan's trouble must not stop the others
         return [f"plan {intent.plan_id}: an interrupted {intent.kind} waits: {error}"]
+
+
+def _compensate(ctx: Context, plan_id: str) -> list[str]:
+    """Go on with the compensations of a rollback whose process died."""
+    try:
+        return [
+            f"plan {plan_id}: {effect.state}: {shown(effect)}"
+            for effect in compensate_plan(ctx, plan_id)
+        ]
+    except PlanBusy:
+        return []
+    except AgentsError as error:
+        return [f"plan {plan_id}: compensations wait: {error}"]
 
 
 def _end_validations(ctx: Context, session: Session) -> None:

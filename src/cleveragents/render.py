@@ -138,7 +138,8 @@ def write(
         (write_json if form == "json" else write_yaml)(value, sys.stdout)
         return
     if not quiet:
-        said = () if "error" in reply.data and reply.exit_code else reply.messages
-        for note in (*notes, *said):
+        error: dict[str, Any] = (reply.data.get("error") or {}) if reply.exit_code else {}
+        shown = {error.get("message"), *error.get("problems", ())}
+        for note in (*notes, *(text for text in reply.messages if text not in shown)):
             sys.stderr.write(f"note: {safe(note)}\n")
         (write_rich if form == "rich" else write_plain)(reply, sys.stdout)

@@ -8,6 +8,7 @@ import msgspec
 from cleveragents.checkpoint import Checkpoint, CheckpointGroup, RollbackResult
 from cleveragents.context import Context
 from cleveragents.decision import Decision
+from cleveragents.effect import Effect, EffectClass, EffectState, Outlook
 from cleveragents.errors import NotFound
 from cleveragents.journal import JournalEntry
 from cleveragents.leases import holder
@@ -93,6 +94,7 @@ def status_data(ctx: Context, plan: Plan) -> dict[str, Any]:
             "child_plans": len(ctx.store.plans.children(plan.plan_id)),
             "checkpoints": ctx.store.checkpoints.count(plan.plan_id),
         },
+        "effects": effects_count(ctx.store.effects.of_plan(plan.plan_id)),
         "sandboxes": sandbox_paths(ctx, plan),
         "rollback_enabled": plan.rollback_enabled,
         "exclude": {r.name: list(r.exclude) for r in resources if r.exclude},
@@ -237,7 +239,46 @@ def rollback_data(plan: Plan, result: RollbackResult) -> dict[str, Any]:
             "state": result.state,
             "checkpoints_remaining": result.checkpoints_remaining,
         },
+        "effects": outlook_data(result.effects),
         "dry_run": result.dry_run,
+    }
+
+
+def effect_data(effect: Effect) -> dict[str, Any]:
+    return {
+        "effect_id": effect.effect_id,
+        "plan_id": effect.plan_id,
+        "step": effect.step_id,
+        "tool": effect.tool,
+        "class": str(effect.effect_class),
+        "state": str(effect.state),
+        "side_effects": list(effect.side_effects),
+        "attempts": effect.attempts,
+        "output": effect.output,
+        "error": effect.error,
+        "created_at": effect.created_at,
+        "ended_at": effect.ended_at,
+    }
+
+
+def outlook_data(outlook: Outlook) -> dict[str, Any]:
+    found = {
+        "compensated": outlook.compensable,
+        "irreversible": outlook.irreversible,
+        "unknown": outlook.unknown,
+        "not_repeated": outlook.not_repeated,
+    }
+    return {name: [effect_data(one) for one in effects] for name, effects in found.items()}
+
+
+def effects_count(effects: list[Effect]) -> dict[str, int]:
+    """How much of what calls did outside the sandboxes is still there, as far as we know."""
+    standing = [effect for effect in effects if effect.state is not EffectState.COMPENSATED]
+    return {
+        "compensable": sum(e.effect_class is EffectClass.COMPENSABLE for e in standing),
+        "irreversible": sum(e.effect_class is EffectClass.IRREVERSIBLE for e in standing),
+        "unknown": sum(e.effect_class is EffectClass.UNKNOWN for e in standing),
+        "not_compensated": sum(e.state is EffectState.FAILED for e in effects),
     }
 
 
@@ -281,7 +322,7 @@ def explain_data(ctx: Context, decision: Decision) -> dict[str, Any]:
         for g in ctx.store.checkpoints.groups(plan_id)
         if g.decision_id == decision.decision_id
     ]
-    steps = [s for s in ctx.store.plans.steps(plan_id) if s.decision_id == decision.decision_id]
+    steps = ctx.store.plans.steps_of(decision)
     ids = {step.step_id for step in steps}
     return {
         **msgspec.to_builtins(decision),
@@ -296,17 +337,23 @@ def explain_data(ctx: Context, decision: Decision) -> dict[str, Any]:
 
 
 def failed_step(ctx: Context, plan: Plan) -> dict[str, Any]:
-    """`plan errors`: the step, its output, and where its failed state is kept."""
-    if plan.error is None:
+    """`plan errors`: the step, its output, its kept state, and what it did outside."""
+    recorded = ctx.store.effects.of_plan(plan.plan_id)
+    failed = [effect for effect in recorded if effect.state is EffectState.FAILED]
+    if plan.error is None and not failed:
         raise NotFound(f"plan {plan.name!r} has no error", f"agents plan status {plan.plan_id}")
-    calls = [c for c in ctx.store.calls.of_plan(plan.plan_id) if c.step_id == plan.error.step]
+    step = plan.error.step if plan.error else None
+    calls = [c for c in ctx.store.calls.of_plan(plan.plan_id) if step and c.step_id == step]
     last = calls[-1] if calls else None
+    here = {call.call_id for call in calls}
     return {
         "plan_id": plan.plan_id,
         "error": error_data(plan),
-        "step": plan.error.step,
+        "step": step,
         "exit_code": last.exit_code if last else None,
         "attempts": len(calls),
         "output": last.output if last else "",
-        "failed_state": plan.error.group_id,
+        "failed_state": plan.error.group_id if plan.error else None,
+        "effects": [effect_data(e) for e in recorded if e.call_id in here and e not in failed],
+        "not_compensated": [effect_data(effect) for effect in failed],
     }

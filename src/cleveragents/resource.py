@@ -33,6 +33,8 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the resource this one lies inside of, or empty."""
     place: str = ""
     """Path inside the outer resource where this one is linked in."""
+    source: str = ""
+    """For a child plan: the parent's sandbox, which the child's is made from."""
 
 
 class SandboxState(StrEnum):

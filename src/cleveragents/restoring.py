@@ -6,6 +6,7 @@ import msgspec
 
 from cleveragents.checkpoint import CheckpointGroup
 from cleveragents.decision import Decision
+from cleveragents.effect import EffectState, Outlook
 from cleveragents.journal import JournalEntry, Moment
 from cleveragents.plan import Plan, State, Step
 from cleveragents.session import Session
@@ -23,9 +24,19 @@ class Restoration(msgspec.Struct, frozen=True, kw_only=True):
     decisions: tuple[Decision, ...] = ()
     entry: JournalEntry | None = None
     """The journal entry to close; its `after` is filled in by the final commit."""
+    children: dict[str, "Restoration"] = {}
+    """Child plans that go back to where they stood then, before the final commit."""
     cancelled_children: tuple[str, ...] = ()
+    made: bool = False
+    """The group was made for this restore: it is a group of the plan as it is afterwards."""
+    correction_id: str | None = None
+    """The correction that this restores for."""
     came_from: str | None = None
     """The group of what was there before; None: the plan's newest when the commit comes."""
+    outlook: Outlook = Outlook()
+    """What going there means for the world outside."""
+    effects: dict[str, tuple[str, ...]] = {}
+    """State -> the effects that come into it with the final commit."""
 
 
 def commit_restoration(
@@ -37,25 +48,35 @@ def commit_restoration(
     )
     with store.transaction(session.lease):
         came_from = todo.came_from or session.plan.head_group_id
-        store.plans.remove_steps(session.plan.plan_id, todo.removed_steps)
         fields = msgspec.convert({**msgspec.to_builtins(session.plan), **todo.plan}, Plan)
         session.write(
             steps=todo.steps,
             decisions=todo.decisions,
+            removed_steps=todo.removed_steps,
+            view_changed=todo.made,
             head_group_id=group.group_id,
             last_checkpoint_id=rows[0].checkpoint_id,
             **{name: getattr(fields, name) for name in todo.plan},
         )
+        if todo.made:
+            plan = session.plan
+            store.checkpoints.stand_for(group.group_id, plan.version, plan.view_mark)
+        if todo.correction_id is not None:
+            store.corrections.restored(todo.correction_id)
         if todo.entry is not None:
             # Undo must find what was there just before, edits by hand included.
             before = Moment(came_from, todo.entry.before.version)
             entry = msgspec.structs.replace(todo.entry, before=before)
             store.journal.put(session.closed(entry))
+        for state, effect_ids in todo.effects.items():
+            store.effects.mark(effect_ids, EffectState(state), session.now())
         for child in todo.cancelled_children:
-            _cancel(store, store.plans.get(child))
+            cancel_child(store, store.plans.get(child))
         store.intents.remove(intent_id)
 
 
-def _cancel(store: Store, child: Plan) -> None:
+def cancel_child(store: Store, child: Plan) -> None:
     if not child.is_final:
         store.plans.commit(msgspec.structs.replace(child, state=State.CANCELLED))
+    for below in store.plans.children(child.plan_id):
+        cancel_child(store, below)

@@ -1,44 +1,39 @@
 """Start a plan, or go on with it: whatever a dead process or a person left is settled first."""
 
-from enum import StrEnum
+from collections.abc import Collection
 
 import msgspec
 
-from cleveragents.checkpoint import CheckpointGroup, CheckpointType
+from cleveragents import correction, effects
 from cleveragents.context import Context
-from cleveragents.executor import PlanExecutor, take_back_failure
+from cleveragents.executor import PlanExecutor
 from cleveragents.journal import Operation
 from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_not_final
-from cleveragents.plan import Phase, Plan, State, StepState
-from cleveragents.resource import Change
-from cleveragents.rollback import changes_since, restoration_to
+from cleveragents.plan import Phase, Plan, State
+from cleveragents.revision import revised
 from cleveragents.session import Session
-from cleveragents.tools.runner import end_leftovers
-
-
-class Settled(StrEnum):
-    NOTHING = "nothing"
-    RESIDUE = "residue"
-    ADOPTED = "adopted"
-    DISCARDED = "discarded"
-
-
-class Resumption(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a plan goes on from, and what was done with differences found there."""
-
-    resumed_from: str | None
-    settled: Settled
-    changes: tuple[Change, ...]
-    next_step: str | None
+from cleveragents.settling import Resumption, Settled, difference, next_step, of_dead_steps, settle
+from cleveragents.tools import resolve_tool
+from cleveragents.use import PlanFile
 
 
 def execute_plan(
-    ctx: Context, plan_id: str, *, verb: str = "plan execute", discard_edits: bool = False
+    ctx: Context,
+    plan_id: str,
+    *,
+    verb: str = "plan execute",
+    discard_edits: bool = False,
+    plan_file: PlanFile | None = None,
+    repeat: Collection[str] = (),
+    accept_loss: bool = False,
 ) -> Resumption:
     """Run what is not done yet; returns when the plan is complete or has failed."""
     with working_on(ctx.store, plan_id, verb, ctx.now) as session:
         require_not_final(session.plan, "executed")
+        effects.require_repeatable(session, repeat)
+        if plan_file is not None and session.plan.head_group_id is None:
+            take_file(ctx, session, plan_file)
         executor = PlanExecutor(ctx, session)
         started = session.plan.head_group_id is not None
         executor.strategize()
@@ -48,90 +43,60 @@ def execute_plan(
             return Resumption(
                 resumed_from=None, settled=Settled.NOTHING, changes=(), next_step=None
             )
-        resumption = _settle(ctx, session, discard_edits)
-        finished = (session.plan.phase, session.plan.state) == (Phase.EXECUTE, State.COMPLETE)
-        if resumption.next_step is None and finished:
+        resumption = settle(ctx, session, discard_edits)
+        if plan_file is not None and go_on_with(ctx, session, plan_file, accept_loss):
             return resumption
-        executor = PlanExecutor(ctx, session)
-        executor.prepare()
-        executor.execute(Operation.RESUME)
+        return _go_on(ctx, session, resumption)
+
+
+def _go_on(ctx: Context, session: Session, resumption: Resumption) -> Resumption:
+    upcoming = next_step(ctx, session.plan)
+    finished = (session.plan.phase, session.plan.state) == (Phase.EXECUTE, State.COMPLETE)
+    if upcoming is None and finished:
         return resumption
+    executor = PlanExecutor(ctx, session)
+    executor.prepare()
+    executor.execute(Operation.RESUME)
+    return msgspec.structs.replace(resumption, next_step=upcoming)
+
+
+def go_on_with(ctx: Context, session: Session, file: PlanFile, accept_loss: bool) -> bool:
+    """Take a changed plan file in; True if that was a correction, which ran what was to run."""
+    request = correction.Request(
+        guidance=f"plan file {file.path}", plan_file=file, accept_loss=accept_loss
+    )
+    outlook = correction.work_out(ctx, session.plan, (), request)
+    if not outlook.superseded:
+        take_file(ctx, session, file)
+        return False
+    correction.take_back(ctx, session, outlook, request)
+    return True
+
+
+def take_file(ctx: Context, session: Session, file: PlanFile) -> None:
+    """Nothing that is done changed: steps come and go in one commit."""
+    plan = session.plan
+    revised(session.spec, file.spec, resolve_tool)
+    steps, removed = correction.revised_steps(
+        ctx.store.plans.steps(plan.plan_id), file.spec.steps, set(), plan.plan_id
+    )
+    session.commit(
+        steps=tuple(steps),
+        removed_steps=tuple(removed),
+        view_changed=True,
+        **correction.source_fields(file),
+    )
 
 
 def preview_resume(ctx: Context, plan: Plan, discard_edits: bool = False) -> Resumption:
     """What `resume` would do; changes nothing."""
     require_not_final(plan, "resumed")
-    settled, changes = _difference(ctx, plan, discard_edits)
+    settled, changes = difference(ctx, plan, discard_edits)
     return Resumption(
         resumed_from=plan.last_checkpoint_id,
         settled=settled,
         changes=changes,
-        next_step=_next_step(ctx, plan),
+        next_step=next_step(ctx, plan),
+        in_doubt=tuple(effects.doubtful(ctx.store, plan)),
+        compensable=of_dead_steps(ctx, plan).compensable,
     )
-
-
-def _next_step(ctx: Context, plan: Plan) -> str | None:
-    waiting = [step.step_id for step in ctx.store.plans.steps(plan.plan_id) if not step.done]
-    return waiting[0] if waiting else None
-
-
-def _difference(
-    ctx: Context, plan: Plan, discard_edits: bool
-) -> tuple[Settled, tuple[Change, ...]]:
-    """Residue if a step was running when its process died; any other difference is an edit."""
-    if plan.head_group_id is None:
-        return Settled.NOTHING, ()
-    changes = changes_since(ctx, ctx.store.checkpoints.group(plan.head_group_id))
-    if not changes:
-        return Settled.NOTHING, ()
-    steps = ctx.store.plans.steps(plan.plan_id)
-    if any(step.state is StepState.PROCESSING for step in steps):
-        return Settled.RESIDUE, changes
-    return (Settled.DISCARDED if discard_edits else Settled.ADOPTED), changes
-
-
-def _settle(ctx: Context, session: Session, discard_edits: bool) -> Resumption:
-    end_leftovers(session.plan.plan_id)
-    if session.plan.error is not None and session.plan.error.undo_to is not None:
-        # Its process died between keeping the failed state and going back from it.
-        take_back_failure(ctx, session)
-    plan = session.plan
-    settled, changes = _difference(ctx, plan, discard_edits)
-    if settled is Settled.ADOPTED:
-        adopt_edits(ctx, session)
-    elif settled in (Settled.RESIDUE, Settled.DISCARDED):
-        assert plan.head_group_id is not None
-        head = ctx.store.checkpoints.group(plan.head_group_id)
-        # Steps after the newest group count as not done.
-        ctx.checkpoints.rollback_to_checkpoint(
-            session,
-            restoration_to(
-                ctx.store, plan, head, phase=plan.phase, state=plan.state, error=plan.error
-            ),
-        )
-    running = tuple(
-        msgspec.structs.replace(step, state=StepState.QUEUED)
-        for step in ctx.store.plans.steps(plan.plan_id)
-        if step.state is StepState.PROCESSING
-    )
-    if running:
-        session.commit(steps=running)
-    return Resumption(
-        resumed_from=session.plan.last_checkpoint_id,
-        settled=settled,
-        changes=changes,
-        next_step=_next_step(ctx, session.plan),
-    )
-
-
-def adopt_edits(
-    ctx: Context, session: Session, kind: CheckpointType = CheckpointType.EXTERNAL_EDIT
-) -> CheckpointGroup:
-    """What a person changed in the sandbox becomes part of the plan, and can be undone as one."""
-    entry = session.opened(Operation.EXTERNAL_EDIT)
-    with session.transaction():
-        ctx.store.journal.put(entry)
-    group = ctx.checkpoints.create_checkpoint(kind, session, force=True, reason="edited by hand")
-    with session.transaction():
-        ctx.store.journal.put(session.closed(entry))
-    return group

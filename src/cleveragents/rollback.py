@@ -5,12 +5,14 @@ from typing import Any
 
 import msgspec
 
-from cleveragents.checkpoint import CheckpointGroup, RollbackResult
+from cleveragents import effects
+from cleveragents.checkpoint import CheckpointGroup, ChildMoment, RollbackResult
 from cleveragents.context import Context
 from cleveragents.decision import Decision, DecisionState
-from cleveragents.errors import RollbackDisabled
+from cleveragents.effect import EffectState
+from cleveragents.errors import CheckpointPruned, NotAllowed, PlanBusy, RollbackDisabled
 from cleveragents.journal import Operation
-from cleveragents.leases import working_on
+from cleveragents.leases import holder, working_on
 from cleveragents.lifecycle import require_not_final
 from cleveragents.names import find_group
 from cleveragents.plan import Phase, Plan, State, Step, StepState
@@ -32,6 +34,8 @@ def rewound_steps(now: list[Step], then: dict[str, Step]) -> tuple[list[Step], l
         back = msgspec.structs.replace(old, state=state, attempts=step.attempts, error=None)
         if back != step:
             changed.append(back)
+    known = {step.step_id for step in now}
+    changed += [step for step_id, step in then.items() if step_id not in known]
     return changed, [step.step_id for step in now if step.step_id not in then]
 
 
@@ -56,11 +60,7 @@ def restoration(
 ) -> Restoration:
     steps, removed = rewound_steps(store.plans.steps(plan.plan_id), view.steps)
     decisions = rewound_decisions(store.plans.decisions(plan.plan_id), view.decisions)
-    later = [
-        child.plan_id
-        for child in store.plans.children(plan.plan_id)
-        if child.created_at > group.created_at
-    ]
+    back, later = _children(store, plan, group)
     values = {
         "phase": Phase.EXECUTE,
         "state": State.QUEUED,
@@ -70,14 +70,74 @@ def restoration(
         "actor_state": group.actor_state,
         **fields,
     }
+    if view.source.spec != plan.spec:
+        values |= msgspec.to_builtins(view.source)
+    own = effects.outlook_at(store, plan.plan_id, group.group_id, view, later)
+    outlook = effects.joined(own, *(todo.outlook for todo in back.values()))
     return Restoration(
         group_id=group.group_id,
         plan=msgspec.to_builtins(values),
         steps=tuple(steps),
         removed_steps=tuple(removed),
         decisions=tuple(decisions),
+        children={child: marked_above(todo) for child, todo in back.items()},
         cancelled_children=tuple(later),
+        outlook=outlook,
+        effects=effects.marks(outlook, EffectState.LOST),
     )
+
+
+def marked_above(todo: Restoration) -> Restoration:
+    """A child plan's way back; what it did outside is marked with the parent's."""
+    return msgspec.structs.replace(todo, effects={})
+
+
+def _children(
+    store: Store, plan: Plan, group: CheckpointGroup
+) -> tuple[dict[str, Restoration], list[str]]:
+    """Child plans that existed go back to where they stood; later ones are to be cancelled."""
+    back: dict[str, Restoration] = {}
+    later: list[str] = []
+    for child in store.plans.children(plan.plan_id):
+        moment = group.children.get(child.plan_id)
+        if moment is None:
+            later += [] if child.is_final else [child.plan_id]
+        elif child.state is State.APPLIED or child.version == moment.version:
+            continue
+        elif (todo := _child_back(store, child, moment)) is not None:
+            back[child.plan_id] = todo
+    return back, later
+
+
+def _child_back(store: Store, child: Plan, moment: ChildMoment) -> Restoration | None:
+    """None if the child never had a group: there is nothing to bring back but its view."""
+    groups = {g.group_id: g for g in store.checkpoints.groups(child.plan_id)}
+    if not groups:
+        return None
+    target = moment.group_id or next(iter(groups))
+    if target not in groups:
+        raise CheckpointPruned(
+            f"the child plan {child.name!r} stood at a checkpoint that was pruned",
+            f"agents plan checkpoints {child.plan_id}",
+        )
+    view = store.plans.view_at(child.plan_id, moment.version)
+    standing = view.standing
+    state = State.QUEUED if standing.state is State.PROCESSING else standing.state
+    fields = {
+        "phase": standing.phase,
+        "state": state,
+        "error": standing.error,
+        "attempt": standing.attempt,
+        "actor_state": standing.actor_state,
+    }
+    return restoration(store, child, groups[target], view, fields)
+
+
+def accepted(todo: Restoration, accept_loss: bool, command: str) -> Restoration:
+    """The same, asked for by somebody who knows what cannot be undone; else refused."""
+    effects.require_accepted(todo.outlook, accept_loss, command)
+    marks = effects.marks(todo.outlook, EffectState.ACCEPTED)
+    return msgspec.structs.replace(todo, effects=marks)
 
 
 def changes_since(ctx: Context, group: CheckpointGroup) -> tuple[Change, ...]:
@@ -105,6 +165,33 @@ def without_kept_folders(found: tuple[Change, ...], paths: dict[str, str]) -> tu
     return tuple(kept[::-1])
 
 
+def require_own(ctx: Context, plan: Plan, verb: str) -> None:
+    """A child plan whose work is merged is part of its parent: it is changed there."""
+    parent = plan.parent_plan_id
+    if parent is None:
+        return
+    steps = {step.step_id: step for step in ctx.store.plans.steps(parent)}
+    step = steps.get(plan.parent_step_id or "")
+    if step is not None and step.done and plan.state is State.COMPLETE:
+        raise NotAllowed(
+            f"child plan {plan.name!r} is merged into its parent and cannot be {verb}",
+            f"correct or roll back the parent: agents plan tree {parent}",
+        )
+
+
+def require_children_free(ctx: Context, todo: Restoration) -> None:
+    """Nobody works on a child plan that has to go back."""
+    for child in (*todo.children, *todo.cancelled_children):
+        held = holder(ctx.store, child, ctx.now())
+        if held is not None:
+            raise PlanBusy(
+                f"child plan {child} is held by `{held.verb}` (process {held.pid})",
+                f"wait for it, or end it: kill {held.pid}",
+            )
+    for below in todo.children.values():
+        require_children_free(ctx, below)
+
+
 def require_rollback(plan: Plan) -> None:
     require_not_final(plan, "rolled back")
     if not plan.rollback_enabled:
@@ -128,16 +215,20 @@ def preview(ctx: Context, plan: Plan, group: CheckpointGroup) -> RollbackResult:
     return _result(ctx, plan, group, todo, changes, dry_run=True)
 
 
-def rollback(ctx: Context, plan: Plan, group: CheckpointGroup) -> RollbackResult:
+def rollback(
+    ctx: Context, plan: Plan, group: CheckpointGroup, *, accept_loss: bool = False
+) -> RollbackResult:
     with working_on(
         ctx.store, plan.plan_id, "plan rollback", ctx.now, whatever_waits=True
     ) as session:
         require_rollback(session.plan)
+        require_own(ctx, session.plan, "rolled back")
         # Found before the plan was ours: another process may have pruned it since.
         group = find_group(ctx.store, session.plan, group.group_id)
         ctx.checkpoints.require_readable(group)
         entry = session.opened(Operation.ROLLBACK, to=group.group_id)
-        todo = restoration_to(ctx.store, session.plan, group)
+        command = f"agents plan rollback {plan.plan_id} {group.group_id}"
+        todo = accepted(restoration_to(ctx.store, session.plan, group), accept_loss, command)
         return go_back(ctx, session, group, msgspec.structs.replace(todo, entry=entry))
 
 
@@ -145,11 +236,14 @@ def go_back(
     ctx: Context, session: Session, group: CheckpointGroup, todo: Restoration
 ) -> RollbackResult:
     """Do it, and say what was done as it was counted before and measured after."""
+    require_children_free(ctx, todo)
     counted = _result(ctx, session.plan, group, todo, (), dry_run=False)
     changes = ctx.checkpoints.rollback_to_checkpoint(session, todo)
+    outcome = effects.compensated(ctx, session, todo)
     return msgspec.structs.replace(
         counted,
         changes=changes,
+        effects=msgspec.structs.replace(counted.effects, compensable=outcome),
         phase=str(session.plan.phase),
         state=str(session.plan.state),
         checkpoints_remaining=ctx.store.checkpoints.count(session.plan.plan_id),
@@ -171,7 +265,7 @@ def _result(
         checkpoint_id=rows[0].checkpoint_id,
         label=group.label,
         changes=changes,
-        child_plans_invalidated=len(todo.cancelled_children),
+        child_plans_invalidated=len(todo.cancelled_children) + len(todo.children),
         decisions_after=sum(d.state is DecisionState.SUPERSEDED for d in todo.decisions),
         tool_calls_after=ctx.store.calls.count(plan.plan_id, after=group.created_at),
         sandboxes=ctx.manager.sandboxes(plan.plan_id).paths,
@@ -179,4 +273,5 @@ def _result(
         state=todo.plan["state"],
         checkpoints_remaining=ctx.store.checkpoints.count(plan.plan_id),
         dry_run=dry_run,
+        effects=todo.outlook,
     )

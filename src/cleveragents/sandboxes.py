@@ -73,7 +73,7 @@ def layout(resources: list[Resource], home: str, plan_id: str) -> dict[str, tupl
             used.add(resource.name)
             continue
         base = os.path.basename(resource.path.rstrip("/")) or resource.name
-        is_file = resource.kind == "sqlite"
+        is_file = resource.kind == "sqlite" or os.path.isfile(resource.path)
         folder = resource.name if is_file else base
         if folder in used or folder.startswith("."):
             folder = f"{resource.name}-{folder.lstrip('.')}"

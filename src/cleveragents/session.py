@@ -25,8 +25,15 @@ class Session:
         self.store = store
         self.plan = plan
         self.lease = lease
-        self.spec = spec_of(plan)
         self.now = now
+        self._read: tuple[dict[str, Any], PlanSpec] | None = None
+
+    @property
+    def spec(self) -> PlanSpec:
+        """The plan file in force; a correction may bring another."""
+        if self._read is None or self._read[0] is not self.plan.spec:
+            self._read = self.plan.spec, spec_of(self.plan)
+        return self._read[1]
 
     def moment(self) -> Moment:
         """Where the plan stands now, to come back to."""
@@ -72,13 +79,19 @@ class Session:
         *,
         steps: tuple[Step, ...] = (),
         decisions: tuple[Decision, ...] = (),
+        removed_steps: tuple[str, ...] = (),
         view_changed: bool = False,
         **fields: Any,
     ) -> None:
         """Put the plan's next version down; call it inside `store.transaction(lease)`."""
         plan = msgspec.structs.replace(self.plan, updated_at=self.now(), **fields)
         self.plan = self.store.plans.commit(
-            plan, steps=steps, decisions=decisions, view_changed=view_changed
+            plan,
+            steps=steps,
+            decisions=decisions,
+            removed_steps=removed_steps,
+            view_changed=view_changed,
+            new_source="spec" in fields,
         )
 
     def commit(
@@ -86,9 +99,16 @@ class Session:
         *,
         steps: tuple[Step, ...] = (),
         decisions: tuple[Decision, ...] = (),
+        removed_steps: tuple[str, ...] = (),
         view_changed: bool = False,
         **fields: Any,
     ) -> None:
         """The same as a transaction of its own."""
         with self.transaction():
-            self.write(steps=steps, decisions=decisions, view_changed=view_changed, **fields)
+            self.write(
+                steps=steps,
+                decisions=decisions,
+                removed_steps=removed_steps,
+                view_changed=view_changed,
+                **fields,
+            )

@@ -14,6 +14,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_checkpoints_per_plan: int = 50
     sandbox_dir: str = ""
     """Where sandboxes are made; empty: `<home>/sandboxes`."""
+    allow_wide: tuple[str, ...] = ()
+    """Directories that are sandboxed although they hold your home or the store."""
     sandbox_cleanup: str = "on_apply"
     carry_limit_bytes: int = 1_000_000_000
     carry_limit_files: int = 100_000
@@ -25,6 +27,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes the content store may take; 0: as much as the disk has."""
     output_limit: int = 1_000_000
     """Bytes of a tool's output that are kept."""
+    run_hooks: bool = False
+    """Whether a commit that apply makes runs the repository's hooks."""
 
     @property
     def sandboxes(self) -> str:
@@ -40,7 +44,7 @@ class Key(msgspec.Struct, frozen=True):
     name: str
     field: str
     kind: str
-    """path | paths | integer | bytes | duration | triggers | choice"""
+    """path | paths | integer | bytes | duration | triggers | choice | flag"""
     help: str
     choices: tuple[str, ...] = ()
     alias: str = ""
@@ -71,6 +75,13 @@ KEYS: tuple[Key, ...] = (
         minimum=1,
     ),
     Key("sandbox.dir", "sandbox_dir", "path", "where sandboxes are made", personal=ANY),
+    Key(
+        "sandbox.allow-wide",
+        "allow_wide",
+        "paths",
+        "directories that are sandboxed although they hold your home or the store",
+        personal=ANY,
+    ),
     Key(
         "sandbox.cleanup",
         "sandbox_cleanup",
@@ -106,6 +117,13 @@ KEYS: tuple[Key, ...] = (
         "store.budget", "content_budget", "bytes", "largest size of the content store", personal=ANY
     ),
     Key("tools.output-limit", "output_limit", "bytes", "bytes of a tool's output that are kept"),
+    Key(
+        "apply.run-hooks",
+        "run_hooks",
+        "flag",
+        "whether a commit that apply makes runs the repository's hooks",
+        personal=ANY,
+    ),
 )
 BY_NAME: dict[str, Key] = {name: key for key in KEYS for name in key.names}
 

@@ -21,7 +21,9 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     read_only: bool = False
     checkpointable: bool | None = None
     checkpoint_scope: str | None = None
+    """What it may change: `plan`, any resource; `resource`, only that of its step."""
     write_scope: tuple[str, ...] = ()
+    """Paths and patterns in the step's resource; it may change nothing else. Empty: anything."""
     side_effects: tuple[str, ...] = ()
     compensate: tuple[str, ...] | str | None = None
     idempotent: bool = False
@@ -29,6 +31,11 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float = DEFAULT_TIMEOUT
     network: bool = True
     env: dict[str, str] = {}
+
+    @property
+    def is_checkpointed(self) -> bool:
+        """Whether groups are made around it: as declared, else if it writes."""
+        return self.writes if self.checkpointable is None else self.checkpointable
 
 
 class CallState(StrEnum):
@@ -66,6 +73,10 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     started_at: str
     ended_at: str | None = None
+    decision_id: str | None = None
+    """The decision in force for the step when it was called."""
+    group_id: str | None = None
+    """The group from before the call."""
 
 
 class Write(msgspec.Struct, frozen=True, kw_only=True):

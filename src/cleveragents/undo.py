@@ -9,9 +9,16 @@ from cleveragents.journal import JournalEntry, Moment, Operation, undo_stack
 from cleveragents.leases import working_on
 from cleveragents.names import find_group
 from cleveragents.plan import Plan, State
-from cleveragents.resume import adopt_edits
-from cleveragents.rollback import changes_since, go_back, require_rollback, restoration
+from cleveragents.rollback import (
+    accepted,
+    changes_since,
+    go_back,
+    require_own,
+    require_rollback,
+    restoration,
+)
 from cleveragents.session import Session
+from cleveragents.settling import adopt_edits
 
 
 class Undone(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,22 +29,23 @@ class Undone(msgspec.Struct, frozen=True, kw_only=True):
     result: RollbackResult
 
 
-def undo(ctx: Context, plan: Plan) -> Undone:
-    return _travel(ctx, plan, Operation.UNDO)
+def undo(ctx: Context, plan: Plan, *, accept_loss: bool = False) -> Undone:
+    return _travel(ctx, plan, Operation.UNDO, accept_loss)
 
 
-def redo(ctx: Context, plan: Plan) -> Undone:
-    return _travel(ctx, plan, Operation.REDO)
+def redo(ctx: Context, plan: Plan, *, accept_loss: bool = False) -> Undone:
+    return _travel(ctx, plan, Operation.REDO, accept_loss)
 
 
-def _travel(ctx: Context, plan: Plan, way: Operation) -> Undone:
+def _travel(ctx: Context, plan: Plan, way: Operation, accept_loss: bool) -> Undone:
     with working_on(ctx.store, plan.plan_id, f"plan {way}", ctx.now) as session:
         require_rollback(session.plan)
+        require_own(ctx, session.plan, f"{way}ne")
         _keep_edits(ctx, session, way)
         entry = _next_entry(ctx, session.plan, way)
         moment = entry.before if way is Operation.UNDO else entry.after
         assert moment is not None
-        result = _go(ctx, session, moment, session.opened(way), entry)
+        result = _go(ctx, session, moment, session.opened(way), entry, accept_loss)
         return Undone(operation=str(entry.operation), entry_id=entry.entry_id, result=result)
 
 
@@ -61,7 +69,12 @@ def _next_entry(ctx: Context, plan: Plan, way: Operation) -> JournalEntry:
 
 
 def _go(
-    ctx: Context, session: Session, moment: Moment, opened: JournalEntry, entry: JournalEntry
+    ctx: Context,
+    session: Session,
+    moment: Moment,
+    opened: JournalEntry,
+    entry: JournalEntry,
+    accept_loss: bool,
 ) -> RollbackResult:
     plan = session.plan
     group = find_group(ctx.store, plan, moment.group_id or "first")
@@ -75,7 +88,9 @@ def _go(
         "attempt": standing.attempt,
         "actor_state": standing.actor_state,
     }
+    command = f"agents plan {opened.operation} {plan.plan_id}"
     todo = restoration(ctx.store, plan, group, view, fields)
+    todo = accepted(todo, accept_loss, command)
     todo = msgspec.structs.replace(
         todo, entry=msgspec.structs.replace(opened, target=entry.entry_id)
     )

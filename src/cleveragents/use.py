@@ -15,14 +15,54 @@ from cleveragents.resource import Resource
 from cleveragents.sandbox.registry import ALIASES, kinds
 
 
+class PlanFile(msgspec.Struct, frozen=True):
+    """A plan file that was read and could be run."""
+
+    path: str
+    text: str
+    spec: PlanSpec
+
+
+def read_plan(ctx: Context, file: str) -> PlanFile:
+    """Read a plan file and refuse what cannot be run, naming everything that is wrong."""
+    from cleveragents.planfile import read_plan_file
+    from cleveragents.preflight import besides, preflight
+
+    try:
+        spec, text = read_plan_file(file, kinds())
+    except PlanFileError as error:
+        raise besides(ctx, error, file) from None
+    preflight(ctx, spec, file)
+    return PlanFile(os.path.abspath(file), text, spec)
+
+
+def read_child(ctx: Context, parent: Plan, file: str) -> PlanFile:
+    """The same for a plan that is to be a child of another and has its resources."""
+    from cleveragents.planfile import Above, read_plan_file
+    from cleveragents.preflight import preflight
+
+    above = msgspec.convert(parent.spec, PlanSpec)
+    spec, text = read_plan_file(file, kinds(), Above(above.resources, (parent.source_path,)))
+    preflight(ctx, spec, file)
+    return PlanFile(os.path.abspath(file), text, spec)
+
+
 def use_plan(
-    ctx: Context, spec: PlanSpec, *, source_path: str, source_text: str, plan_dir: str
+    ctx: Context,
+    spec: PlanSpec,
+    *,
+    source_path: str,
+    source_text: str,
+    plan_dir: str,
+    parent: "Parent | None" = None,
 ) -> Plan:
     plan_id, now = new_id(), ctx.now()
     plan = Plan(
         plan_id=plan_id,
         name=spec.name,
         rollback_enabled=spec.policy.rollback_enabled,
+        parent_plan_id=parent.plan_id if parent else None,
+        parent_step_id=parent.step_id if parent else None,
         plan_dir=plan_dir,
         source_path=source_path,
         source_text=source_text,
@@ -30,7 +70,15 @@ def use_plan(
         created_at=now,
         updated_at=now,
     )
-    resources = nest([_resource(plan_id, item) for item in spec.resources])
+    inherited = {item.name: item for item in parent.resources} if parent else {}
+    resources = nest(
+        [
+            _inherited(plan_id, inherited[item.name])
+            if item.name in inherited
+            else _resource(plan_id, item, ctx.settings.home)
+            for item in spec.resources
+        ]
+    )
     entry = JournalEntry(
         entry_id=new_id(),
         plan_id=plan_id,
@@ -49,6 +97,22 @@ def use_plan(
     return plan
 
 
+class Parent(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan and step that a child plan is the work of."""
+
+    plan_id: str
+    step_id: str
+    resources: tuple[Resource, ...]
+    """The parent's resources, each with its own sandbox as `source`."""
+
+
+def _inherited(plan_id: str, resource: Resource) -> Resource:
+    """The parent's resource as the child has it; tools see it under the same path."""
+    return msgspec.structs.replace(
+        resource, resource_id=new_id(), plan_id=plan_id, outer="", place=""
+    )
+
+
 def step_of(plan_id: str, index: int, spec: StepSpec) -> Step:
     body: dict[str, Any] = msgspec.to_builtins(spec)
     return Step(
@@ -56,7 +120,7 @@ def step_of(plan_id: str, index: int, spec: StepSpec) -> Step:
     )
 
 
-def _resource(plan_id: str, spec: ResourceSpec) -> Resource:
+def _resource(plan_id: str, spec: ResourceSpec, home: str) -> Resource:
     strategies = kinds().get(spec.kind, ())
     wanted = spec.strategy or (strategies[0] if strategies else "")
     strategy = ALIASES.get(wanted, wanted)
@@ -73,9 +137,15 @@ def _resource(plan_id: str, spec: ResourceSpec) -> Resource:
         path=spec.path or spec.url,
         strategy=strategy,
         carry=spec.carry,
-        exclude=spec.exclude,
+        exclude=(*spec.exclude, *_store_in(spec.path, home)),
         require_sandbox=spec.require_sandbox,
     )
+
+
+def _store_in(path: str, home: str) -> tuple[str, ...]:
+    """The store's place in the resource, if it lies there: it is never part of what it keeps."""
+    place = os.path.relpath(os.path.realpath(home), path or "/nowhere")
+    return () if place.startswith("..") or not path else (place,)
 
 
 def nest(resources: list[Resource]) -> list[Resource]:

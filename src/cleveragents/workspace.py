@@ -9,7 +9,7 @@ with open_workspace() as ws:
 
 import os
 import sqlite3
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,9 @@ from cleveragents.snapshots import CheckpointManager
 from cleveragents.store import open_store
 
 if TYPE_CHECKING:
+    from cleveragents.decision import Correction
     from cleveragents.difference import Diff
+    from cleveragents.effect import Effect
     from cleveragents.planspec import PlanSpec
     from cleveragents.resume import Resumption
     from cleveragents.undo import Undone
@@ -56,12 +58,50 @@ class PlanHandle:
 
         return execute_plan(self._ctx, self.plan_id)
 
-    def resume(self, *, discard_edits: bool = False) -> "Resumption":
+    def resume(
+        self,
+        *,
+        discard_edits: bool = False,
+        plan_file: str | None = None,
+        repeat: Collection[str] = (),
+        accept_loss: bool = False,
+    ) -> "Resumption":
+        """`repeat`: the steps that may do outside the sandboxes what they may have done before."""
         from cleveragents.resume import execute_plan
+        from cleveragents.use import read_plan
 
         return execute_plan(
-            self._ctx, self.plan_id, verb="plan resume", discard_edits=discard_edits
+            self._ctx,
+            self.plan_id,
+            verb="plan resume",
+            discard_edits=discard_edits,
+            plan_file=read_plan(self._ctx, plan_file) if plan_file else None,
+            repeat=repeat,
+            accept_loss=accept_loss,
         )
+
+    def correct(
+        self,
+        decision: str,
+        guidance: str,
+        *,
+        plan_file: str | None = None,
+        cascade: bool = False,
+        accept_loss: bool = False,
+    ) -> "Correction":
+        """Take a decision back with what hangs on it, and do that again."""
+        from cleveragents import correction
+        from cleveragents.names import find_decision
+        from cleveragents.use import read_plan
+
+        request = correction.Request(
+            guidance=guidance,
+            plan_file=read_plan(self._ctx, plan_file) if plan_file else None,
+            cascade=cascade,
+            accept_loss=accept_loss,
+        )
+        found = find_decision(self._ctx.store, decision, self.plan_id)
+        return correction.correct(self._ctx, found, request)
 
     def checkpoints(self) -> list[Checkpoint]:
         return self._ctx.checkpoints.list_checkpoints(self.plan_id)
@@ -71,22 +111,36 @@ class PlanHandle:
 
         return create_manual(self._ctx, self.plan, label)
 
-    def rollback(self, checkpoint: str) -> RollbackResult:
+    def rollback(self, checkpoint: str, *, accept_loss: bool = False) -> RollbackResult:
         from cleveragents import rollback as rolling
         from cleveragents.names import find_group
 
         plan = self.plan
-        return rolling.rollback(self._ctx, plan, find_group(self._ctx.store, plan, checkpoint))
+        group = find_group(self._ctx.store, plan, checkpoint)
+        return rolling.rollback(self._ctx, plan, group, accept_loss=accept_loss)
 
-    def undo(self) -> "Undone":
+    def restore(self, checkpoint: str, *only: str) -> RollbackResult:
+        """Put back just these resources or paths, and leave the plan as it is."""
+        from cleveragents.names import find_group
+        from cleveragents.only import restore_only
+
+        plan = self.plan
+        group = find_group(self._ctx.store, plan, checkpoint)
+        return restore_only(self._ctx, plan, group, only)
+
+    def undo(self, *, accept_loss: bool = False) -> "Undone":
         from cleveragents import undo
 
-        return undo.undo(self._ctx, self.plan)
+        return undo.undo(self._ctx, self.plan, accept_loss=accept_loss)
 
-    def redo(self) -> "Undone":
+    def redo(self, *, accept_loss: bool = False) -> "Undone":
         from cleveragents import undo
 
-        return undo.redo(self._ctx, self.plan)
+        return undo.redo(self._ctx, self.plan, accept_loss=accept_loss)
+
+    def effects(self) -> "list[Effect]":
+        """What its calls did, or may have done, outside the sandboxes."""
+        return self._ctx.store.effects.of_plan(self.plan_id)
 
     def diff(self, start: str | None = None, end: str | None = None) -> "Diff":
         from cleveragents.difference import diff_between
@@ -98,10 +152,23 @@ class PlanHandle:
         ]
         return diff_between(self._ctx, plan, groups[0], groups[1])
 
-    def apply(self, mode: str | None = None, *, ignored: bool = False) -> dict[str, Any]:
+    def apply(
+        self, mode: str | None = None, *, ignored: bool = False, hooks: bool = False
+    ) -> dict[str, Any]:
         from cleveragents import apply as applying
 
-        return applying.apply(self._ctx, self.plan, applying.Request(mode=mode, ignored=ignored))
+        request = applying.Request(mode=mode, ignored=ignored, hooks=hooks)
+        return applying.apply(self._ctx, self.plan, request)
+
+    def revert_applied(self) -> "PlanHandle":
+        """A new plan, executed, that takes back what this one applied."""
+        from cleveragents.reverting import spec_to_revert
+
+        plan = self.plan
+        spec, _ = spec_to_revert(self._ctx, plan)
+        made = Workspace(self._ctx).use_spec(spec, source=f"plan {plan.name}", folder=plan.plan_dir)
+        made.execute()
+        return made
 
     def cancel(self) -> Plan:
         from cleveragents import ending
@@ -124,22 +191,22 @@ class Workspace:
 
     def use(self, file: str) -> PlanHandle:
         """Take a plan file into the store; nothing runs yet."""
-        from cleveragents.planfile import read_plan_file
-        from cleveragents.sandbox.registry import kinds
+        from cleveragents.use import read_plan, use_plan
 
-        spec, text = read_plan_file(file, kinds())
-        path = os.path.abspath(file)
-        return self.use_spec(spec, source=file, path=path, text=text, folder=os.path.dirname(path))
+        read = read_plan(self.ctx, file)
+        folder = os.path.dirname(read.path)
+        plan = use_plan(
+            self.ctx, read.spec, source_path=read.path, source_text=read.text, plan_dir=folder
+        )
+        return PlanHandle(self.ctx, plan.plan_id)
 
-    def use_spec(
-        self, spec: "PlanSpec", *, source: str, folder: str, path: str = "", text: str = ""
-    ) -> PlanHandle:
+    def use_spec(self, spec: "PlanSpec", *, source: str, folder: str) -> PlanHandle:
         """The same for a plan that was built and not read."""
         from cleveragents.preflight import preflight
         from cleveragents.use import use_plan
 
         preflight(self.ctx, spec, source)
-        plan = use_plan(self.ctx, spec, source_path=path, source_text=text, plan_dir=folder)
+        plan = use_plan(self.ctx, spec, source_path="", source_text="", plan_dir=folder)
         return PlanHandle(self.ctx, plan.plan_id)
 
     def run(self, file: str) -> PlanHandle:
@@ -166,8 +233,12 @@ def open_workspace(
     settings: Settings | None = None,
     talk: Talk | None = None,
     now: Callable[[], str] = utc_now,
+    recover: bool = True,
 ) -> Generator[Workspace]:
-    """Store, content, manager, service: built here, passed on, closed at the end."""
+    """Store, content, manager, service: built here, passed on, closed at the end.
+
+    `recover`: finish first what dead processes left; off only beside a workspace that did.
+    """
     settings = settings or settings_here(home)
     directory = f"{settings.home}/content"
     store = open_store(settings.home)
@@ -181,10 +252,12 @@ def open_workspace(
             manager=manager,
             checkpoints=CheckpointService(store, manager, settings, now),
             talk=talk or Talk(),
+            another=lambda: _another(settings, talk, now),
+            execute=_execute,
             now=now,
         )
         try:
-            yield Workspace(ctx, _recovered(ctx))
+            yield Workspace(ctx, _recovered(ctx) if recover else ())
         finally:
             manager.close()
             packs.close()
@@ -196,10 +269,23 @@ def open_workspace(
         store.close()
 
 
+@contextmanager
+def _another(settings: Settings, talk: Talk | None, now: Callable[[], str]) -> Generator[Context]:
+    with open_workspace(settings=settings, talk=talk, now=now, recover=False) as workspace:
+        yield workspace.ctx
+
+
+def _execute(ctx: Context, plan_id: str) -> None:
+    from cleveragents.resume import execute_plan
+
+    execute_plan(ctx, plan_id)
+
+
 def _recovered(ctx: Context) -> tuple[str, ...]:
     """Finish what a dead process left; nearly always there is nothing, and nothing is imported."""
     store = ctx.store
-    if not (store.intents.all() or store.plans.processing() or store.leases.held()):
+    waiting = store.intents.all() or store.plans.processing() or store.leases.held()
+    if not (waiting or store.effects.plans_waiting()):
         return ()
     from cleveragents.recovery import recover
 

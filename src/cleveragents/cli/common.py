@@ -146,9 +146,13 @@ def failure(error: AgentsError, data: dict[str, Any] | None = None) -> Reply:
     }
     if isinstance(error, PlanFileError):
         about["problems"] = list(error.problems)
-    extra = {"conflicts": msgspec.to_builtins(getattr(error, "conflicts", ()))}
+    extra = {
+        name: msgspec.to_builtins(found)
+        for name in ("conflicts", "effects")
+        if (found := getattr(error, name, ()))
+    }
     return Reply(
-        data={**(data or {}), **(extra if extra["conflicts"] else {}), "error": about},
+        data={**(data or {}), **extra, "error": about},
         messages=(error.message,) if not isinstance(error, PlanFileError) else error.problems,
         exit_code=error.exit_code,
     )
@@ -208,21 +212,27 @@ class Progress:
     """A line per step, as it happens."""
 
     def __init__(self) -> None:
-        self._copied = 0
+        self._copied: dict[str, tuple[int, int]] = {}
         self._shown = time.monotonic()
 
     def tell(self, event: str, data: dict[str, Any]) -> None:
         if event == "copied":
-            self._copied += data["bytes"]
+            files, size = self._copied.get(data["resource"], (0, 0))
+            files, size = files + 1, size + data["bytes"]
+            self._copied[data["resource"]] = files, size
             if time.monotonic() - self._shown > 1:
                 self._shown = time.monotonic()
-                self._say(f"  copying {data['resource']}: {self._copied / 1e6:.0f} MB so far")
+                self._say(
+                    f"  copying {data['resource']}: {files} files, {size / 1e6:.0f} MB so far"
+                )
         elif event == "step":
-            self._say(f"> {data['id']} ({data['tool']})")
+            self._say(f"> {_which(data)} ({data['tool']})")
         elif event == "failed":
-            self._say(f"x {data['id']}: {data['error']}")
+            self._say(f"x {_which(data)}: {data['error']}")
         elif event == "rolled_back":
             self._say(f"  rolled back: {len(data['changes'])} changes taken back")
+        elif event == "compensate":
+            self._say(f"> compensate {data['id']} ({data['tool']})")
         elif event == "validate":
             self._say(f"> validate: {data['run']}")
         elif event == "warning":
@@ -231,6 +241,11 @@ class Progress:
     def _say(self, line: str) -> None:
         sys.stderr.write(render.safe(line) + "\n")
         sys.stderr.flush()
+
+
+def _which(data: dict[str, Any]) -> str:
+    """The step, and the child plan it belongs to."""
+    return f"{data['plan']}: {data['id']}" if "plan" in data else data["id"]
 
 
 def lines(*texts: str) -> tuple[Block, ...]:

@@ -13,10 +13,11 @@ from cleveragents import __version__
 
 PLAN = "cleveragents.cli.plan_work"
 READ = "cleveragents.cli.plan_read"
+AFTER = "cleveragents.cli.plan_after"
 STORE = "cleveragents.cli.upkeep"
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": (f"{PLAN}:run_command", "Run one command in a sandbox of where you stand."),
-    "plan": ("", "Work with plans: run, look, roll back, resume, apply."),
+    "plan": ("", "Work with plans: run, look, roll back, correct, resume, apply."),
     "config": ("", "Show and change settings."),
     "check": (f"{STORE}:check", "Check that the store is whole."),
     "du": (f"{STORE}:du", "Which plan holds how much."),
@@ -42,7 +43,17 @@ PLAN_COMMANDS: dict[str, tuple[str, str]] = {
     "rollback": (f"{PLAN}:rollback", "Bring everything back to a checkpoint."),
     "undo": (f"{PLAN}:undo", "Take back the last operation as a whole."),
     "redo": (f"{PLAN}:redo", "Do again what undo took back."),
+    "correct": (
+        "cleveragents.cli.plan_correct:correct_command",
+        "Correct one decision: take it back with what hangs on it, do that again.",
+    ),
+    "effects": (
+        "cleveragents.cli.plan_effects:effects",
+        "What a plan did outside the sandboxes.",
+    ),
     "apply": (f"{PLAN}:apply", "Make the plan's work real: all of it or none."),
+    "revert-applied": (f"{AFTER}:revert_applied", "Make a plan that takes an applied one back."),
+    "export": (f"{AFTER}:export", "The checkpoints as commits on a branch, or as patches."),
     "cancel": (f"{PLAN}:cancel", "End a plan without applying it."),
     "delete": (f"{PLAN}:delete", "Remove a plan and all it holds."),
     "errors": (f"{READ}:errors", "Why a plan stopped, and how to get at the failed state."),

@@ -7,7 +7,14 @@ import click
 from cleveragents import reports
 from cleveragents.cli.common import Asked, command
 from cleveragents.context import Context
-from cleveragents.names import find_decision, find_group, find_plan, short_ids
+from cleveragents.errors import UsageError
+from cleveragents.names import (
+    find_correction,
+    find_decision,
+    find_group,
+    find_plan,
+    short_ids,
+)
 from cleveragents.plan import Plan
 from cleveragents.render import Block, Panel, Reply, Table, Text
 
@@ -49,6 +56,7 @@ def status_blocks(data: dict[str, Any]) -> tuple[Block, ...]:
         rows.append((f"database {one['resource']}", f"{one['strategy']}: {one['cost']}"))
         rows += [("not captured", text) for text in one["not_captured"]]
     rows += [("tools may write", f"{path}: not rolled back") for path in data["writable"]]
+    rows += outside_rows(data["effects"], data["plan_id"])
     if data["held_by"]:
         rows.append(("held by", data["held_by"]))
     blocks: list[Block] = [Panel("Plan", tuple(rows))]
@@ -60,6 +68,18 @@ def status_blocks(data: dict[str, Any]) -> tuple[Block, ...]:
         text = f"stopped: {error['message']}"
         blocks.append(Text(f"{text}\nnext: {error['hint']}" if error["hint"] else text, "red"))
     return tuple(blocks)
+
+
+def outside_rows(counts: dict[str, int], plan_id: str) -> list[tuple[str, str]]:
+    """What was done outside the sandboxes, if anything was."""
+    words = {
+        "compensable": "can be compensated",
+        "irreversible": "cannot be undone",
+        "unknown": "not known",
+        "not_compensated": "NOT COMPENSATED",
+    }
+    said = [f"{counts[name]} {text}" for name, text in words.items() if counts[name]]
+    return [("outside", f"{', '.join(said)} (agents plan effects {plan_id})")] if said else []
 
 
 @command("plan list")
@@ -129,6 +149,7 @@ def _member(row: dict[str, Any]) -> str:
 @plan_argument
 @click.option("--from", "start", metavar="CHECKPOINT", help="Default: what the plan began with.")
 @click.option("--to", "end", metavar="CHECKPOINT", help="Default: the sandboxes as they are now.")
+@click.option("--correction", metavar="ID", help="The old attempt against the new one; or `last`.")
 @click.option("--stat", is_flag=True, help="Only the list of files.")
 @click.option("--ignored", is_flag=True, help="Ignored files too.")
 def diff(
@@ -137,6 +158,7 @@ def diff(
     plan: str,
     start: str | None,
     end: str | None,
+    correction: str | None,
     stat: bool,
     ignored: bool,
 ) -> Reply:
@@ -146,6 +168,8 @@ def diff(
     from cleveragents.difference import diff_between
 
     one, notes = found(ctx, plan)
+    if correction:
+        start, end = _attempts(ctx, one, correction, bool(start or end))
     result = diff_between(
         ctx,
         one,
@@ -166,11 +190,30 @@ def diff(
             f"{result.deletions} deletions"
         ),
     ]
+    rows = tuple(_table_row(f.resource, one) for f in result.files for one in f.tables)
+    if rows:
+        blocks.insert(1, Table(("database", "what", "status", "rows", "+", "-"), rows))
     if result.ignored:
         blocks.append(Text(f"{result.ignored} ignored paths left out (--ignored shows them)"))
     if not stat and result.patch:
         blocks.append(Text(result.patch))
     return Reply(data=msgspec.to_builtins(result), blocks=tuple(blocks), messages=notes)
+
+
+def _attempts(ctx: Context, plan: Plan, text: str, mixed: bool) -> tuple[str | None, str | None]:
+    """The old attempt's group and the new one's; None: as it is now."""
+    if mixed:
+        raise UsageError("--correction goes without --from and --to")
+    row = find_correction(ctx.store, plan, text)
+    return row.before_group_id, row.after_group_id
+
+
+def _table_row(resource: str, one: Any) -> tuple[str, ...]:
+    status = f"{one.status}, definition too" if one.definition_changed else one.status
+    counts = (one.rows_before, one.rows_after)
+    rows = " -> ".join(str(count) for count in counts if count is not None)
+    shown = ("" if n is None else str(n) for n in (one.rows_added, one.rows_removed))
+    return (resource, f"{one.kind} {one.name}", status, rows, *shown)
 
 
 @command("plan log")
@@ -244,15 +287,37 @@ def errors(ctx: Context, asked: Asked, plan: str) -> Reply:
     failed = diff_of_failure(ctx, one)
     data["diff"] = failed
     back = f"agents plan rollback {one.plan_id} {data['failed_state']}"
+    data["get_back"] = back if data["failed_state"] else None
     rows = (
         ("step", data["step"] or "none"),
-        ("error", data["error"]["message"]),
+        ("error", data["error"]["message"] if data["error"] else "none"),
         ("exit code", "none" if data["exit_code"] is None else str(data["exit_code"])),
-        ("failed state", back if data["failed_state"] else "not kept"),
+        ("failed state", data["get_back"] or "not kept"),
+        *(("outside", outside_line(effect)) for effect in data["effects"]),
+        *(("not compensated", outside_line(effect)) for effect in data["not_compensated"]),
     )
     blocks: list[Block] = [Panel("Error", rows)]
+    if data["not_compensated"]:
+        blocks.append(Text(f"next: agents plan effects {one.plan_id} --retry", "red"))
     if data["output"]:
         blocks.append(Text(data["output"].rstrip()))
     if failed and failed["patch"]:
         blocks.append(Text(failed["patch"]))
     return Reply(data=data, blocks=tuple(blocks), messages=notes)
+
+
+def outside_line(effect: dict[str, Any]) -> str:
+    what = ", ".join(effect["side_effects"]) or "not known"
+    why = f": {effect['error']}" if effect["error"] else ""
+    return f"step {effect['step']}, {effect['tool']}: {what}, {WORDS[effect['state']]}{why}"
+
+
+WORDS = {
+    "intended": "may have happened",
+    "happened": "happened",
+    "compensating": "waits for its compensation",
+    "compensated": "compensated",
+    "failed": "its compensation failed",
+    "accepted": "accepted as lost",
+    "lost": "could not be undone",
+}

@@ -6,8 +6,9 @@ import click
 import msgspec
 
 from cleveragents import reports
-from cleveragents.checkpoint import RollbackResult
+from cleveragents.checkpoint import CheckpointGroup, RollbackResult
 from cleveragents.cli.common import Asked, command
+from cleveragents.cli.plan_effects import not_compensated, outside_blocks, outside_text
 from cleveragents.cli.plan_read import found, status_blocks
 from cleveragents.context import Context
 from cleveragents.names import find_group
@@ -16,6 +17,15 @@ from cleveragents.render import Block, Panel, Reply, Table, Text
 from cleveragents.workspace import Workspace
 
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+loss_option = click.option(
+    "--accept-loss", is_flag=True, help="Go back over effects that cannot be undone."
+)
+repeat_option = click.option(
+    "--repeat",
+    multiple=True,
+    metavar="STEP",
+    help="Run this step although what it does outside the sandboxes may have happened.",
+)
 dry_option = click.option("--dry-run", is_flag=True, help="Show what would happen; do nothing.")
 
 
@@ -89,19 +99,39 @@ def run_command(
 
 @command("plan execute")
 @click.argument("plan")
-def execute(ctx: Context, asked: Asked, plan: str) -> Reply:
+@repeat_option
+def execute(ctx: Context, asked: Asked, plan: str, repeat: tuple[str, ...]) -> Reply:
     """Execute a plan, or go on with it."""
-    return _go_on(ctx, plan, "plan execute", discard_edits=False)
+    return _go_on(ctx, asked, plan, "plan execute", False, repeat)
 
 
 @command("plan resume")
 @click.argument("plan")
+@click.option("--plan-file", help="Go on with this changed plan file.")
 @click.option("--discard-edits", is_flag=True, help="Take back edits by hand, not adopt them.")
+@repeat_option
+@loss_option
 @dry_option
-def resume(ctx: Context, asked: Asked, plan: str, discard_edits: bool, dry_run: bool) -> Reply:
-    """Go on with the first step that is not done; edits by hand are adopted."""
+def resume(
+    ctx: Context,
+    asked: Asked,
+    plan: str,
+    plan_file: str | None,
+    discard_edits: bool,
+    repeat: tuple[str, ...],
+    accept_loss: bool,
+    dry_run: bool,
+) -> Reply:
+    """Go on with the first step that is not done; edits by hand are adopted.
+
+    With --plan-file what is done and unchanged stays done; a changed step that was done is
+    corrected, with everything that hangs on it.
+    """
     if not dry_run:
-        return _go_on(ctx, plan, "plan resume", discard_edits)
+        return _go_on(
+            ctx, asked, plan, "plan resume", discard_edits, repeat, plan_file, accept_loss
+        )
+    from cleveragents.effects import shown
     from cleveragents.resume import preview_resume
 
     one, notes = found(ctx, plan)
@@ -110,6 +140,8 @@ def resume(ctx: Context, asked: Asked, plan: str, discard_edits: bool, dry_run: 
         ("from", todo.resumed_from or "the beginning"),
         ("differences", f"{len(todo.changes)} ({todo.settled})"),
         ("next step", todo.next_step or "none: all steps are done"),
+        *(("compensated first", shown(effect)) for effect in todo.compensable),
+        *(("asks before it repeats", shown(effect)) for effect in todo.in_doubt),
     )
     data = {
         "plan_id": one.plan_id,
@@ -118,15 +150,42 @@ def resume(ctx: Context, asked: Asked, plan: str, discard_edits: bool, dry_run: 
         "settled": str(todo.settled),
         "changes": [reports.change_data(change) for change in todo.changes],
         "next_step": todo.next_step,
+        "compensated": [reports.effect_data(effect) for effect in todo.compensable],
+        "in_doubt": [reports.effect_data(effect) for effect in todo.in_doubt],
     }
     return Reply(data=data, blocks=(Panel("Would resume", rows),), messages=notes)
 
 
-def _go_on(ctx: Context, text: str, verb: str, discard_edits: bool) -> Reply:
+def _go_on(
+    ctx: Context,
+    asked: Asked,
+    text: str,
+    verb: str,
+    discard_edits: bool,
+    repeat: tuple[str, ...],
+    plan_file: str | None = None,
+    accept_loss: bool = False,
+) -> Reply:
+    from cleveragents.effects import doubtful, shown
     from cleveragents.resume import Settled, execute_plan
+    from cleveragents.use import read_plan
 
     plan, notes = found(ctx, text)
-    done = execute_plan(ctx, plan.plan_id, verb=verb, discard_edits=discard_edits)
+    if asked.interactive:
+        for effect in doubtful(ctx.store, plan):
+            if effect.step_id not in repeat:
+                asked.confirm(f"do this a second time? {shown(effect)}", "")
+                repeat = (*repeat, effect.step_id)
+    read = read_plan(ctx, plan_file) if plan_file else None
+    done = execute_plan(
+        ctx,
+        plan.plan_id,
+        verb=verb,
+        discard_edits=discard_edits,
+        plan_file=read,
+        repeat=repeat,
+        accept_loss=accept_loss,
+    )
     if done.resumed_from:
         notes = (*notes, f"resumed from checkpoint {done.resumed_from}")
     if done.settled is not Settled.NOTHING:
@@ -142,27 +201,71 @@ def _go_on(ctx: Context, text: str, verb: str, discard_edits: bool) -> Reply:
 @command("plan rollback")
 @click.argument("plan")
 @click.argument("checkpoint")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="RESOURCE|PATH",
+    help="Restore just this and leave the plan as it is; may be repeated.",
+)
+@loss_option
 @yes_option
 @dry_option
 def rollback(
-    ctx: Context, asked: Asked, plan: str, checkpoint: str, yes: bool, dry_run: bool
+    ctx: Context,
+    asked: Asked,
+    plan: str,
+    checkpoint: str,
+    only: tuple[str, ...],
+    accept_loss: bool,
+    yes: bool,
+    dry_run: bool,
 ) -> Reply:
     """Bring every sandbox and the plan's own view back to a checkpoint."""
     from cleveragents import rollback as verb
+    from cleveragents.effects import require_accepted
 
     one, notes = found(ctx, plan)
     verb.require_rollback(one)
     group = find_group(ctx.store, one, checkpoint)
+    if only:
+        return _restore_only(ctx, asked, one, group, only, yes, dry_run, notes)
     if dry_run or not yes:
         todo = verb.preview(ctx, one, group)
         if dry_run:
             return rollback_reply(one, todo, notes)
+        command = f"agents plan rollback {plan} {checkpoint}"
+        require_accepted(todo.effects, accept_loss, command)
         asked.confirm(
-            f"take back {len(todo.changes)} changes, {todo.decisions_after} decisions and "
-            f"{todo.tool_calls_after} tool calls?",
-            f"agents plan rollback {plan} {checkpoint} --yes",
+            f"{outside_text(todo.effects)}take back {len(todo.changes)} changes, "
+            f"{todo.decisions_after} decisions and {todo.tool_calls_after} tool calls?",
+            f"{command}{' --accept-loss' if accept_loss else ''} --yes",
         )
-    return rollback_reply(one, verb.rollback(ctx, one, group), notes)
+    result = verb.rollback(ctx, one, group, accept_loss=accept_loss)
+    return rollback_reply(one, result, notes)
+
+
+def _restore_only(
+    ctx: Context,
+    asked: Asked,
+    plan: Plan,
+    group: CheckpointGroup,
+    only: tuple[str, ...],
+    yes: bool,
+    dry_run: bool,
+    notes: tuple[str, ...],
+) -> Reply:
+    from cleveragents.only import preview_only, restore_only
+
+    if dry_run or not yes:
+        todo = preview_only(ctx, plan, group, only)
+        if dry_run:
+            return rollback_reply(plan, todo, notes)
+        flags = " ".join(f"--only {name}" for name in only)
+        asked.confirm(
+            f"take back {len(todo.changes)} changes, and leave the plan as it is?",
+            f"agents plan rollback {plan.plan_id} {group.group_id} {flags} --yes",
+        )
+    return rollback_reply(plan, restore_only(ctx, plan, group, only), notes)
 
 
 def rollback_reply(plan: Plan, result: RollbackResult, notes: tuple[str, ...]) -> Reply:
@@ -209,30 +312,34 @@ def rollback_reply(plan: Plan, result: RollbackResult, notes: tuple[str, ...]) -
             ),
         ),
     )
-    return Reply(data=data, blocks=blocks, messages=notes)
+    blocks = (*blocks, *outside_blocks(result.effects))
+    reply = Reply(data=data, blocks=blocks, messages=notes)
+    return reply if result.dry_run else not_compensated(reply, plan, result.effects)
 
 
 @command("plan undo")
 @click.argument("plan")
-def undo(ctx: Context, asked: Asked, plan: str) -> Reply:
+@loss_option
+def undo(ctx: Context, asked: Asked, plan: str, accept_loss: bool) -> Reply:
     """Take back the last execute, resume, rollback or edit by hand as a whole."""
     from cleveragents import undo as verb
 
-    return _travelled(ctx, plan, verb.undo, "undone")
+    return _travelled(ctx, plan, verb.undo, "undone", accept_loss)
 
 
 @command("plan redo")
 @click.argument("plan")
-def redo(ctx: Context, asked: Asked, plan: str) -> Reply:
+@loss_option
+def redo(ctx: Context, asked: Asked, plan: str, accept_loss: bool) -> Reply:
     """Do again what undo took back."""
     from cleveragents import undo as verb
 
-    return _travelled(ctx, plan, verb.redo, "redone")
+    return _travelled(ctx, plan, verb.redo, "redone", accept_loss)
 
 
-def _travelled(ctx: Context, text: str, verb: Any, word: str) -> Reply:
+def _travelled(ctx: Context, text: str, verb: Any, word: str, accept_loss: bool) -> Reply:
     plan, notes = found(ctx, text)
-    done = verb(ctx, plan)
+    done = verb(ctx, plan, accept_loss=accept_loss)
     data = {
         word: done.operation,
         "entry": done.entry_id,
@@ -244,24 +351,34 @@ def _travelled(ctx: Context, text: str, verb: Any, word: str) -> Reply:
             f"{word}: {done.operation}; {len(done.result.changes)} changes; "
             f"the plan is {after['phase']}/{after['state']}"
         ),
+        *outside_blocks(done.result.effects),
     )
-    return Reply(data=data, blocks=blocks, messages=notes)
+    reply = Reply(data=data, blocks=blocks, messages=notes)
+    return not_compensated(reply, plan, done.result.effects)
 
 
 @command("plan apply")
 @click.argument("plan")
 @click.option("--as", "mode", type=click.Choice(("commit", "changes", "branch")))
 @click.option("--ignored", is_flag=True, help="Apply ignored files too.")
+@click.option("--hooks", is_flag=True, help="Run the repository's hooks, as git commit does.")
 @yes_option
 @dry_option
 def apply(
-    ctx: Context, asked: Asked, plan: str, mode: str | None, ignored: bool, yes: bool, dry_run: bool
+    ctx: Context,
+    asked: Asked,
+    plan: str,
+    mode: str | None,
+    ignored: bool,
+    hooks: bool,
+    yes: bool,
+    dry_run: bool,
 ) -> Reply:
     """Make the plan's work real: every resource or none, exactly once."""
     from cleveragents import apply as verb
 
     one, notes = found(ctx, plan)
-    request = verb.Request(mode=mode, ignored=ignored)
+    request = verb.Request(mode=mode, ignored=ignored, hooks=hooks)
     if one.result is None and (dry_run or not yes):
         proposals = verb.preview_apply(ctx, one, request)
         if dry_run:

@@ -4,6 +4,7 @@ where it stands and what was probably meant.
 """
 
 import os
+import stat
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -199,7 +200,11 @@ def _file_to_write(project: bool, cwd: str, environ: Mapping[str, str]) -> str:
 def _read(path: str) -> str:
     """The file's text, empty when there is none."""
     try:
-        with open(path, "rb") as file:
+        # A pipe in its place would keep us waiting for somebody to write into it.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise ConfigError(f"cannot read {path}: it is not a file")
             return file.read().decode()
     except FileNotFoundError:
         return ""

@@ -101,6 +101,14 @@ def _choice(given: Given, environ: Mapping[str, str]) -> str:
     return given.raw
 
 
+def _flag(given: Given, environ: Mapping[str, str]) -> bool:
+    words = {"true": True, "false": False}
+    raw = words.get(given.raw.strip().lower()) if isinstance(given.raw, str) else given.raw
+    if not isinstance(raw, bool):
+        raise ValueError(f"has to be true or false, not {given.raw!r}")
+    return raw
+
+
 _READERS: dict[str, Callable[[Given, Mapping[str, str]], Any]] = {
     "path": _path,
     "paths": _paths,
@@ -109,4 +117,5 @@ _READERS: dict[str, Callable[[Given, Mapping[str, str]], Any]] = {
     "bytes": _bytes,
     "duration": _duration,
     "choice": _choice,
+    "flag": _flag,
 }

@@ -7,6 +7,7 @@ one mapping, `planyaml` the YAML.
 import os
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from cleveragents.errors import ConfigError, PlanFileError, UsageError
 from cleveragents.plan import OnFailure
@@ -35,15 +36,18 @@ __all__ = ["DEFAULT_KINDS", "parse_plan", "read_plan_file"]
 MAX_BYTES = 16_000_000
 TOOL_KEYS = tuple(key for key in ToolSpec.__struct_fields__ if key != "builtin")
 CONFINE = BY_NAME["sandbox.confine"].choices
+CHECKPOINT_SCOPES = ("plan", "resource")
 ACTORS = ("steps", "python", "command")
 
 _TOOL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 
 
 def read_plan_file(
-    path: str, kinds: Mapping[str, tuple[str, ...]] = DEFAULT_KINDS
+    path: str,
+    kinds: Mapping[str, tuple[str, ...]] = DEFAULT_KINDS,
+    above: "Above | None" = None,
 ) -> tuple[PlanSpec, str]:
-    """The plan and the text it was read from."""
+    """The plan and the text it was read from; `above` for the file of a child plan."""
     try:
         with open(path, "rb") as file:
             raw = file.read(MAX_BYTES + 1)
@@ -59,7 +63,7 @@ def read_plan_file(
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise PlanFileError((f"{path}:{line}: not UTF-8",), "save the file as UTF-8") from None
-    return parse_plan(text, path, os.path.dirname(os.path.abspath(path)), kinds), text
+    return parse_plan(text, path, os.path.dirname(os.path.abspath(path)), kinds, above=above), text
 
 
 def parse_plan(
@@ -68,6 +72,7 @@ def parse_plan(
     base_dir: str,
     kinds: Mapping[str, tuple[str, ...]] = DEFAULT_KINDS,
     environ: Mapping[str, str] = os.environ,
+    above: "Above | None" = None,
 ) -> PlanSpec:
     """The plan in `text`; `source` is the file's name in errors, `base_dir` its folder."""
     from cleveragents.planfile.reading import read_yaml
@@ -77,9 +82,16 @@ def parse_plan(
     if not isinstance(root.value, dict):
         raise problems.stop(root.line, f"a plan is a mapping, not {kind_of(root)}")
     fields = Fields(root, "the plan", PlanSpec.__struct_fields__, problems)
-    resources = _resources(fields, ResourceReader(base_dir, kinds, environ, problems))
+    resources = _resources(fields, ResourceReader(base_dir, kinds, environ, problems), above)
     tools = {name: _tool(name, node, problems) for name, node in fields.named("tools").items()}
-    steps = StepReader(base_dir, tools, [each.name for each in resources], problems)
+    files = (*(above.files if above else ()), os.path.abspath(source))
+
+    def read_child(file: str) -> PlanSpec:
+        if file in files:
+            raise UsageError(f"{file} is its own child plan")
+        return read_plan_file(file, kinds, Above(resources, files))[0]
+
+    steps = StepReader(base_dir, tools, [each.name for each in resources], problems, read_child)
     actor = _actor(fields)
     fields.require("name")
     plan = PlanSpec(
@@ -93,15 +105,36 @@ def parse_plan(
         apply=_apply(fields),
         actor=actor,
     )
-    problems.raise_if_any()
+    problems.raise_if_any(plan)
     return plan
 
 
-def _resources(fields: Fields, reader: ResourceReader) -> tuple[ResourceSpec, ...]:
+class Above(NamedTuple):
+    """What a child plan's file is read with: the parent's resources, and the files on the way."""
+
+    resources: tuple[ResourceSpec, ...]
+    files: tuple[str, ...]
+
+
+def _resources(
+    fields: Fields, reader: ResourceReader, above: Above | None
+) -> tuple[ResourceSpec, ...]:
+    """A child plan has its parent's under their names, all of them if it names none."""
+    if above is not None and "resources" not in fields:
+        return above.resources
     named = fields.named("resources")
     if fields.require("resources") and not named:
         fields.bad("resources", "at least one resource is needed")
-    return reader.read(named)
+    inherited = {item.name: item for item in above.resources} if above else {}
+    for name, item in inherited.items():
+        given = named[name].value if name in named else None
+        kind = given.get("kind") if isinstance(given, dict) else None
+        if kind is not None and kind.text != item.kind:
+            text = f"resource {name!r} is the parent plan's, and that is a {item.kind}"
+            fields.problems.add(kind.line, text)
+    own = {name: node for name, node in named.items() if name not in inherited}
+    read = {item.name: item for item in reader.read(own)}
+    return tuple(inherited.get(name) or read[name] for name in named if name in inherited | read)
 
 
 def _steps(fields: Fields, reader: StepReader, actor: ActorSpec) -> tuple[StepSpec, ...]:
@@ -118,6 +151,8 @@ def _tool(name: str, node: Node, problems: Problems) -> ToolSpec:
     read_only = fields.flag("read_only", False)
     if read_only and fields.flag("writes", False):
         fields.bad("writes", "'writes: true' contradicts 'read_only: true'")
+    if "compensate" in fields and not fields.words("side_effects"):
+        fields.bad("compensate", "'compensate' needs 'side_effects' that it undoes")
     return ToolSpec(
         name=name,
         description=fields.text("description", empty=True),
@@ -127,7 +162,7 @@ def _tool(name: str, node: Node, problems: Problems) -> ToolSpec:
         writes=fields.flag("writes", True) and not read_only,
         read_only=read_only,
         checkpointable=fields.flag("checkpointable", True) if "checkpointable" in fields else None,
-        checkpoint_scope=fields.word("checkpoint_scope"),
+        checkpoint_scope=fields.choice("checkpoint_scope", CHECKPOINT_SCOPES),
         write_scope=fields.words("write_scope"),
         side_effects=fields.words("side_effects"),
         compensate=fields.command("compensate"),

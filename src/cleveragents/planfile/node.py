@@ -73,20 +73,20 @@ class Problems:
         if hint:
             self._hints[hint] = None
 
-    def error(self) -> PlanFileError:
+    def error(self, spec: object = None) -> PlanFileError:
         ordered = sorted(self._found, key=lambda found: found[0])
         texts = dict.fromkeys(f"{self.source}:{line}: {text}" for line, text in ordered)
         again = f"correct {self.source} and run the same command again"
-        return PlanFileError(tuple(texts), "; ".join(self._hints) or again)
+        return PlanFileError(tuple(texts), "; ".join(self._hints) or again, spec)
 
     def stop(self, line: int, text: str) -> PlanFileError:
         """The error to raise when nothing more can be read."""
         self.add(line, text)
         return self.error()
 
-    def raise_if_any(self) -> None:
+    def raise_if_any(self, spec: object) -> None:
         if self._found:
-            raise self.error()
+            raise self.error(spec)
 
 
 class Fields:

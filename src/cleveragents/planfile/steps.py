@@ -3,14 +3,16 @@
 import heapq
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
+from cleveragents.checkpoint import RESERVED
+from cleveragents.errors import PlanFileError, UsageError
 from cleveragents.plan import OnFailure
 from cleveragents.planfile.node import Fields, Node, Problems, data_of, suggest
-from cleveragents.planspec import DecisionSpec, StepSpec, SubplanSpec
+from cleveragents.planspec import DecisionSpec, PlanSpec, StepSpec, SubplanSpec
 from cleveragents.tool import ToolSpec
 from cleveragents.tools.builtin import BUILTINS, check_inputs, inputs_of
 
@@ -30,6 +32,7 @@ STEP_KEYS = (
     "retries",
 )
 
+SUBPLAN_KEYS = ("file", "steps", "group", "needs")
 _WORDS = ("texts", "argv")
 _ID = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -51,7 +54,9 @@ class StepReader:
         tools: Mapping[str, ToolSpec],
         resources: Iterable[str],
         problems: Problems,
+        read_child: Callable[[str], PlanSpec],
     ) -> None:
+        self.read_child = read_child
         self.base_dir = base_dir
         self.tools = {**tools, **BUILTINS}
         self.resources = tuple(resources)
@@ -99,6 +104,8 @@ class StepReader:
         subplan = self._subplan(fields)
         needs = fields.words("needs") + (subplan.needs if subplan else ())
         decision = _decision_fields(fields)
+        if fields.text("checkpoint") in RESERVED:
+            fields.bad("checkpoint", "'first' and 'last' mean a checkpoint of every plan")
         on_failure = fields.choice("on_failure", OnFailure)
         step = StepSpec(
             id=step_id,
@@ -142,16 +149,20 @@ class StepReader:
         return name, inputs
 
     def _subplan(self, fields: Fields) -> SubplanSpec | None:
-        keys = SubplanSpec.__struct_fields__
-        part = fields.part(SUBPLAN, f"the subplan of {fields.where}", keys)
+        part = fields.part(SUBPLAN, f"the subplan of {fields.where}", SUBPLAN_KEYS)
         if part is None:
             return None
         part.one_of("file", "steps")
         steps = self.read(part.listed("steps"))
         if "steps" in part and not steps:
             part.bad("steps", "'steps' is empty")
+        file = self._file(part)
         return SubplanSpec(
-            file=self._file(part), steps=steps, group=part.word("group"), needs=part.words("needs")
+            file=file,
+            steps=steps,
+            group=part.word("group"),
+            needs=part.words("needs"),
+            plan=self._plan(part, file) if file else None,
         )
 
     def _file(self, part: Fields) -> str | None:
@@ -161,7 +172,19 @@ class StepReader:
         path = os.path.abspath(os.path.join(self.base_dir, os.path.expanduser(text)))
         if not os.path.isfile(path):
             part.bad("file", f"no such file: {text}")
+            return None
         return path
+
+    def _plan(self, part: Fields, file: str) -> PlanSpec | None:
+        """The child's plan file; what is wrong in it is wrong here."""
+        try:
+            return self.read_child(file)
+        except PlanFileError as error:
+            for text in error.problems:
+                part.bad("file", text)
+        except UsageError as error:
+            part.bad("file", error.message)
+        return None
 
 
 def _input(tool: ToolSpec | None, name: str, node: Node) -> Any:

@@ -106,6 +106,21 @@ class Repository(msgspec.Struct, frozen=True):
         branch = self.git("symbolic-ref", "-q", "HEAD", accept=(0, 1))
         return commit.decode().strip() or None, branch.decode().strip() or None
 
+    def entries(self, commit: str) -> dict[bytes, tuple[bytes, bytes]]:
+        """Path -> (mode, object name) of everything a commit has, submodules included."""
+        found: dict[bytes, tuple[bytes, bytes]] = {}
+        for line in self.git("ls-tree", "-r", "-z", "--full-tree", commit).split(b"\0"):
+            if line:
+                about, path = line.split(b"\t", 1)
+                mode, _, name = about.split()
+                found[path] = (mode, name)
+        return found
+
+    def submodules(self, commit: str | None) -> frozenset[bytes]:
+        """Paths at which a commit has a commit of another repository."""
+        found = self.entries(commit) if commit else {}
+        return frozenset(path for path, (mode, _) in found.items() if mode == b"160000")
+
     def tree(self, commit: str | None) -> dict[bytes, tuple[bytes, int]]:
         """Path -> (git key, size) of every file and link of a commit."""
         if commit is None:
@@ -298,9 +313,12 @@ class BaseTree:
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{self._commit}:".encode() + path + b"\n")
-        self._process.stdin.flush()
-        words = self._process.stdout.readline().split()
+        try:
+            self._process.stdin.write(f"{self._commit}:".encode() + path + b"\n")
+            self._process.stdin.flush()
+            words = self._process.stdout.readline().split()
+        except BrokenPipeError:
+            words = list[bytes]()
         if not words:
             raise SandboxError(f"git cannot read the base commit {self._commit}")
         if words[-1] == b"missing" or len(words) != 3 or words[1] != b"blob":

@@ -18,7 +18,9 @@ from cleveragents.content.trees import Difference, Entry, EntryKind
 from cleveragents.errors import ApplyRefused, SandboxError
 from cleveragents.resource import show_path
 from cleveragents.sandbox import git, merging
+from cleveragents.sandbox.hooks import hooked_message, run_hook
 from cleveragents.sandbox.protocol import Applied, ApplyOptions, Proposal
+from cleveragents.sandbox.signing import Signing, signing
 from cleveragents.sandbox.tree import TreeSandbox
 
 _CONVERSIONS = ("filter", "ident", "working-tree-encoding")
@@ -79,6 +81,8 @@ class GitTarget(TreeSandbox):
         tip, branch = self.repository.head()
         if branch is None:
             return f"resource {self.name!r} has a detached HEAD"
+        if problem := self._uncommittable(work.differences, tip):
+            return problem
         tracked = self.repository.tree(tip)
         for item in work.differences:
             if self._has_both(item, tracked):
@@ -157,13 +161,7 @@ class GitTarget(TreeSandbox):
         if base is None:
             raise ApplyRefused(f"resource {self.name!r} has no commit to branch from")
         wanted, left_out = self.visible(origin, result, options.ignored)
-        for item in wanted:
-            old = item.before
-            if old is not None and old.kind is EntryKind.FILE and old.key[:1] != GIT:
-                raise ApplyRefused(
-                    f"{show_path(item.path)} has uncommitted changes of your own",
-                    "agents plan apply PLAN --as changes",
-                )
+        self.require_own_work(wanted, "agents plan apply PLAN --as changes")
         return Proposal(
             resource=self.name,
             mode="branch",
@@ -172,6 +170,32 @@ class GitTarget(TreeSandbox):
             control_files=merging.control_files(item.path for item in wanted),
             work=msgspec.to_builtins(merging.Work(wanted)),
         )
+
+    def require_own_work(self, work: Iterable[Difference], hint: str) -> None:
+        """Refuse what cannot be commits on the base: the user's own changes, what git converts."""
+        work = list(work)
+        if problem := self._uncommittable(work, self.place.origin["base"]):
+            raise ApplyRefused(problem, hint)
+        for item in work:
+            old = item.before
+            if old is not None and old.kind is EntryKind.FILE and old.key[:1] != GIT:
+                raise ApplyRefused(
+                    f"{show_path(item.path)} has uncommitted changes of your own", hint
+                )
+        if problem := self._converted(work):
+            raise ApplyRefused(problem, hint)
+
+    def _uncommittable(self, differences: Iterable[Difference], tip: str | None) -> str | None:
+        """A path that no commit of this repository can hold."""
+        modules = self.repository.submodules(tip)
+        for item in differences:
+            parts = item.path.split(b"/")
+            above = {b"/".join(parts[:depth]) for depth in range(1, len(parts) + 1)}
+            if above & modules:
+                return f"{show_path(item.path)} is in a submodule, which has commits of its own"
+            if b".git" in parts:
+                return f"{show_path(item.path)} is in a repository inside this one"
+        return None
 
     def stage_apply(self, proposal: Proposal, options: ApplyOptions) -> dict[str, Any]:
         if proposal.mode == "changes":
@@ -184,7 +208,9 @@ class GitTarget(TreeSandbox):
         tip, branch = self.repository.head()
         parent = self.place.origin["base"] if proposal.mode == "branch" else tip
         target = f"refs/heads/{options.branch}" if proposal.mode == "branch" else branch
-        commit = self._commit(ops, staging, parent, options.message)
+        hooks = options.hooks and proposal.mode == "commit"
+        message = hooked_message(self.repository, options.message, staging, hooks)
+        commit = self._commit(ops, staging, parent, message)
         if proposal.mode == "branch":
             self._require_free(target or "", commit)
         return {
@@ -197,6 +223,7 @@ class GitTarget(TreeSandbox):
             "ref": target,
             "old": parent if proposal.mode == "commit" else None,
             "commit": commit,
+            "hooks": hooks,
         }
 
     def _require_free(self, ref: str, commit: str | None) -> None:
@@ -225,7 +252,7 @@ class GitTarget(TreeSandbox):
             "hash-object", "-w", "--no-filters", "--stdin-paths", stdin=paths
         ).split()
         for (op, _), name in zip(staged, names, strict=True):
-            lines.append(f"{_git_mode(op.after)} ".encode() + name + b"\t" + op.path)
+            lines.append(f"{entry_mode(op.after)} ".encode() + name + b"\t" + op.path)
         return b"".join(line + b"\0" for line in lines)
 
     def _staged_file(self, op: Op, staging: str) -> str:
@@ -261,9 +288,27 @@ class GitTarget(TreeSandbox):
             had = self.repository.git("rev-parse", f"{parent}^{{tree}}").decode().strip()
             if had == tree:
                 return None
-        parents = ("-p", parent) if parent else ()
+        return self.commit_tree(tree, parent, message, signing(self.repository.top))
+
+    def commit_tree(
+        self,
+        tree: str,
+        parent: str | None,
+        message: str,
+        sign: Signing,
+        dates: dict[str, str] | None = None,
+    ) -> str:
+        """A commit object by the user, signed if theirs are; nothing refers to it yet."""
         made = self.repository.git(
-            "commit-tree", tree, *parents, "-F", "-", stdin=message.encode(), extra=self._identity()
+            *sign.config,
+            "commit-tree",
+            *sign.flag,
+            tree,
+            *(("-p", parent) if parent else ()),
+            "-F",
+            "-",
+            stdin=message.encode("utf-8", "surrogateescape"),
+            extra={**sign.environment, **self._identity(), **(dates or {})},
         )
         return made.decode().strip()
 
@@ -284,12 +329,41 @@ class GitTarget(TreeSandbox):
             super().switch_apply(staged)
             if staged["commit"]:
                 self._update_index(staged["index"])
+                self._ask_hook(staged)
         if staged["commit"]:
             self._move_ref(staged["ref"], staged["commit"], staged["old"])
 
     def _update_index(self, lines: str) -> None:
         fsio.point("index")
         self.repository.git("update-index", "-z", "--index-info", stdin=bytes.fromhex(lines))
+
+    def _ask_hook(self, staged: dict[str, Any]) -> None:
+        """`pre-commit` sees what it always sees: files and index are there, the commit is not."""
+        if not staged["hooks"] or self._ref(staged["ref"]) == staged["commit"]:
+            return
+        ops = msgspec.convert(staged["ops"], tuple[Op, ...])
+        before = self._old_index(ops)
+        run_hook(self.repository, "pre-commit")
+        if self._old_index(ops) != before or self._rewritten(ops):
+            raise ApplyRefused(
+                "hook pre-commit changed what was to be committed",
+                "make its changes a step of the plan, or agents plan apply PLAN --as changes",
+            )
+
+    def _rewritten(self, ops: tuple[Op, ...]) -> bool:
+        """Whether a file in the target is not what the plan made."""
+        with fsio.directory(self.place.resource.path) as root:
+            for op in ops:
+                if op.after is not None and op.after.kind is EntryKind.FILE:
+                    with fsio.parent_of(root, op.path) as (fd, name):
+                        if hash_file_as(fd, name, op.after.key) != op.after.key:
+                            return True
+        return False
+
+    def finish_apply(self, staged: dict[str, Any]) -> None:
+        if staged.get("hooks") and staged["commit"] and os.path.isdir(staged["staging"]):
+            run_hook(self.repository, "post-commit", may_fail=True)
+        super().finish_apply(staged)
 
     def _move_ref(self, ref: str, new: str | None, old: str | None) -> None:
         if self._ref(ref) == new:
@@ -320,7 +394,7 @@ class GitTarget(TreeSandbox):
         return msgspec.structs.replace(done, commit=staged.get("commit"))
 
 
-def _git_mode(entry: Entry | None) -> str:
+def entry_mode(entry: Entry | None) -> str:
     assert entry is not None
     if entry.kind is EntryKind.LINK:
         return "120000"

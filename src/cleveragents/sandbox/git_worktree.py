@@ -17,6 +17,7 @@ from cleveragents.errors import SandboxError
 from cleveragents.resource import Carry, Change
 from cleveragents.sandbox import git
 from cleveragents.sandbox.git_apply import GitTarget
+from cleveragents.sandbox.git_private import borrow
 from cleveragents.sandbox.protocol import Making, Place, source_scope
 from cleveragents.sandbox.tree import TreeSandbox, tree_of
 
@@ -112,33 +113,7 @@ class GitWorktree(GitTarget, TreeSandbox):
             write_content(blobs.get, key, fd, os.path.basename(where), permissions, durable=False)
 
     def _make_git_dir(self, commit: str | None, branch: str | None) -> None:
-        private = f"{self.place.root}/.git"
-        git.make_git_dir(private, self.repository, commit or f"ref: {branch}")
-        top = self.repository.top
-        identity = {
-            key: values[0]
-            for key in ("name", "email")
-            if (values := git.user_config(top, "--get", f"user.{key}"))
-        }
-        if identity:
-            git.add_config(private, "user", identity)
-        for item in git.user_config(top, "--get-regexp", r"^remote\..*\.url$"):
-            key, _, url = item.partition("\n")
-            name = key.removeprefix("remote.").removesuffix(".url")
-            git.add_config(private, f'remote "{name}"', {"url": url})
-        self._copy_refs(private)
-        if commit is not None:
-            self.repository.git("read-tree", commit, extra={"GIT_INDEX_FILE": f"{private}/index"})
-
-    def _copy_refs(self, private: str) -> None:
-        listed = self.repository.git("for-each-ref", "--format=%(objectname) %(refname)")
-        lines = [
-            line
-            for line in listed.splitlines()
-            if not line.split(b" ", 1)[1].startswith((b"refs/cleveragents/", b"refs/stash"))
-        ]
-        with open(f"{private}/packed-refs", "wb") as target:
-            target.write(b"# pack-refs with: sorted \n" + b"".join(line + b"\n" for line in lines))
+        borrow(self.repository, self.place.root, f"{self.place.root}/.git", commit, branch)
 
     def about(self) -> dict[str, Any]:
         return {"base_commit": self.place.origin["base"]}
@@ -237,7 +212,10 @@ class GitWorktree(GitTarget, TreeSandbox):
         }
         sizes = dict(self.repository.tree(self.place.origin["base"]).values())
         self._keep_ref = sum(sizes.get(key, 0) for key in borrowed) > MOST_COPIED
-        if not self._keep_ref:
+        if self._keep_ref:
+            # A child plan has no ref of its own as long as its parent's sandbox is there.
+            self.repository.git("update-ref", self.ref, self.place.origin["base"])
+        else:
             for key, data in self.blobs.get_many(sorted(borrowed)):
                 batch.put_keyed(key, data)
 

@@ -168,7 +168,7 @@ class _Target:
         ):
             self._conflict(item, _describe(found), "changed on both sides")
             return
-        mode = _merge_mode(before.mode, after.mode, stat.S_IMODE(found.st_mode))
+        mode = merge_mode(before.mode, after.mode, stat.S_IMODE(found.st_mode))
         text = self._merge_text(fd, name, before, after)
         if text is None or mode is None:
             self._conflict(item, _describe(found), "changed on both sides in the same place")
@@ -262,7 +262,7 @@ def _is(fd: int, name: bytes, found: os.stat_result | None, entry: Entry | None)
     return entry.kind is not EntryKind.FILE or hash_file_as(fd, name, entry.key) == entry.key
 
 
-def _merge_mode(base: int, ours: int, theirs: int) -> int | None:
+def merge_mode(base: int, ours: int, theirs: int) -> int | None:
     if ours in (base, theirs):
         return theirs
     return ours if theirs == base else None

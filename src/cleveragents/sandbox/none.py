@@ -6,7 +6,7 @@ from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content.packs import Batch
 from cleveragents.errors import SandboxError
 from cleveragents.resource import Change
-from cleveragents.sandbox.protocol import Applied, ApplyOptions, Making, Place, Proposal
+from cleveragents.sandbox.protocol import Applied, ApplyOptions, Making, Merged, Place, Proposal
 
 
 class NoSandbox:
@@ -23,6 +23,9 @@ class NoSandbox:
                 "say require_sandbox: false if that is meant",
             )
         return {"path": self.place.resource.path}
+
+    def create_from(self, source: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
+        return origin
 
     def capture(
         self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True
@@ -45,6 +48,25 @@ class NoSandbox:
 
     def ignored(self, changes: tuple[Change, ...], state: SandboxCheckpoint) -> frozenset[bytes]:
         return frozenset()
+
+    def grafted(
+        self,
+        now: SandboxCheckpoint,
+        then: SandboxCheckpoint,
+        paths: frozenset[bytes],
+        batch: Batch,
+    ) -> SandboxCheckpoint:
+        return now
+
+    def merged(
+        self,
+        base: SandboxCheckpoint,
+        ours: SandboxCheckpoint,
+        theirs: SandboxCheckpoint,
+        batch: Batch,
+        scratch: str,
+    ) -> Merged:
+        return Merged(state=theirs)
 
     def stage(
         self, current: SandboxCheckpoint, target: SandboxCheckpoint, staging: str

@@ -32,6 +32,7 @@ from cleveragents.sandbox.protocol import (
     ApplyOptions,
     Conflict,
     Making,
+    Merged,
     Place,
     Proposal,
 )
@@ -85,6 +86,12 @@ class TransactionRollback:
         fsio.make_private_dir(self.place.root)
         fsio.write_new(self._file, msgspec.json.encode([]))
         return {"url": self._server.shown}
+
+    def create_from(self, source: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
+        fsio.make_private_dir(self.place.root)
+        with open(f"{source}/{JOURNAL}", "rb") as journal:
+            fsio.write_new(self._file, journal.read())
+        return origin
 
     # looking
 
@@ -143,6 +150,40 @@ class TransactionRollback:
         # Only looked at: then it is what the file holds.
         with open(self._file, "rb") as file:
             return _entries(file.read())
+
+    def grafted(
+        self,
+        now: SandboxCheckpoint,
+        then: SandboxCheckpoint,
+        paths: frozenset[bytes],
+        batch: Batch,
+    ) -> SandboxCheckpoint:
+        return then if paths else now
+
+    def merged(
+        self,
+        base: SandboxCheckpoint,
+        ours: SandboxCheckpoint,
+        theirs: SandboxCheckpoint,
+        batch: Batch,
+        scratch: str,
+    ) -> Merged:
+        """All of it or a conflict: statements of two journals may hang on one another."""
+        if ours.root in (base.root, theirs.root):
+            return Merged(state=theirs)
+        counts = (f"statements:{s.metadata.get('statements', 0)}" for s in (base, ours, theirs))
+        start, wanted, now = counts
+        conflict = Conflict(
+            resource=self.place.resource.name,
+            path=SHOWN,
+            base=start,
+            ours=wanted,
+            theirs=now,
+            reason="statements were added since the child plan's journal was begun",
+        )
+        state = msgspec.structs.replace(ours, resource_id=theirs.resource_id, added_bytes=0)
+        conflicts = () if theirs.root == base.root else (conflict,)
+        return Merged(state=state, files=(SHOWN,), conflicts=conflicts)
 
     # going back
 

@@ -39,6 +39,7 @@ from cleveragents.sandbox.protocol import (
     ApplyOptions,
     Conflict,
     Making,
+    Merged,
     Place,
     Proposal,
 )
@@ -97,13 +98,22 @@ class PostgresSnapshot:
     # making and removing
 
     def create(self, making: Making) -> dict[str, Any]:
+        return self._create(self._target, {"url": self._server.shown}, making)
+
+    def create_from(self, source: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
+        parent = address.database_of(source)
+        with self._server.maintenance(self._purpose) as db:
+            server.end_sessions(db, parent)
+        return self._create(parent, origin, making)
+
+    def _create(self, template: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
         fsio.make_private_dir(self.place.root)
         with self._server.maintenance(self._purpose) as db:
             server.end_predecessors(db, self._purpose)
-            oid = self._make(db, self._work, self._target, "sandbox")
+            oid = self._make(db, self._work, template, "sandbox")
             size = server.one(db, "SELECT pg_database_size(%s::oid)", (oid,))[0]
         making.progress(self.place.resource.name, size)
-        return {"url": self._server.shown, "bytes": size}
+        return origin
 
     def _make(self, db: "Connection[Any]", name: str, template: str, what: str) -> int:
         server.drop(db, name)
@@ -288,6 +298,58 @@ class PostgresSnapshot:
         for path in paths:
             if (found := held.get(path.decode())) is not None:
                 fsio.write_new(f"{target}/{path.decode().replace('/', '_')}", f"{found}\n".encode())
+
+    def grafted(
+        self,
+        now: SandboxCheckpoint,
+        then: SandboxCheckpoint,
+        paths: frozenset[bytes],
+        batch: Batch,
+    ) -> SandboxCheckpoint:
+        return then if paths else now
+
+    def merged(
+        self,
+        base: SandboxCheckpoint,
+        ours: SandboxCheckpoint,
+        theirs: SandboxCheckpoint,
+        batch: Batch,
+        scratch: str,
+    ) -> Merged:
+        """All of it or a conflict: rows of two clones are not merged."""
+        if ours.root in (base.root, theirs.root):
+            return Merged(state=theirs)
+        start, wanted, now = (self._held(state) for state in (base, ours, theirs))
+        conflicts = tuple(
+            Conflict(
+                resource=self.place.resource.name,
+                path=path,
+                base=start.get(path, ABSENT),
+                ours=wanted.get(path, ABSENT),
+                theirs=now.get(path, ABSENT),
+                reason="the database was changed since the child plan's clone was made of it",
+            )
+            for path in _differing(start, now)
+        )
+        clone = self._clone_of(ours.root)
+        batch.before_seal.append(lambda: self._adopt(str(ours.metadata["clone"]), clone))
+        state = msgspec.structs.replace(
+            ours,
+            resource_id=theirs.resource_id,
+            added_bytes=0,
+            metadata={**ours.metadata, "clone": clone},
+        )
+        files = tuple(_differing(start, wanted))
+        return Merged(state=state, files=files, conflicts=conflicts)
+
+    def _adopt(self, theirs: str, mine: str) -> None:
+        """Have a child plan's state as one of ours."""
+        fresh = self._named("new")
+        with self._server.maintenance(self._purpose) as db:
+            server.end_predecessors(db, self._purpose)
+            fsio.point("clone")
+            self._make(db, fresh, theirs, "checkpoint")
+            self._put_away(db, fresh, mine)
 
     # going back
 

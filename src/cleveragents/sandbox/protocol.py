@@ -52,6 +52,15 @@ class Conflict(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class Merged(msgspec.Struct, frozen=True, kw_only=True):
+    """A child plan's work on one resource brought into the parent's state."""
+
+    state: SandboxCheckpoint
+    files: tuple[str, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+    ignored_count: int = 0
+
+
 class ApplyOptions(msgspec.Struct, frozen=True, kw_only=True):
     mode: str | None
     """commit | changes | branch, or None: whatever fits the target."""
@@ -59,6 +68,8 @@ class ApplyOptions(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     branch: str
     staging: str
+    hooks: bool = False
+    """Whether the target's own hooks run, as they would if the user did this."""
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +110,10 @@ class Sandbox(Protocol):
         """Make the private copy; returns what it was made from, as plain data."""
         ...
 
+    def create_from(self, source: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
+        """Make the private copy of a child plan from its parent's: at `source`, of that origin."""
+        ...
+
     def capture(
         self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True
     ) -> SandboxCheckpoint:
@@ -131,6 +146,31 @@ class Sandbox(Protocol):
 
     def ignored(self, changes: tuple[Change, ...], state: SandboxCheckpoint) -> frozenset[bytes]:
         """Those of the changed paths that `diff` and `apply` leave out."""
+        ...
+
+    def grafted(
+        self,
+        now: SandboxCheckpoint,
+        then: SandboxCheckpoint,
+        paths: frozenset[bytes],
+        batch: Batch,
+    ) -> SandboxCheckpoint:
+        """The state now with those paths as they were then; a database goes back whole."""
+        ...
+
+    def merged(
+        self,
+        base: SandboxCheckpoint,
+        ours: SandboxCheckpoint,
+        theirs: SandboxCheckpoint,
+        batch: Batch,
+        scratch: str,
+    ) -> "Merged":
+        """`theirs`, the state now, with what a child plan made of `base`: `ours`.
+
+        All three are states in the terms of this sandbox. Where both changed the same thing there
+        is a conflict, and then the state is of no use.
+        """
         ...
 
     def stage(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
+import msgspec
 from blake3 import blake3
 
 from cleveragents.checkpoint import SandboxCheckpoint
@@ -27,9 +28,11 @@ from cleveragents.sandbox.protocol import (
     ApplyOptions,
     Conflict,
     Making,
+    Merged,
     Place,
     Proposal,
 )
+from cleveragents.sandbox.sqlite_tables import hardened, is_sound
 
 ABSENT = b"absent"
 BUSY_SECONDS = 5.0
@@ -57,11 +60,14 @@ class SqliteSnapshot:
         return os.fsencode(os.path.basename(self._file))
 
     def create(self, making: Making) -> dict[str, Any]:
+        return self.create_from(self._live, {"path": self._live}, making)
+
+    def create_from(self, source: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
         fsio.make_private_dir(self.place.root)
-        copy_live(self._live, self._file)
-        os.chmod(self._file, os.stat(self._live).st_mode & 0o777)
+        copy_live(source, self._file)
+        os.chmod(self._file, os.stat(source).st_mode & 0o777)
         making.progress(self.place.resource.name, os.stat(self._file).st_size)
-        return {"path": self._live}
+        return origin
 
     def capture(
         self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True
@@ -111,6 +117,43 @@ class SqliteSnapshot:
     def ignored(self, changes: tuple[Change, ...], state: SandboxCheckpoint) -> frozenset[bytes]:
         return frozenset()
 
+    def grafted(
+        self,
+        now: SandboxCheckpoint,
+        then: SandboxCheckpoint,
+        paths: frozenset[bytes],
+        batch: Batch,
+    ) -> SandboxCheckpoint:
+        return then if paths else now
+
+    def merged(
+        self,
+        base: SandboxCheckpoint,
+        ours: SandboxCheckpoint,
+        theirs: SandboxCheckpoint,
+        batch: Batch,
+        scratch: str,
+    ) -> Merged:
+        """All of it or a conflict: rows of two copies are not merged."""
+        name, shown = self.place.resource.name, os.fsdecode(self._name)
+        start, wanted, now = (s.metadata["logical"] for s in (base, ours, theirs))
+        if wanted in (start, now):
+            return Merged(state=theirs)
+        rid = theirs.resource_id
+        conflict = Conflict(
+            resource=name,
+            path=shown,
+            base=start,
+            ours=wanted,
+            theirs=now,
+            reason="the database was changed since the child plan's copy was made of it",
+        )
+        return Merged(
+            state=msgspec.structs.replace(ours, resource_id=rid, added_bytes=0),
+            files=(shown,),
+            conflicts=() if now == start else (conflict,),
+        )
+
     def stage(
         self, current: SandboxCheckpoint, target: SandboxCheckpoint, staging: str
     ) -> dict[str, Any]:
@@ -155,6 +198,8 @@ class SqliteSnapshot:
             fsio.unlink_if_there(self._file)
 
     def export(self, state: SandboxCheckpoint, paths: frozenset[bytes], target: str) -> None:
+        if not state.root:
+            return
         with fsio.directory(target) as fd:
             files.write_content(
                 self.place.packs.get, state.root, fd, self._name, 0o600, durable=False
@@ -198,6 +243,10 @@ class SqliteSnapshot:
             resource_id="", root=bytes.fromhex(proposal.work["root"]), state_hash=""
         )
         self._write_image(state, staging)
+        if wrong := is_sound(f"{staging}/image"):
+            raise ApplyRefused(
+                f"the database in the sandbox is damaged: {wrong}", "agents plan rollback PLAN last"
+            )
         copy_live(self._live, f"{staging}/old")
         _sync_file(f"{staging}/old")
         before, wanted = proposal.work["before"], proposal.work["logical"]
@@ -288,8 +337,7 @@ def _raw(path: str) -> Generator[int]:
 def _locked(path: str) -> Generator[int]:
     """A descriptor on the database file while every writer is shut out and the WAL is folded in."""
     try:
-        with closing(sqlite3.connect(path, isolation_level=None, timeout=5)) as db:
-            db.execute("PRAGMA trusted_schema=OFF")
+        with closing(hardened(path, isolation_level=None, timeout=5)) as db:
             busy = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
             if busy:
                 raise CheckpointFailed(f"{path} is being written to", "end the process that does")
@@ -353,10 +401,9 @@ def _stamps(live: str) -> list[files.Stamp | None]:
 def _backup(source: str, target: str) -> None:
     try:
         with (
-            closing(sqlite3.connect(source, uri=True, timeout=10)) as live,
+            closing(hardened(source, uri=True, timeout=10)) as live,
             closing(sqlite3.connect(target)) as copy,
         ):
-            live.execute("PRAGMA trusted_schema=OFF")
             copy.execute("PRAGMA synchronous=OFF")
             live.backup(copy, progress=_patience())
     except sqlite3.Error as error:
@@ -383,8 +430,8 @@ def copy_into_live(image: str, live: str, expected: str, scratch: str) -> None:
 
     try:
         with (
-            closing(sqlite3.connect(f"file:{_quoted(image)}?mode=ro&immutable=1", uri=True)) as new,
-            closing(sqlite3.connect(live, timeout=5)) as target,
+            closing(hardened(f"file:{_quoted(image)}?mode=ro&immutable=1", uri=True)) as new,
+            closing(hardened(live, timeout=5)) as target,
         ):
             target.execute("PRAGMA synchronous=FULL")
             new.backup(target, pages=1, progress=look, sleep=0.05)

@@ -11,16 +11,19 @@ from blake3 import blake3
 from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import copying, files, fsio, trees
 from cleveragents.content.engine import Base, TreeEngine
+from cleveragents.content.grafting import graft
 from cleveragents.content.packs import Batch
 from cleveragents.content.switch import Op, Switch, stage
 from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
 from cleveragents.errors import SandboxError
-from cleveragents.resource import Action, Change
+from cleveragents.resource import Action, Change, show_path
 from cleveragents.sandbox import merging
+from cleveragents.sandbox.merging_states import merge_states
 from cleveragents.sandbox.protocol import (
     Applied,
     ApplyOptions,
     Making,
+    Merged,
     Place,
     Proposal,
     scope_of,
@@ -79,6 +82,16 @@ class TreeSandbox:
         self._make_links()
         return {"path": self.place.resource.path}
 
+    def create_from(self, source: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
+        fsio.make_private_dir(self.place.root)
+        copying.Copier(
+            source_scope(self.place),
+            lambda _path, _is_dir: True,
+            lambda size: making.progress(self.name, size),
+        ).copy(source, self.place.root)
+        self._make_links()
+        return origin
+
     def _require_within_limit(self, making: Making) -> None:
         found = copying.census(self.place.resource.path, source_scope(self.place, *self.own))
         if found.size <= making.limit_bytes and found.files <= making.limit_files:
@@ -127,7 +140,9 @@ class TreeSandbox:
         return self._state(self.engine.capture(batch, [op.path for op in ops]), 0)
 
     def _state(self, tree: Tree, added: int) -> SandboxCheckpoint:
-        mode = stat.S_IMODE(os.stat(self.place.root).st_mode)
+        return self._state_with(tree, stat.S_IMODE(os.stat(self.place.root).st_mode), added)
+
+    def _state_with(self, tree: Tree, mode: int, added: int = 0) -> SandboxCheckpoint:
         return SandboxCheckpoint(
             resource_id=self.place.resource.resource_id,
             root=tree.key,
@@ -190,6 +205,38 @@ class TreeSandbox:
                 fsio.unlink_if_there(os.fsdecode(where))
             os.makedirs(os.path.dirname(where), exist_ok=True)
             os.symlink(text, where)
+
+    def grafted(
+        self,
+        now: SandboxCheckpoint,
+        then: SandboxCheckpoint,
+        paths: frozenset[bytes],
+        batch: Batch,
+    ) -> SandboxCheckpoint:
+        read, old = trees.reading(self.place.packs.get), tree_of(then)
+        wanted = {path: trees.find(read, old, path) for path in paths - {b"."}}
+        mode = (then if b"." in paths else now).metadata["mode"]
+        return self._state_with(graft(read, tree_of(now), wanted, batch), mode)
+
+    def merged(
+        self,
+        base: SandboxCheckpoint,
+        ours: SandboxCheckpoint,
+        theirs: SandboxCheckpoint,
+        batch: Batch,
+        scratch: str,
+    ) -> Merged:
+        wanted, left_out = self.visible(base, ours, ignored=False)
+        now, known = tree_of(theirs), self.base().get
+        merge = merge_states(self.name, wanted, now, known, self.read, batch, scratch)
+        read = trees.reading(self.place.packs.get)
+        tree = graft(read, tree_of(theirs), merge.wanted, batch)
+        return Merged(
+            state=self._state_with(tree, theirs.metadata["mode"]),
+            files=tuple(show_path(path) for path in merge.wanted),
+            conflicts=tuple(merge.conflicts),
+            ignored_count=left_out,
+        )
 
     def export(self, state: SandboxCheckpoint, paths: frozenset[bytes], target: str) -> None:
         read = trees.reading(self.place.packs.get)
@@ -296,19 +343,32 @@ def tree_of(state: SandboxCheckpoint) -> Tree:
     return Tree(state.root, bytes.fromhex(state.metadata["tree"]))
 
 
-def require_not_too_wide(path: str, *stores: str) -> None:
-    """Refuse roots that hold everything: `/`, the home directory, the store and its sandboxes."""
+def require_not_too_wide(
+    path: str, *stores: str, sandboxes: str = "", told: tuple[str, ...] = ()
+) -> None:
+    """Refuse roots that hold everything: `/`, the home directory, the store and its sandboxes.
+
+    Those that one was `told` to take may hold all but the sandboxes: a copy cannot lie in itself.
+    """
     real = os.path.realpath(path)
     if not os.path.isdir(real):
         raise SandboxError(f"no such directory: {path}")
-    for guarded in ("/", os.path.expanduser("~"), *stores):
-        if os.path.realpath(guarded) == real or f"{os.path.realpath(guarded)}/".startswith(
-            f"{real.rstrip('/')}/"
-        ):
+    is_told = real in {os.path.realpath(item) for item in told}
+    for guarded in () if is_told else ("/", os.path.expanduser("~"), *stores):
+        if _holds(real, guarded):
             raise SandboxError(
                 f"{path} holds {'everything' if real == '/' else guarded} and is not sandboxed",
-                "name a folder inside it",
+                f"name a folder inside it, or agents config set sandbox.allow-wide {real}",
             )
+    if sandboxes and _holds(real, sandboxes):
+        raise SandboxError(
+            f"{path} holds the sandboxes themselves: {sandboxes}",
+            "agents config set sandbox.dir DIR, outside of it",
+        )
+
+
+def _holds(outer: str, inner: str) -> bool:
+    return f"{os.path.realpath(inner).rstrip('/')}/".startswith(f"{outer.rstrip('/')}/")
 
 
 __all__ = ["Entry", "TreeSandbox", "require_not_too_wide", "tree_of"]

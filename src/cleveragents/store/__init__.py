@@ -9,10 +9,12 @@ from cleveragents.content import fsio
 from cleveragents.errors import StoreError
 from cleveragents.store.checkpoints import CheckpointRepository
 from cleveragents.store.database import connect, write_transaction
+from cleveragents.store.effects import EffectRepository
 from cleveragents.store.objects import ObjectRepository
 from cleveragents.store.plans import PlanRepository, Standing, View
 from cleveragents.store.records import (
     CallRepository,
+    CorrectionRepository,
     Intent,
     IntentRepository,
     JournalRepository,
@@ -33,6 +35,8 @@ class Store:
         self.resources = ResourceRepository(db)
         self.checkpoints = CheckpointRepository(db)
         self.calls = CallRepository(db)
+        self.corrections = CorrectionRepository(db)
+        self.effects = EffectRepository(db)
         self.journal = JournalRepository(db)
         self.intents = IntentRepository(db)
         self.leases = LeaseRepository(db)

@@ -32,6 +32,13 @@ class CheckpointRepository:
             ("[" + ",".join(f'"{name}"' for name in names) + "]", group.group_id),
         )
 
+    def stand_for(self, group_id: str, version: int, view_mark: int) -> None:
+        """The view that belongs to a group which was made before that view was committed."""
+        self._db.execute(
+            "UPDATE checkpoint_groups SET version = ?, view_mark = ? WHERE group_id = ?",
+            (version, view_mark, group_id),
+        )
+
     def pin(self, group_id: str, pinned: bool) -> None:
         self._db.execute(
             "UPDATE checkpoint_groups SET pinned = ? WHERE group_id = ?", (pinned, group_id)

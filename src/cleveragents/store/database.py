@@ -13,7 +13,7 @@ from typing import Any
 from cleveragents.content import fsio
 from cleveragents.errors import StoreError
 
-HEAD_REVISION = "0002"
+HEAD_REVISION = "0003"
 BUSY_MS = 60_000
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from cleveragents.checkpoint import ChildMoment
 from cleveragents.decision import Decision
 from cleveragents.errors import LeaseLost, NotFound
 from cleveragents.plan import Failure, Phase, Plan, State, Step
@@ -14,6 +15,8 @@ from cleveragents.store.tables import Table
 PLANS = Table("plans", Plan, ("plan_id",))
 STEPS = Table("steps", Step, ("plan_id", "step_id"))
 DECISIONS = Table("decisions", Decision, ("decision_id",))
+GONE = "null"
+"""In the history: from this version on the step is no longer part of the plan."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,10 +31,19 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     error: Failure | None = None
 
 
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan file that was in force, and how it was understood."""
+
+    spec: dict[str, Any]
+    source_path: str
+    source_text: str
+
+
 class View(msgspec.Struct, frozen=True):
     """A plan as it stood at one version."""
 
     standing: Standing
+    source: Source
     steps: dict[str, Step]
     decisions: dict[str, Decision]
 
@@ -42,7 +54,7 @@ class PlanRepository:
 
     def add(self, plan: Plan, steps: Iterable[Step]) -> Plan:
         self._db.execute(PLANS.insert, PLANS.row(plan))
-        self._remember(plan, steps, ())
+        self._remember(plan, steps, (), new_source=True)
         return plan
 
     def commit(
@@ -51,7 +63,9 @@ class PlanRepository:
         *,
         steps: Iterable[Step] = (),
         decisions: Iterable[Decision] = (),
+        removed_steps: Iterable[str] = (),
         view_changed: bool = False,
+        new_source: bool = False,
     ) -> Plan:
         """Write the plan and what changed with it as its next version."""
         version = plan.version + 1
@@ -64,10 +78,27 @@ class PlanRepository:
                 f"agents plan status {plan.plan_id}",
             )
         self._db.execute(PLANS.upsert, PLANS.row(plan))
-        self._remember(plan, steps, decisions)
+        self._remember(plan, steps, decisions, new_source)
+        self._remove_steps(plan, removed_steps)
         return plan
 
-    def _remember(self, plan: Plan, steps: Iterable[Step], decisions: Iterable[Decision]) -> None:
+    def _remove_steps(self, plan: Plan, step_ids: Iterable[str]) -> None:
+        for step_id in step_ids:
+            key = (plan.plan_id, step_id)
+            self._db.execute("DELETE FROM steps WHERE plan_id = ? AND step_id = ?", key)
+            self._db.execute(
+                "INSERT INTO history (plan_id, kind, entity_id, version, body)"
+                " VALUES (?, 'step', ?, ?, ?)",
+                (*key, plan.version, GONE),
+            )
+
+    def _remember(
+        self,
+        plan: Plan,
+        steps: Iterable[Step],
+        decisions: Iterable[Decision],
+        new_source: bool,
+    ) -> None:
         standing = Standing(
             phase=plan.phase,
             state=plan.state,
@@ -78,6 +109,11 @@ class PlanRepository:
             error=plan.error,
         )
         events: list[tuple[str, str, msgspec.Struct]] = [("plan", "", standing)]
+        if new_source:
+            source = Source(
+                spec=plan.spec, source_path=plan.source_path, source_text=plan.source_text
+            )
+            events.append(("source", "", source))
         for step in steps:
             self._db.execute(STEPS.upsert, STEPS.row(step))
             events.append(("step", step.step_id, step))
@@ -99,9 +135,10 @@ class PlanRepository:
             " WHERE plan_id = ? AND version <= ? GROUP BY kind, entity_id",
             (plan_id, version),
         ).fetchall()
-        bodies = {(kind, entity): body for kind, entity, body, _ in rows}
+        bodies = {(kind, entity): body for kind, entity, body, _ in rows if body != GONE}
         return View(
             msgspec.json.decode(bodies["plan", ""], type=Standing),
+            msgspec.json.decode(bodies["source", ""], type=Source),
             {
                 entity: msgspec.json.decode(body, type=Step)
                 for (kind, entity), body in bodies.items()
@@ -113,6 +150,16 @@ class PlanRepository:
                 if kind == "decision"
             },
         )
+
+    def steps_of(self, decision: Decision) -> list[Step]:
+        """The steps that ever hung on a decision, each as it was when it last did."""
+        rows = self._db.execute(
+            "SELECT body, max(version) FROM history WHERE plan_id = ? AND kind = 'step'"
+            " AND json_extract(body, '$.decision_id') = ? GROUP BY entity_id",
+            (decision.plan_id, decision.decision_id),
+        ).fetchall()
+        steps = [msgspec.json.decode(body, type=Step) for body, _ in rows]
+        return sorted(steps, key=lambda step: step.index)
 
     def get(self, plan_id: str) -> Plan:
         found = PLANS.select(self._db, "WHERE plan_id = ?", (plan_id,))
@@ -139,6 +186,15 @@ class PlanRepository:
         rows = self._db.execute("SELECT plan_id FROM plans WHERE state = 'processing'")
         return [row[0] for row in rows]
 
+    def child_moments(self, plan_id: str) -> dict[str, ChildMoment]:
+        """Where each child plan stands that was not cancelled."""
+        rows = self._db.execute(
+            "SELECT plan_id, head_group_id, version FROM plans"
+            " WHERE parent_plan_id = ? AND state != 'cancelled'",
+            (plan_id,),
+        )
+        return {child: ChildMoment(group, version) for child, group, version in rows}
+
     def children(self, plan_id: str) -> list[Plan]:
         return PLANS.select(self._db, "WHERE parent_plan_id = ? ORDER BY plan_id", (plan_id,))
 
@@ -153,12 +209,6 @@ class PlanRepository:
 
     def steps(self, plan_id: str) -> list[Step]:
         return STEPS.select(self._db, 'WHERE plan_id = ? ORDER BY "index"', (plan_id,))
-
-    def remove_steps(self, plan_id: str, step_ids: Iterable[str]) -> None:
-        self._db.executemany(
-            "DELETE FROM steps WHERE plan_id = ? AND step_id = ?",
-            [(plan_id, step_id) for step_id in step_ids],
-        )
 
     def decisions(self, plan_id: str) -> list[Decision]:
         return DECISIONS.select(self._db, "WHERE plan_id = ? ORDER BY decision_id", (plan_id,))

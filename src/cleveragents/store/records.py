@@ -6,8 +6,10 @@ from typing import Any
 
 import msgspec
 
+from cleveragents.decision import Correction
 from cleveragents.errors import LeaseLost
 from cleveragents.journal import EntryState, JournalEntry
+from cleveragents.plan import Plan, State
 from cleveragents.resource import Resource, SandboxRecord
 from cleveragents.store.tables import Table
 from cleveragents.tool import ToolCall, Write
@@ -16,6 +18,7 @@ RESOURCES = Table("resources", Resource, ("resource_id",))
 SANDBOXES = Table("sandboxes", SandboxRecord, ("sandbox_id",))
 CALLS = Table("tool_calls", ToolCall, ("call_id",))
 WRITES = Table("writes", Write, ())
+CORRECTIONS = Table("correction_attempts", Correction, ("correction_id",))
 JOURNAL = Table("journal", JournalEntry, ("entry_id",))
 
 
@@ -62,8 +65,53 @@ class CallRepository:
     def add_writes(self, writes: Iterable[Write]) -> None:
         self._db.executemany(WRITES.insert, [WRITES.row(item) for item in writes])
 
+    def writes_by_decision(self, plan_id: str) -> list[tuple[str | None, Write]]:
+        """Every write with the decision that its call hung on, oldest first."""
+        rows = self._db.execute(
+            f"SELECT c.decision_id, {', '.join(f'w.{name}' for name in WRITES.columns)}"
+            " FROM writes w JOIN tool_calls c USING (call_id) WHERE w.plan_id = ?"
+            " ORDER BY call_id",
+            (plan_id,),
+        )
+        return [(row[0], WRITES.value(row[1:])) for row in rows]
+
     def writes(self, plan_id: str) -> list[Write]:
         return WRITES.select(self._db, "WHERE plan_id = ? ORDER BY call_id, path", (plan_id,))
+
+
+class CorrectionRepository:
+    """The rows of `correction_attempts`."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def put(self, correction: Correction) -> None:
+        self._db.execute(CORRECTIONS.upsert, CORRECTIONS.row(correction))
+
+    def of_plan(self, plan_id: str) -> list[Correction]:
+        """Oldest first."""
+        return CORRECTIONS.select(self._db, "WHERE plan_id = ? ORDER BY correction_id", (plan_id,))
+
+    def restored(self, correction_id: str) -> None:
+        """Its files are back, its steps still have to run."""
+        self._db.execute(
+            "UPDATE correction_attempts SET state = 'restored' WHERE correction_id = ?",
+            (correction_id,),
+        )
+
+    def end(self, plan: Plan, now: str) -> None:
+        """The newest correction of a plan that stopped: done, or errored until it goes on."""
+        self._db.execute(
+            "UPDATE correction_attempts SET state = ?, after_group_id = ?, ended_at = ?"
+            " WHERE state IN ('restored', 'errored') AND correction_id ="
+            " (SELECT max(correction_id) FROM correction_attempts WHERE plan_id = ?)",
+            (
+                "complete" if plan.state is State.COMPLETE else "errored",
+                plan.head_group_id,
+                now,
+                plan.plan_id,
+            ),
+        )
 
 
 class JournalRepository:

@@ -24,9 +24,11 @@ CREATE TABLE plans (
     error TEXT NOT NULL,
     result TEXT NOT NULL,
     created_at TEXT NOT NULL,
-    updated_at TEXT NOT NULL
+    updated_at TEXT NOT NULL,
+    parent_step_id TEXT
 );
 CREATE INDEX plans_by_name ON plans (name, plan_id);
+CREATE INDEX plans_by_parent ON plans (parent_plan_id) WHERE parent_plan_id IS NOT NULL;
 CREATE INDEX plans_by_state ON plans (state);
 
 CREATE TABLE steps (
@@ -75,6 +77,7 @@ CREATE TABLE resources (
     require_sandbox INTEGER NOT NULL,
     "outer" TEXT NOT NULL,
     place TEXT NOT NULL,
+    source TEXT NOT NULL DEFAULT '',
     UNIQUE (plan_id, name)
 );
 
@@ -108,7 +111,8 @@ CREATE TABLE checkpoint_groups (
     pinned INTEGER NOT NULL,
     actor_state TEXT NOT NULL,
     created_at TEXT NOT NULL,
-    pruned_at TEXT
+    pruned_at TEXT,
+    children TEXT NOT NULL DEFAULT '{}'
 );
 CREATE INDEX groups_by_plan ON checkpoint_groups (plan_id, group_id) WHERE pruned_at IS NULL;
 
@@ -156,7 +160,9 @@ CREATE TABLE tool_calls (
     output_bytes INTEGER NOT NULL,
     error TEXT,
     started_at TEXT NOT NULL,
-    ended_at TEXT
+    ended_at TEXT,
+    decision_id TEXT,
+    group_id TEXT
 );
 CREATE INDEX calls_by_plan ON tool_calls (plan_id, call_id);
 
@@ -171,9 +177,9 @@ CREATE TABLE writes (
 );
 CREATE INDEX writes_by_plan ON writes (plan_id, step_id);
 
-CREATE TABLE history (
+CREATE TABLE "history" (
     plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
-    kind TEXT NOT NULL CHECK (kind IN ('plan', 'step', 'decision')),
+    kind TEXT NOT NULL CHECK (kind IN ('plan', 'step', 'decision', 'source')),
     entity_id TEXT NOT NULL,
     version INTEGER NOT NULL,
     body TEXT NOT NULL,
@@ -193,6 +199,49 @@ CREATE TABLE journal (
     ended_at TEXT
 );
 CREATE INDEX journal_by_plan ON journal (plan_id, entry_id);
+
+CREATE TABLE correction_attempts (
+    correction_id TEXT NOT NULL PRIMARY KEY,
+    plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
+    decision_id TEXT NOT NULL,
+    mode TEXT NOT NULL CHECK (mode IN ('revert', 'append')),
+    guidance TEXT NOT NULL,
+    attempt INTEGER NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('prepared', 'restored', 'complete', 'errored')),
+    affected TEXT NOT NULL,
+    snapshot TEXT NOT NULL,
+    before_group_id TEXT,
+    group_id TEXT,
+    after_group_id TEXT,
+    child_plan_id TEXT,
+    created_at TEXT NOT NULL,
+    ended_at TEXT
+);
+CREATE INDEX corrections_by_plan ON correction_attempts (plan_id, correction_id);
+
+CREATE TABLE effects (
+    effect_id TEXT NOT NULL PRIMARY KEY,
+    plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
+    step_id TEXT NOT NULL,
+    call_id TEXT NOT NULL,
+    decision_id TEXT,
+    effect_class TEXT NOT NULL CHECK (effect_class IN ('compensable', 'irreversible', 'unknown')),
+    side_effects TEXT NOT NULL,
+    tool TEXT NOT NULL,
+    inputs TEXT NOT NULL,
+    resource TEXT,
+    compensate TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN
+        ('intended', 'happened', 'compensating', 'compensated', 'failed', 'accepted', 'lost')),
+    attempts INTEGER NOT NULL,
+    output TEXT NOT NULL,
+    error TEXT,
+    created_at TEXT NOT NULL,
+    ended_at TEXT
+);
+CREATE INDEX effects_by_plan ON effects (plan_id, effect_id);
+CREATE INDEX effects_by_step ON effects (plan_id, step_id);
+CREATE INDEX effects_waiting ON effects (plan_id) WHERE state = 'compensating';
 
 CREATE TABLE intents (
     intent_id TEXT NOT NULL PRIMARY KEY,

@@ -73,7 +73,7 @@ INPUTS: dict[str, tuple[Input, ...]] = {
 
 def runs_process(tool: ToolSpec) -> bool:
     """Whether a program is started for it; all others work in our own process."""
-    return tool.sql is None and not (tool.builtin or "").startswith(("file.", "sql"))
+    return tool.sql is None and not (tool.builtin or "").startswith(("file.", "plan.", "sql"))
 
 
 def inputs_of(tool: ToolSpec) -> tuple[Input, ...] | None:

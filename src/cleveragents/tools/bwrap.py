@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cleveragents.tools.standin import Seen, StandIn, is_inside
+from cleveragents.tools.standin import Seen, is_inside
 
 PATIENCE = 10.0
 # What root keeps: enough to own and install files, not to mount, trace or reach devices.
@@ -106,24 +106,37 @@ def beside(seen: Seen, plan_dir: str, place: str) -> Sides:
         mounts.append((plan_dir, f"{place}/.beside/plan"))
         plan_dir = mounts[-1][1]
     for one in (*seen.mounted, *seen.linked):
-        lines = _alternates(one)
-        moved: list[str] = []
-        for line in lines:
-            if os.path.basename(line) == "objects" and any(is_inside(line, o) for o in covered):
-                mounts.append((line, f"{place}/.beside/objects-{len(mounts)}"))
-                line = mounts[-1][1]
-            moved.append(line)
-        if moved != lines:
-            tops = [one.root, one.own] if one in seen.mounted else [one.root]
-            text = "\n".join(moved) + "\n"
-            files += [(f"{os.path.realpath(top)}/{ALTERNATES}", text) for top in tops]
+        for name in (ALTERNATES, *_of_submodules(one.root)):
+            lines = _alternates(one.root, name)
+            moved: list[str] = []
+            for line in lines:
+                if os.path.basename(line) == "objects" and any(is_inside(line, o) for o in covered):
+                    mounts.append((line, f"{place}/.beside/objects-{len(mounts)}"))
+                    line = mounts[-1][1]
+                moved.append(line)
+            if moved != lines:
+                tops = [one.root, one.own] if one in seen.mounted else [one.root]
+                text = "\n".join(moved) + "\n"
+                files += [(f"{os.path.realpath(top)}/{name}", text) for top in tops]
     return Sides(tuple(mounts), tuple(files), plan_dir)
 
 
-def _alternates(one: StandIn) -> list[str]:
-    """Object directories that the sandbox's own git directory borrows from, if they are there."""
-    path = one.root
-    for name in ALTERNATES.split("/"):
+def _of_submodules(root: str) -> list[str]:
+    """The same files in the git directories of submodules; a tool may have put anything there."""
+    found: list[str] = []
+    if os.path.islink(f"{root}/.git"):
+        return found
+    for folder, names, _ in os.walk(f"{root}/.git/modules"):
+        if "objects" in names:
+            found.append(os.path.relpath(f"{folder}/objects/info/alternates", root))
+        names[:] = [name for name in names if name not in ("objects", "refs", "logs", "info")]
+    return sorted(found)
+
+
+def _alternates(root: str, listing: str) -> list[str]:
+    """Object directories that a git directory in the sandbox borrows from, if they are there."""
+    path = root
+    for name in listing.split("/"):
         path = f"{path}/{name}"
         if os.path.islink(path):
             return []
@@ -162,7 +175,10 @@ def arguments(
         words += ["--bind", one.root, os.path.realpath(one.own)]
     for fd, (where, _) in zip(texts, sides.files, strict=True):
         words += ["--ro-bind-data", str(fd), where]
-    words += [word for path in closed for word in ("--remount-ro", path)]
+    covers = [os.path.realpath(one.own) for one in seen.mounted]
+    # What a mounted sandbox covers is not there any more: it was never copied.
+    there = [path for path in closed if not any(is_inside(path, own) for own in covers)]
+    words += [word for path in there for word in ("--remount-ro", path)]
     return [*words, "--chdir", cwd, "--"]
 
 

@@ -1,12 +1,15 @@
-"""What every kind of sandbox must keep, as tests to inherit.
+"""What every kind of sandbox must keep, as tests to inherit (`cleveragents[testing]`).
 
     class TestMySandbox(SandboxContract):
         kind, strategy = "my-kind", "my-strategy"
 
         def make_source(self, folder): ...
         def changes(self): ...
+        def all_changes(self, path): ...
 
-`look` is a walk of its own: it shares no code with what it judges.
+The kind has to be registered (entry point `cleveragents.sandboxes`). For readable failures say
+`pytest.register_assert_rewrite("cleveragents.testing")` in your `conftest.py`. Nothing else of
+the package imports this. `look` is a walk of its own: it shares no code with what it judges.
 """
 
 import os
@@ -16,7 +19,7 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -76,13 +79,15 @@ def require_same(found: object, wanted: object, when: str = "") -> None:
     if found == wanted:
         return
     if isinstance(found, dict) and isinstance(wanted, dict):
+        here = cast("dict[bytes, object]", found)
+        there = cast("dict[bytes, object]", wanted)
         lines = [
-            f"{path!r}: {_short(found.get(path))}, not {_short(wanted.get(path))}"
-            for path in sorted(found.keys() | wanted.keys())
-            if found.get(path) != wanted.get(path)
+            f"{path!r}: {_short(here.get(path))}, not {_short(there.get(path))}"
+            for path in sorted(here.keys() | there.keys())
+            if here.get(path) != there.get(path)
         ]
         raise AssertionError("\n".join([when or "differs", *lines]))
-    raise AssertionError(f"{when} {_short(found)}, not {_short(wanted)}")
+    raise AssertionError(f"{when} {_short(cast('object', found))}, not {_short(wanted)}")
 
 
 def _short(value: object) -> str:
@@ -193,8 +198,14 @@ class Bench:
         self.sandbox.switch(self.sandbox.stage(current, target, staging), staging)
 
     def options(self, **given: Any) -> ApplyOptions:
-        values = {"mode": None, "ignored": True, "message": "applied\n", "branch": "agents/test"}
-        return ApplyOptions(**{**values, "staging": self.staging(), **given})
+        values: dict[str, Any] = {
+            "mode": None,
+            "ignored": True,
+            "message": "applied\n",
+            "branch": "agents/test",
+            "staging": self.staging(),
+        }
+        return ApplyOptions(**(values | given))
 
     def propose(
         self, origin: SandboxCheckpoint, result: SandboxCheckpoint, options: ApplyOptions
@@ -674,4 +685,5 @@ class SandboxContract:
     def _without_staging(self, seen: object) -> object:
         if not isinstance(seen, dict):
             return seen
-        return {path: what for path, what in seen.items() if OURS not in path}
+        tree = cast("dict[bytes, object]", seen)
+        return {path: what for path, what in tree.items() if OURS not in path}

@@ -1,0 +1,5 @@
+from textkit import shout
+
+
+def greet(name):
+    return shout(f"hello {name}")

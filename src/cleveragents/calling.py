@@ -1,0 +1,118 @@
+"""What a tool is given when a plan calls it, and the row its call leaves."""
+
+import os
+from collections.abc import Iterable
+
+import msgspec
+
+from cleveragents.content.scope import Scope
+from cleveragents.context import Context
+from cleveragents.resource import Change
+from cleveragents.sandbox.protocol import TakesSql
+from cleveragents.sandboxes import PlanSandboxes
+from cleveragents.session import Session
+from cleveragents.tool import ToolCall, ToolResult, ToolSpec
+from cleveragents.tools.confine import Bounds, cache_dir, in_force
+from cleveragents.tools.runner import CallContext
+from cleveragents.tools.standin import StandIn
+
+
+def is_bounded(tool: ToolSpec) -> bool:
+    """Whether the tool says what it does not change."""
+    return tool.read_only or bool(tool.write_scope) or tool.checkpoint_scope == "resource"
+
+
+def out_of_scope(tool: ToolSpec, resource: str | None, changes: Iterable[Change]) -> list[Change]:
+    """What a tool changed although it says that it does not (pure)."""
+    found = list(changes)
+    if tool.read_only:
+        return found
+    own = [change for change in found if change.resource == resource]
+    wrong = [change for change in found if change.resource != resource]
+    if tool.checkpoint_scope == "plan":
+        wrong = []
+    if tool.write_scope:
+        scope = Scope(tuple(os.fsencode(rule.rstrip("/")) for rule in tool.write_scope))
+        inside = [change.path for change in own if scope.excludes(change.path)]
+        wrong += [c for c in own if c.path not in inside and not _leads_to(c.path, inside)]
+    return wrong
+
+
+def _leads_to(path: bytes, inside: list[bytes]) -> bool:
+    """The folder of something in scope, or git's own files, which are never applied."""
+    return path.split(b"/")[0] == b".git" or any(other.startswith(path + b"/") for other in inside)
+
+
+def ended(call: ToolCall, result: ToolResult, now: str) -> ToolCall:
+    return msgspec.structs.replace(
+        call,
+        state=result.state,
+        exit_code=result.exit_code,
+        output=result.output,
+        output_bytes=result.output_bytes,
+        error=result.error,
+        ended_at=now,
+    )
+
+
+def call_context(ctx: Context, session: Session, step_id: str, on: str | None) -> CallContext:
+    """Where a tool starts and what it is told."""
+    sandboxes = ctx.manager.sandboxes(session.plan.plan_id)
+    name = on or next(iter(sandboxes.paths))
+    sandbox = sandboxes.named(name)
+    place = sandbox.place
+    is_database = place.resource.kind == "sqlite"
+    addresses, secrets = addresses_of(sandboxes)
+    return CallContext(
+        plan_id=session.plan.plan_id,
+        step_id=step_id,
+        plan_dir=session.plan.plan_dir,
+        cwd=place.path if os.path.isdir(place.path) else place.root,
+        database=place.path if is_database else None,
+        run_sql=sandbox.run_sql if isinstance(sandbox, TakesSql) else None,
+        sandboxes=addresses,
+        secrets=secrets,
+        links=place.links,
+        temp_parent=f"{ctx.settings.sandboxes}/{session.plan.plan_id}",
+        output_limit=ctx.settings.output_limit,
+        environ=dict(os.environ),
+        bounds=bounds_of(ctx, session),
+        meanwhile=lambda: _meanwhile(ctx, session.plan.plan_id),
+    )
+
+
+def addresses_of(sandboxes: PlanSandboxes) -> tuple[dict[str, str], tuple[str, ...]]:
+    """What tools are told of each sandbox, and what of that must not be kept or shown."""
+    found, secrets = sandboxes.paths, list[str]()
+    for sandbox in sandboxes.opened.values():
+        if isinstance(sandbox, TakesSql):
+            found[sandbox.place.resource.name], secret = sandbox.tool_address()
+            secrets.append(secret)
+    return {name: one for name, one in found.items() if one}, tuple(filter(None, secrets))
+
+
+def _meanwhile(ctx: Context, plan_id: str) -> None:
+    ctx.stop()
+    ctx.manager.drain(plan_id)
+
+
+def bounds_of(ctx: Context, session: Session) -> Bounds:
+    """What the plan's tools may touch."""
+    settings = ctx.settings
+    places = [one.place for one in ctx.manager.sandboxes(session.plan.plan_id).opened.values()]
+    return Bounds(
+        confine=in_force(settings.confine, session.spec.policy.confine),
+        hidden=(settings.home, settings.sandboxes),
+        writable=settings.writable,
+        cache=cache_dir(os.environ),
+        stand_ins=tuple(
+            StandIn(
+                name=place.resource.name,
+                own=place.resource.path,
+                root=place.root,
+                path=place.path,
+                links=place.links,
+            )
+            for place in places
+        ),
+    )

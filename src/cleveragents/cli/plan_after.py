@@ -1,0 +1,128 @@
+"""Commands for what comes after the work: taking it elsewhere, taking it back."""
+
+import base64
+import sys
+from typing import Any
+
+import click
+import msgspec
+
+from cleveragents.cli.common import Asked, command
+from cleveragents.cli.plan_read import found
+from cleveragents.cli.plan_work import plan_reply
+from cleveragents.context import Context
+from cleveragents.errors import UsageError
+from cleveragents.plan import Plan
+from cleveragents.render import Reply, Table, Text
+from cleveragents.workspace import PlanHandle
+
+
+@command("plan revert-applied")
+@click.argument("plan")
+def revert_applied(ctx: Context, asked: Asked, plan: str) -> Reply:
+    """Make a plan that takes back what an applied plan did; look at it, then apply it."""
+    from cleveragents.reverting import spec_to_revert
+
+    one, notes = found(ctx, plan)
+    left = spec_to_revert(ctx, one)[1]
+    made = PlanHandle(ctx, one.plan_id).revert_applied()
+    reply = plan_reply(ctx, made.plan_id, notes=(*notes, *left))
+    data = {**reply.data, "reverts": one.plan_id, "left_alone": list(left)}
+    return msgspec.structs.replace(reply, data=data)
+
+
+@command("plan export")
+@click.argument("plan")
+@click.option("--branch", metavar="NAME", help="As commits on a new branch of the repository.")
+@click.option(
+    "--patch",
+    is_flag=False,
+    flag_value="-",
+    metavar="[DIR|-]",
+    help="As patches: files in DIR, or all on stdout.",
+)
+@click.option("--on", metavar="RESOURCE", help="Which resource, if the plan has several.")
+@click.option("--force", is_flag=True, help="Replace the branch or the files if they exist.")
+def export(
+    ctx: Context,
+    asked: Asked,
+    plan: str,
+    branch: str | None,
+    patch: str | None,
+    on: str | None,
+    force: bool,
+) -> Reply:
+    """The checkpoints that led here, as ordinary commits or as patches; one for each group."""
+    if (branch is None) == (patch is None):
+        raise UsageError("say how: --branch NAME or --patch [DIR|-]", "agents plan export --help")
+    one, notes = found(ctx, plan)
+    if branch is not None:
+        return _branch(ctx, one, branch, on, force, notes)
+    return _patches(ctx, asked, one, patch or "-", on, force, notes)
+
+
+def _branch(
+    ctx: Context, plan: Plan, branch: str, on: str | None, force: bool, notes: tuple[str, ...]
+) -> Reply:
+    from cleveragents.export import export_branch
+
+    done = export_branch(ctx, plan, branch, on=on, force=force)
+    rows = tuple((c.commit[:12], c.type, str(c.files), c.subject) for c in done.commits)
+    words = f"branch {branch}: {len(done.commits)} commits on {done.base[:12]}"
+    return Reply(
+        data=msgspec.to_builtins(done),
+        blocks=(Table(("commit", "type", "files", "decision"), rows), Text(words)),
+        messages=notes,
+    )
+
+
+def _patches(
+    ctx: Context,
+    asked: Asked,
+    plan: Plan,
+    folder: str,
+    on: str | None,
+    force: bool,
+    notes: tuple[str, ...],
+) -> Reply:
+    from cleveragents.export import export_patches, write_patches
+
+    patches = export_patches(ctx, plan, on=on)
+    to_stdout = folder == "-"
+    if to_stdout and len({patch.resource for patch in patches}) > 1:
+        names = ", ".join(sorted({patch.resource for patch in patches}))
+        raise UsageError(f"patches of {names} cannot be mixed", "--on RESOURCE, or --patch DIR")
+    paths: list[str | None] = [None] * len(patches)
+    if not to_stdout:
+        paths = [*write_patches(patches, folder, force=force)]
+    listed: list[dict[str, Any]] = [
+        {
+            "resource": item.resource,
+            "group_id": item.group_id,
+            "decision_id": item.decision_id,
+            "subject": item.subject,
+            "files": item.files,
+            "path": path,
+            **(_text(item.text) if to_stdout else {}),
+        }
+        for item, path in zip(patches, paths, strict=True)
+    ]
+    data = {"plan_id": plan.plan_id, "patches": listed}
+    if to_stdout and asked.form in ("rich", "plain"):
+        for item in patches:
+            sys.stdout.buffer.write(item.text)
+        sys.stdout.buffer.flush()
+        return Reply(data=data, messages=notes)
+    rows = tuple((str(item["files"]), item["path"] or "", item["subject"]) for item in listed)
+    return Reply(data=data, blocks=(Table(("files", "patch", "decision"), rows),), messages=notes)
+
+
+def _text(patch: bytes) -> dict[str, str]:
+    """As text, and as it is where that would not be the same."""
+    try:
+        return {"patch": patch.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {
+            "patch": patch.decode("utf-8", "backslashreplace"),
+            "patch_b64": base64.b64encode(patch).decode("ascii"),
+        }

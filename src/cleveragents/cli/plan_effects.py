@@ -1,0 +1,105 @@
+"""What a plan did outside the sandboxes: the ledger, and how a way back speaks of it."""
+
+import click
+import msgspec
+
+from cleveragents import reports
+from cleveragents.cli.common import Asked, command, failure
+from cleveragents.cli.plan_read import WORDS, found, plan_argument
+from cleveragents.context import Context
+from cleveragents.effect import Effect, EffectState, Outlook
+from cleveragents.errors import CompensationFailed
+from cleveragents.plan import Plan
+from cleveragents.render import Block, Panel, Reply, Table
+
+
+@command("plan effects")
+@plan_argument
+@click.option("--retry", is_flag=True, help="Run the compensations that failed once more.")
+def effects(ctx: Context, asked: Asked, plan: str, retry: bool) -> Reply:
+    """What a plan did, or may have done, outside the sandboxes, oldest first."""
+    one, notes = found(ctx, plan)
+    if retry:
+        from cleveragents.effects import retry_failed
+
+        retry_failed(ctx, one)
+    recorded = ctx.store.effects.of_plan(one.plan_id)
+    rows = tuple(
+        (
+            effect.step_id,
+            effect.tool,
+            "not known" if effect.effect_class == "unknown" else str(effect.effect_class),
+            ", ".join(effect.side_effects),
+            WORDS[effect.state] + (f": {effect.error}" if effect.error else ""),
+        )
+        for effect in recorded
+    )
+    reply = Reply(
+        data={
+            "plan_id": one.plan_id,
+            "effects": [reports.effect_data(effect) for effect in recorded],
+            "count": reports.effects_count(recorded),
+        },
+        blocks=(Table(("step", "tool", "class", "what", "state"), rows),),
+        messages=notes,
+    )
+    return not_compensated(reply, one, Outlook(compensable=tuple(recorded))) if retry else reply
+
+
+def _line(effect: Effect) -> str:
+    from cleveragents.effects import shown
+
+    why = f": {effect.error}" if effect.error else ""
+    return f"{shown(effect)}, {WORDS[effect.state]}{why}" if _ended(effect) else shown(effect)
+
+
+def _ended(effect: Effect) -> bool:
+    return effect.state in (EffectState.COMPENSATED, EffectState.FAILED)
+
+
+def outside_blocks(outlook: Outlook) -> tuple[Block, ...]:
+    """What a way back does, or would do, to the world outside; nothing if it does nothing."""
+    rows = (
+        *(("compensate", _line(effect)) for effect in outlook.compensable),
+        *(("cannot be undone", _line(effect)) for effect in outlook.irreversible),
+        *(("not known", f"step {e.step_id!r}, {e.tool}") for e in outlook.unknown),
+        *(("not done again", _line(effect)) for effect in outlook.not_repeated),
+    )
+    return (Panel("Outside the Sandboxes", rows),) if rows else ()
+
+
+def outside_text(outlook: Outlook) -> str:
+    """The same as lines before a question."""
+    lines = [
+        *(f"compensate: {_line(effect)}" for effect in outlook.compensable),
+        *(f"cannot be undone: {_line(effect)}" for effect in outlook.irreversible),
+        *(f"not done again: {_line(effect)}" for effect in outlook.not_repeated),
+    ]
+    if outlook.unknown:
+        steps = ", ".join(dict.fromkeys(effect.step_id for effect in outlook.unknown))
+        lines.append(f"not known what they did outside the sandboxes: {steps}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def as_ended(ctx: Context, outlook: Outlook) -> Outlook:
+    """The same with each compensation as the ledger has it now."""
+    wanted = {effect.effect_id for effect in outlook.compensable}
+    plans = {effect.plan_id for effect in outlook.compensable}
+    recorded = [effect for plan_id in plans for effect in ctx.store.effects.of_plan(plan_id)]
+    ended = tuple(effect for effect in recorded[::-1] if effect.effect_id in wanted)
+    return msgspec.structs.replace(outlook, compensable=ended)
+
+
+def not_compensated(reply: Reply, plan: Plan, outlook: Outlook) -> Reply:
+    """The same reply, as an error if a compensation failed: the way back itself was gone."""
+    failed = [effect for effect in outlook.compensable if effect.state is EffectState.FAILED]
+    if not failed:
+        return reply
+    error = CompensationFailed(
+        f"not compensated: {'; '.join(map(_line, failed))}",
+        f"agents plan effects {plan.plan_id} --retry",
+    )
+    told = failure(error, reply.data)
+    return msgspec.structs.replace(
+        told, blocks=reply.blocks, messages=(*reply.messages, *told.messages)
+    )

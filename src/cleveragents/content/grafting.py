@@ -1,0 +1,71 @@
+"""A tree with some of its paths as they are in another, sharing all the rest."""
+
+from collections.abc import Mapping
+
+from cleveragents.content import trees
+from cleveragents.content.packs import Batch
+from cleveragents.content.trees import Entry, EntryKind, Reader, Tree
+
+NEW_FOLDER = 0o755
+
+
+class _Node:
+    """What to do at one name: leave it, have nothing there, or have that entry; and below it."""
+
+    __slots__ = ("below", "named", "wanted")
+
+    def __init__(self) -> None:
+        self.named = False
+        self.wanted: Entry | None = None
+        self.below: dict[bytes, _Node] = {}
+
+
+def graft(read: Reader, tree: Tree, wanted: Mapping[bytes, Entry | None], batch: Batch) -> Tree:
+    """The tree with each path as wanted: an entry, or None for nothing.
+
+    A directory's entry stands for itself, not for what is below it; one that is to go stays as
+    long as something is in it that nobody named.
+    """
+    if not wanted:
+        return tree
+    top = _Node()
+    for path, entry in wanted.items():
+        node = top
+        for part in path.split(b"/"):
+            node = node.below.setdefault(part, _Node())
+        node.named, node.wanted = True, entry
+    return trees.store_directory(_entries(read, tree, top, batch), batch)
+
+
+def _entries(read: Reader, tree: Tree | None, work: _Node, batch: Batch) -> list[Entry]:
+    entries = {} if tree is None else trees.load(read, tree.key)
+    for name, node in work.below.items():
+        found = _entry(read, name, entries.get(name), node, batch)
+        if found is None:
+            entries.pop(name, None)
+        else:
+            entries[name] = found
+    return list(entries.values())
+
+
+def _entry(
+    read: Reader, name: bytes, current: Entry | None, node: _Node, batch: Batch
+) -> Entry | None:
+    if node.named and node.wanted is not None and node.wanted.kind is not EntryKind.DIRECTORY:
+        return node.wanted
+    is_directory = current is not None and current.kind is EntryKind.DIRECTORY
+    if not is_directory and not node.named and current is not None:
+        return current
+    tree = Tree(current.key, current.state) if current is not None and is_directory else None
+    inside = _entries(read, tree, node, batch)
+    if node.named and node.wanted is None and not inside:
+        return None
+    if not node.named and not inside and not is_directory:
+        return None
+    mode = NEW_FOLDER
+    if node.wanted is not None:
+        mode = node.wanted.mode
+    elif current is not None and is_directory:
+        mode = current.mode
+    made = trees.store_directory(inside, batch)
+    return Entry(name, EntryKind.DIRECTORY, mode, key=made.key, state=made.state)

@@ -1,0 +1,597 @@
+"""Correct a decision: what hangs on it goes back and is done again, everything else stays.
+
+The affected set is a rule (`impact`). Every path it wrote goes back to its content from before the
+set's first call; the sandboxes go there as in a rollback, and the set's steps run again on top.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from cleveragents import effects
+from cleveragents.checkpoint import CheckpointGroup, CheckpointType
+from cleveragents.checkpoints import About
+from cleveragents.content.packs import Batch
+from cleveragents.context import Context
+from cleveragents.decision import (
+    Correction,
+    CorrectionMode,
+    CorrectionState,
+    Decision,
+    DecisionKind,
+    DecisionState,
+)
+from cleveragents.effect import EffectState
+from cleveragents.effect import Outlook as EffectOutlook
+from cleveragents.errors import CorrectionRefused
+from cleveragents.executor import PlanExecutor
+from cleveragents.ids import new_id
+from cleveragents.impact import Deed, affected
+from cleveragents.journal import Operation
+from cleveragents.leases import working_on
+from cleveragents.plan import Phase, Plan, State, Step, StepState
+from cleveragents.planspec import DecisionSpec, PlanSpec, StepSpec, SubplanSpec
+from cleveragents.resource import Action, Change
+from cleveragents.restoring import Restoration
+from cleveragents.revision import Revision, revised
+from cleveragents.rollback import (
+    marked_above,
+    require_children_free,
+    require_own,
+    require_rollback,
+    restoration_to,
+)
+from cleveragents.session import Session, spec_of
+from cleveragents.settling import settle
+from cleveragents.snapshots import States
+from cleveragents.store import Store
+from cleveragents.tool import Write
+from cleveragents.tools import resolve_tool
+from cleveragents.use import PlanFile, step_of
+
+FOLDERS = ("git-checkout", "fs-directory")
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    guidance: str
+    plan_file: PlanFile | None = None
+    cascade: bool = False
+    accept_loss: bool = False
+    """Go back over effects that cannot be undone, and repeat what may have happened."""
+
+
+class Superseded(msgspec.Struct, frozen=True, kw_only=True):
+    decision_id: str
+    question: str
+    chosen: str
+    steps: tuple[str, ...]
+    why: str
+
+
+class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+    """What a correction means for the plan; `--dry-run` prints it."""
+
+    plan_id: str
+    decision_id: str | None
+    superseded: tuple[Superseded, ...]
+    kept: tuple[str, ...]
+    """Decisions that stay in force."""
+    steps: tuple[str, ...]
+    """Steps that run again."""
+    group_id: str | None
+    """The group that the paths go back to."""
+    paths: dict[str, tuple[bytes, ...]]
+    """Resource id -> paths that go back."""
+    changes: tuple[Change, ...] = ()
+    """The files that differ from that now."""
+    children: tuple[str, ...] = ()
+    """Child plans that are taken back and cancelled."""
+    revision: Revision | None = None
+    effects: EffectOutlook = EffectOutlook()
+    """What it means for the world outside."""
+
+
+def preview(ctx: Context, decision: Decision, request: Request) -> Outlook:
+    """What `correct` would do; changes nothing."""
+    plan = ctx.store.plans.get(decision.plan_id)
+    require_rollback(plan)
+    outlook = work_out(ctx, plan, (decision,), request)
+    return msgspec.structs.replace(outlook, changes=_changes(ctx, plan, outlook))
+
+
+def _changes(ctx: Context, plan: Plan, outlook: Outlook) -> tuple[Change, ...]:
+    if plan.head_group_id is None:
+        return ()
+    make = _maker(ctx, plan, outlook)
+    with ctx.manager.packs.batch() as batch:
+        now = ctx.manager.create_checkpoint(plan.plan_id, batch, {}, strict=False)
+        return ctx.checkpoints.diff(plan.plan_id, now, make(now, batch))
+
+
+def correct(ctx: Context, decision: Decision, request: Request) -> Correction:
+    """Take the decision's set back and run it again; returns the row of this correction."""
+    with working_on(ctx.store, decision.plan_id, "plan correct", ctx.now) as session:
+        require_rollback(session.plan)
+        require_own(ctx, session.plan, "corrected")
+        if not request.accept_loss:
+            command = f"agents plan correct {decision.decision_id} --accept-loss"
+            effects.require_repeatable(session, (), command)
+        settle(ctx, session, discard_edits=False)
+        roots = tuple(_current(ctx, session.plan, decision))
+        outlook = work_out(ctx, session.plan, roots, request)
+        return take_back(ctx, session, outlook, request)
+
+
+def _current(ctx: Context, plan: Plan, decision: Decision) -> Iterable[Decision]:
+    """As the store has it now that the plan is ours."""
+    decisions = ctx.store.plans.decisions(plan.plan_id)
+    return (d for d in decisions if d.decision_id == decision.decision_id)
+
+
+def append(ctx: Context, decision: Decision, request: Request) -> Correction:
+    """Keep everything; the extra work is a decision and a child plan of its own."""
+    file = request.plan_file
+    with working_on(ctx.store, decision.plan_id, "plan correct", ctx.now) as session:
+        require_rollback(session.plan)
+        require_own(ctx, session.plan, "corrected")
+        if file is None:
+            raise CorrectionRefused(
+                "there is no work to append: the plan's actor is a fixed list of steps",
+                "name a plan file with the extra steps: --plan-file FILE",
+            )
+        settle(ctx, session, discard_edits=False)
+        plan = session.plan
+        steps = ctx.store.plans.steps(plan.plan_id)
+        extra = f"append-{plan.attempt + 1}"
+        spec = StepSpec(
+            id=extra,
+            tool="subplan",
+            decision=DecisionSpec(question=f"append: {decision.question}", chosen=request.guidance),
+            subplan=SubplanSpec(file=file.path, plan=file.spec),
+        )
+        intervention = Decision(
+            decision_id=new_id(),
+            plan_id=plan.plan_id,
+            kind=DecisionKind.USER_INTERVENTION,
+            question=f"append: {decision.question}",
+            chosen=request.guidance,
+            parent_id=decision.decision_id,
+            step_id=extra,
+            attempt=plan.attempt + 1,
+            created_at=ctx.now(),
+        )
+        index = max((step.index for step in steps), default=-1) + 1
+        step = msgspec.structs.replace(
+            step_of(plan.plan_id, index, spec), decision_id=intervention.decision_id
+        )
+        row = Correction(
+            correction_id=new_id(),
+            plan_id=plan.plan_id,
+            decision_id=decision.decision_id,
+            mode=CorrectionMode.APPEND,
+            guidance=request.guidance,
+            attempt=plan.attempt + 1,
+            state=CorrectionState.RESTORED,
+            before_group_id=plan.head_group_id,
+            created_at=ctx.now(),
+        )
+        entry = session.opened(
+            Operation.CORRECT, correction=row.correction_id, decision=decision.decision_id
+        )
+        with session.transaction():
+            ctx.store.corrections.put(row)
+            ctx.store.journal.put(entry)
+            session.write(
+                steps=(step,),
+                decisions=(intervention,),
+                view_changed=True,
+                phase=Phase.EXECUTE,
+                state=State.QUEUED,
+                error=None,
+                attempt=plan.attempt + 1,
+                **with_step(session.spec, spec),
+            )
+        executor = PlanExecutor(ctx, session)
+        executor.prepare()
+        executor.execute(Operation.CORRECT, entry)
+        return ended_row(ctx, row)
+
+
+def with_step(spec: PlanSpec, step: StepSpec) -> dict[str, Any]:
+    """The plan's spec with one more step at its end."""
+    return {"spec": msgspec.to_builtins(msgspec.structs.replace(spec, steps=(*spec.steps, step)))}
+
+
+def ended_row(ctx: Context, row: Correction) -> Correction:
+    """As it is after the run, with the child plan that did the work."""
+    rows = ctx.store.corrections.of_plan(row.plan_id)
+    found = next(item for item in rows if item.correction_id == row.correction_id)
+    children = [
+        child.plan_id
+        for child in ctx.store.plans.children(row.plan_id)
+        if child.parent_step_id == f"append-{row.attempt}"
+    ]
+    if row.mode is CorrectionMode.APPEND and children:
+        found = msgspec.structs.replace(found, child_plan_id=children[-1])
+        with ctx.store.transaction():
+            ctx.store.corrections.put(found)
+    return found
+
+
+def take_back(ctx: Context, session: Session, outlook: Outlook, request: Request) -> Correction:
+    """Files first, all or nothing; then the steps, which may fail and be resumed."""
+    plan = session.plan
+    if plan.head_group_id is None:
+        raise CorrectionRefused(
+            f"plan {plan.name!r} has not run yet: there is nothing to correct",
+            f"agents plan execute {plan.plan_id}",
+        )
+    command = f"agents plan correct {outlook.decision_id}"
+    effects.require_accepted(outlook.effects, request.accept_loss, command)
+    correction, todo = _prepare(ctx, session, outlook, request)
+    require_children_free(ctx, todo)
+    entry = session.opened(
+        Operation.CORRECT, correction=correction.correction_id, decision=correction.decision_id
+    )
+    intervention = todo.decisions[-1]
+
+    def note(kept: CheckpointGroup) -> None:
+        row = msgspec.structs.replace(correction, before_group_id=kept.group_id)
+        ctx.store.corrections.put(row)
+        ctx.store.journal.put(entry)
+
+    about = About(
+        CheckpointType.ON_DECISION,
+        f"correction of {outlook.decision_id}",
+        intervention.decision_id,
+    )
+    ctx.checkpoints.restore_made(session, about, _maker(ctx, plan, outlook), todo, note)
+    effects.compensated(ctx, session, todo)
+    executor = PlanExecutor(ctx, session)
+    executor.prepare()
+    executor.execute(Operation.CORRECT, entry)
+    return ended_row(ctx, correction)
+
+
+def _prepare(
+    ctx: Context, session: Session, outlook: Outlook, request: Request
+) -> tuple[Correction, Restoration]:
+    """The row and the plan as it shall be; nothing is written yet."""
+    plan, store = session.plan, ctx.store
+    gone = {item.decision_id for item in outlook.superseded}
+    decisions = [d for d in store.plans.decisions(plan.plan_id) if d.decision_id in gone]
+    steps = [s for s in store.plans.steps(plan.plan_id) if s.decision_id in gone]
+    root = next((d for d in decisions if d.decision_id == outlook.decision_id), None)
+    intervention = Decision(
+        decision_id=new_id(),
+        plan_id=plan.plan_id,
+        kind=DecisionKind.USER_INTERVENTION,
+        question=f"correct: {root.question}" if root else "a changed plan file",
+        chosen=request.guidance,
+        rationale="; ".join(f"{item.question}: {item.why}" for item in outlook.superseded),
+        parent_id=root.parent_id if root else None,
+        influences=(root.decision_id,) if root else (),
+        attempt=plan.attempt + 1,
+        created_at=ctx.now(),
+    )
+    group_id = new_id()
+    children = children_of(ctx, plan, {step.step_id for step in steps})
+    require_not_applied(children)
+    correction = Correction(
+        correction_id=new_id(),
+        plan_id=plan.plan_id,
+        decision_id=outlook.decision_id or "",
+        mode=CorrectionMode.REVERT,
+        guidance=request.guidance,
+        attempt=plan.attempt + 1,
+        affected=tuple(d.decision_id for d in decisions),
+        snapshot=_snapshot(ctx, plan, decisions, steps),
+        group_id=group_id,
+        created_at=ctx.now(),
+    )
+    again, removed = _steps_after(ctx, session, {s.step_id for s in steps}, request.plan_file)
+    done = [s.index for s in _merged(store.plans.steps(plan.plan_id), again, removed) if s.done]
+    fields: dict[str, Any] = {
+        "phase": Phase.EXECUTE,
+        "state": State.QUEUED,
+        "error": None,
+        "attempt": plan.attempt + 1,
+        "last_completed_step": max(done, default=-1),
+    }
+    if request.plan_file is not None:
+        fields |= source_fields(request.plan_file)
+    return correction, Restoration(
+        group_id=group_id,
+        plan=msgspec.to_builtins(fields),
+        steps=tuple(again),
+        removed_steps=tuple(removed),
+        decisions=(*(d.superseded() for d in decisions), intervention),
+        children={
+            child.plan_id: back
+            for child in children
+            if (back := _cancelled(store, child)) is not None
+        },
+        cancelled_children=tuple(child.plan_id for child in children),
+        correction_id=correction.correction_id,
+        outlook=outlook.effects,
+        effects=effects.marks(outlook.effects, EffectState.ACCEPTED),
+    )
+
+
+def children_of(ctx: Context, plan: Plan, steps: set[str]) -> list[Plan]:
+    """The child plans that are the work of those steps now."""
+    return [
+        child
+        for child in ctx.store.plans.children(plan.plan_id)
+        if child.parent_step_id in steps and child.state is not State.CANCELLED
+    ]
+
+
+def require_not_applied(children: list[Plan]) -> None:
+    applied = [child.plan_id for child in children if child.state is State.APPLIED]
+    if applied:
+        raise CorrectionRefused(
+            f"child plans are applied and cannot be taken back: {', '.join(applied)}",
+            "make what they did undone with a plan of its own: agents plan revert-applied PLAN",
+        )
+
+
+def _cancelled(store: Store, child: Plan) -> Restoration | None:
+    """A child that ran goes back to where it began, and ends there."""
+    groups = store.checkpoints.groups(child.plan_id)
+    if not groups:
+        return None
+    return marked_above(restoration_to(store, child, groups[0], state=State.CANCELLED))
+
+
+def source_fields(file: PlanFile) -> dict[str, Any]:
+    """What a plan that goes on with another plan file gets from it."""
+    return {
+        "spec": msgspec.to_builtins(file.spec),
+        "source_path": file.path,
+        "source_text": file.text,
+    }
+
+
+def _snapshot(
+    ctx: Context, plan: Plan, decisions: list[Decision], steps: list[Step]
+) -> dict[str, Any]:
+    ids = {d.decision_id for d in decisions}
+    names = {r.resource_id: r.name for r in ctx.store.resources.of_plan(plan.plan_id)}
+    wrote = [
+        {"resource": names[w.resource_id], "path": w.path.hex(), "step": w.step_id}
+        for decision_id, w in ctx.store.calls.writes_by_decision(plan.plan_id)
+        if decision_id in ids
+    ]
+    return {
+        "decisions": msgspec.to_builtins(decisions),
+        "steps": msgspec.to_builtins(steps),
+        "wrote": wrote,
+    }
+
+
+def _steps_after(
+    ctx: Context, session: Session, again: set[str], file: PlanFile | None
+) -> tuple[list[Step], list[str]]:
+    """The rows that change and the ids of those that go."""
+    now = ctx.store.plans.steps(session.plan.plan_id)
+    if session.spec.actor.kind != "steps":
+        # The actor decides anew what there is to do.
+        return [], [step.step_id for step in now if step.step_id in again or not step.done]
+    if file is None:
+        return [fresh(step) for step in now if step.step_id in again], []
+    return revised_steps(now, file.spec.steps, again, session.plan.plan_id)
+
+
+def fresh(step: Step) -> Step:
+    """Not done, and not decided either."""
+    return msgspec.structs.replace(step, state=StepState.QUEUED, error=None, decision_id=None)
+
+
+def revised_steps(
+    now: list[Step], specs: tuple[StepSpec, ...], again: set[str], plan_id: str
+) -> tuple[list[Step], list[str]]:
+    """The rows of a changed plan file: what is done and not to be done again stays done (pure)."""
+    known = {step.step_id: step for step in now}
+    changed: list[Step] = []
+    for index, spec in enumerate(specs):
+        wanted = step_of(plan_id, index, spec)
+        old = known.get(spec.id)
+        if old is not None and old.step_id not in again and old.done:
+            wanted = msgspec.structs.replace(old, index=index)
+        elif old is not None:
+            wanted = msgspec.structs.replace(wanted, attempts=old.attempts)
+        if wanted != old:
+            changed.append(wanted)
+    kept = {spec.id for spec in specs}
+    return changed, [step.step_id for step in now if step.step_id not in kept]
+
+
+def _merged(now: list[Step], changed: list[Step], removed: list[str]) -> Iterable[Step]:
+    rows = {step.step_id: step for step in now} | {step.step_id: step for step in changed}
+    return (step for name, step in rows.items() if name not in removed)
+
+
+def _maker(ctx: Context, plan: Plan, outlook: Outlook) -> Callable[[States, Batch], States]:
+    """Makes the states in which the set's paths are as they were and all others as they are."""
+    sandboxes = ctx.manager.sandboxes(plan.plan_id)
+
+    def make(now: States, batch: Batch) -> States:
+        if outlook.group_id is None:
+            return now
+        then = ctx.checkpoints.states(ctx.store.checkpoints.group(outlook.group_id))
+        return {
+            rid: sandboxes[rid].grafted(
+                state, then[rid], frozenset(outlook.paths.get(rid, ())), batch
+            )
+            for rid, state in now.items()
+        }
+
+    return make
+
+
+def work_out(ctx: Context, plan: Plan, roots: tuple[Decision, ...], request: Request) -> Outlook:
+    """What hangs on the decisions, and what of it goes back. Reads, and writes nothing."""
+    for root in roots:
+        if root.state is not DecisionState.ACTIVE:
+            raise CorrectionRefused(
+                f"decision {root.decision_id} is superseded already",
+                f"agents plan tree {plan.plan_id} shows those in force",
+            )
+    revision = None
+    if request.plan_file is not None:
+        revision = revised(spec_of(plan), request.plan_file.spec, resolve_tool)
+    facts = _Facts(ctx, plan)
+    names = {root.decision_id for root in roots} | facts.decisions_of(_undone(facts, revision))
+    found = affected(facts.deeds, names, cascade=request.cascade)
+    group, paths = facts.way_back(set(found))
+    by_id = {d.decision_id: d for d in facts.decisions}
+    steps = facts.steps_of(set(found))
+    again = [s.step_id for s in facts.steps if s.step_id in steps or not s.done]
+    children = children_of(ctx, plan, steps)
+    require_not_applied(children)
+    if revision is not None:
+        again = [name for name in again if name not in revision.removed] + list(revision.added)
+    return Outlook(
+        plan_id=plan.plan_id,
+        decision_id=roots[0].decision_id if roots else next(iter(found), None),
+        superseded=tuple(
+            Superseded(
+                decision_id=name,
+                question=by_id[name].question,
+                chosen=by_id[name].chosen,
+                steps=tuple(s.step_id for s in facts.steps if s.decision_id == name),
+                why=why,
+            )
+            for name, why in found.items()
+        ),
+        kept=tuple(d.decision_id for d in facts.deeds if d.decision_id not in found),
+        steps=tuple(again),
+        group_id=group,
+        paths={rid: tuple(sorted(some)) for rid, some in paths.items()},
+        children=tuple(child.plan_id for child in children),
+        revision=revision,
+        effects=effects.after(
+            ctx.store,
+            plan.plan_id,
+            decision_ids=set(found),
+            children=[child.plan_id for child in children],
+        ),
+    )
+
+
+def _undone(facts: "_Facts", revision: Revision | None) -> set[str]:
+    """Steps that a changed plan file makes wrong although they are done."""
+    if revision is None:
+        return set()
+    done = {step.step_id for step in facts.steps if step.done}
+    return done & {*revision.changed, *revision.removed}
+
+
+class _Facts:
+    """What the store knows of a plan's decisions in force and what they wrote."""
+
+    def __init__(self, ctx: Context, plan: Plan) -> None:
+        self._ctx = ctx
+        self.plan = plan
+        self.decisions = [
+            d for d in ctx.store.plans.decisions(plan.plan_id) if d.state is DecisionState.ACTIVE
+        ]
+        self.steps = ctx.store.plans.steps(plan.plan_id)
+        self.writes = ctx.store.calls.writes_by_decision(plan.plan_id)
+        self._by_decision: dict[str | None, list[Write]] = {}
+        for name, write in self.writes:
+            self._by_decision.setdefault(name, []).append(write)
+        self._kinds = {r.resource_id: r.kind for r in ctx.store.resources.of_plan(plan.plan_id)}
+        self._ignored = self._find_ignored()
+        self.deeds = [self._deed(d) for d in self.decisions]
+
+    def decisions_of(self, steps: set[str]) -> set[str]:
+        return {s.decision_id for s in self.steps if s.step_id in steps and s.decision_id}
+
+    def steps_of(self, decisions: set[str]) -> set[str]:
+        return {s.step_id for s in self.steps if s.decision_id in decisions}
+
+    def _deed(self, decision: Decision) -> Deed:
+        steps = [s for s in self.steps if s.decision_id == decision.decision_id]
+        specs = [msgspec.convert(s.spec, StepSpec) for s in steps]
+        given = [
+            s.decision.influences for s in specs if s.decision and not isinstance(s.decision, str)
+        ]
+        return Deed(
+            decision_id=decision.decision_id,
+            parent_id=decision.parent_id,
+            steps=tuple(s.step_id for s in steps),
+            needs=frozenset(name for spec in specs for name in spec.needs),
+            influences=frozenset(name for names in given for name in names),
+            wrote=frozenset(
+                (w.resource_id, w.path if self._kinds[w.resource_id] in FOLDERS else b"")
+                for w in self._by_decision.get(decision.decision_id, ())
+                if not self._is_ignored(w)
+            ),
+            is_record=decision.kind in (DecisionKind.USER_INTERVENTION, DecisionKind.ROOT),
+        )
+
+    def _is_ignored(self, write: Write) -> bool:
+        return write.path in self._ignored.get(write.resource_id, ())
+
+    def _find_ignored(self) -> dict[str, frozenset[bytes]]:
+        head = self.plan.head_group_id
+        if head is None or not self.writes:
+            return {}
+        states = self._ctx.checkpoints.states(self._ctx.store.checkpoints.group(head))
+        sandboxes = self._ctx.manager.sandboxes(self.plan.plan_id)
+        found: dict[str, frozenset[bytes]] = {}
+        for rid, state in states.items():
+            changes = {
+                w.path: Change("", w.path, Action.CHANGED, w.before, w.after)
+                for _, w in self.writes
+                if w.resource_id == rid
+            }
+            found[rid] = sandboxes[rid].ignored(tuple(changes.values()), state)
+        return found
+
+    def way_back(self, gone: set[str]) -> tuple[str | None, dict[str, set[bytes]]]:
+        """The group from before the set's first call, and the paths that go back to it."""
+        in_force = {d.decision_id for d in self.decisions}
+        paths: dict[str, set[bytes]] = {}
+        others: dict[str, set[bytes]] = {}
+        for decision, write in self.writes:
+            if decision in gone:
+                paths.setdefault(write.resource_id, set()).add(write.path)
+            elif paths and decision in in_force:
+                others.setdefault(write.resource_id, set()).add(write.path)
+        for rid, mine in paths.items():
+            self._leave_shared(rid, mine, others.get(rid, set()))
+        paths = {rid: some for rid, some in paths.items() if some}
+        if not paths:
+            return None, {}
+        return self._group_before(gone).group_id, paths
+
+    def _leave_shared(self, rid: str, mine: set[bytes], others: set[bytes]) -> None:
+        """Ignored paths that others wrote too stay; the git directory goes back whole or not."""
+        hidden = self._ignored.get(rid, frozenset())
+        mine -= {path for path in mine & others if path in hidden}
+        if any(_in_git(path) and path in hidden for path in others):
+            mine -= {path for path in mine if _in_git(path) and path in hidden}
+
+    def _group_before(self, gone: set[str]) -> CheckpointGroup:
+        calls = self._ctx.store.calls.of_plan(self.plan.plan_id)
+        first = next((c for c in calls if c.decision_id in gone), None)
+        kept = {g.group_id: g for g in self._ctx.store.checkpoints.groups(self.plan.plan_id)}
+        if first is None or first.group_id not in kept:
+            near = [g for g in kept.values() if first is None or g.group_id < first.call_id]
+            target = (near or list(kept.values()))[-1].group_id
+            raise CorrectionRefused(
+                "the checkpoint from before this decision was pruned",
+                f"go back to the nearest kept one: agents plan rollback {self.plan.plan_id}"
+                f" {target}",
+            )
+        group = kept[first.group_id]
+        self._ctx.checkpoints.require_readable(group)
+        return group
+
+
+def _in_git(path: bytes) -> bool:
+    return path.split(b"/")[0] == b".git"

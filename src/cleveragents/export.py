@@ -1,0 +1,317 @@
+"""A plan's checkpoints for other tools: as a chain of commits, or as patches.
+
+What is exported is the line that leads to where the plan stands: groups that failed, or that were
+gone back from, are not on it.
+"""
+
+import os
+import re
+from datetime import datetime
+
+import msgspec
+
+from cleveragents.checkpoint import CheckpointGroup, CheckpointType
+from cleveragents.context import Context
+from cleveragents.decision import Decision, DecisionState
+from cleveragents.difference import exact_patch
+from cleveragents.errors import NotAllowed, NotFound, UsageError
+from cleveragents.journal import UNDOABLE, EntryState, JournalEntry, Operation, undo_stack
+from cleveragents.plan import Plan
+from cleveragents.sandbox.git_apply import GitTarget
+from cleveragents.sandbox.git_chain import Chain, Link, write_chain
+from cleveragents.sandbox.protocol import Sandbox
+from cleveragents.sandbox.tree import TreeSandbox
+from cleveragents.store import Store
+
+ASIDE = frozenset({CheckpointType.ON_ERROR, CheckpointType.PRE_ROLLBACK})
+_BEGAN = "what the plan began with"
+
+
+class ExportedCommit(msgspec.Struct, frozen=True, kw_only=True):
+    commit: str
+    group_id: str
+    type: str
+    decision_id: str | None
+    subject: str
+    files: int
+
+
+class ExportedBranch(msgspec.Struct, frozen=True, kw_only=True):
+    plan_id: str
+    resource: str
+    branch: str
+    base: str
+    tip: str
+    commits: tuple[ExportedCommit, ...]
+
+
+class Patch(msgspec.Struct, frozen=True, kw_only=True):
+    resource: str
+    group_id: str
+    decision_id: str | None
+    subject: str
+    files: int
+    name: str
+    text: bytes
+
+
+def way_here(
+    groups: list[CheckpointGroup],
+    head: str | None,
+    entries: list[JournalEntry],
+    in_force: frozenset[str],
+) -> list[CheckpointGroup]:
+    """The groups that lead to where the plan stands, oldest first (pure).
+
+    `in_force` are the groups whose decision still counts and whose steps are all still done.
+    """
+    done = {entry.entry_id for entry in undo_stack(entries)[0]}
+    left: set[str] = set()
+    for entry in entries:
+        if entry.operation not in UNDOABLE or entry.state is EntryState.OPEN:
+            continue
+        since = entry.started_at
+        if entry.entry_id in done:
+            if entry.operation is not Operation.ROLLBACK:
+                continue
+            target = next((g for g in groups if g.group_id == entry.detail.get("to")), None)
+            since = target.created_at if target else since
+        left |= {g.group_id for g in groups if since < g.created_at <= (entry.ended_at or since)}
+    return [
+        group
+        for group in groups
+        if group.group_id == head
+        or (
+            group.group_id in in_force
+            and group.group_id not in left
+            and group.checkpoint_type not in ASIDE
+        )
+    ]
+
+
+def exported_groups(store: Store, plan: Plan) -> list[CheckpointGroup]:
+    groups = store.checkpoints.groups(plan.plan_id)
+    if not groups:
+        raise NotAllowed(
+            f"plan {plan.name!r} has no checkpoints to export", f"agents plan status {plan.plan_id}"
+        )
+    steps = {step.step_id: step for step in store.plans.steps(plan.plan_id)}
+    active = {
+        d.decision_id
+        for d in store.plans.decisions(plan.plan_id)
+        if d.state is DecisionState.ACTIVE
+    }
+
+    def counts(group: CheckpointGroup) -> bool:
+        then = store.plans.view_at(plan.plan_id, group.version).steps
+        return (group.decision_id is None or group.decision_id in active) and all(
+            name in steps and steps[name].done and steps[name].decision_id == step.decision_id
+            for name, step in then.items()
+            if step.done
+        )
+
+    in_force = frozenset(group.group_id for group in groups if counts(group))
+    entries = store.journal.of_plan(plan.plan_id)
+    until = [g for g in groups if plan.head_group_id is None or g.group_id <= plan.head_group_id]
+    return way_here(until, plan.head_group_id, entries, in_force)
+
+
+def export_branch(
+    ctx: Context, plan: Plan, branch: str, *, on: str | None = None, force: bool = False
+) -> ExportedBranch:
+    """Write the checkpoints of a repository as commits on a new branch of it."""
+    sandbox = _repository(ctx, plan, on)
+    groups = exported_groups(ctx.store, plan)
+    rid = sandbox.place.resource.resource_id
+    states = [ctx.checkpoints.states(group)[rid] for group in groups]
+    decisions = {d.decision_id: d for d in ctx.store.plans.decisions(plan.plan_id)}
+    words = [_words(plan, group, decisions) for group in groups]
+    links = [
+        Link(state, _date(group), f"{subject}\n\n{body}\n")
+        for group, state, (subject, body) in zip(groups, states, words, strict=True)
+    ]
+    origin = ctx.checkpoints.began_with(plan.plan_id)[rid]
+    chain: Chain = write_chain(sandbox, origin, links, branch, force)
+    return ExportedBranch(
+        plan_id=plan.plan_id,
+        resource=sandbox.name,
+        branch=branch,
+        base=chain.base,
+        tip=chain.commits[-1],
+        commits=tuple(
+            ExportedCommit(
+                commit=commit,
+                group_id=group.group_id,
+                type=str(group.checkpoint_type),
+                decision_id=group.decision_id,
+                subject=subject,
+                files=files,
+            )
+            for commit, files, group, (subject, _) in zip(
+                chain.commits, chain.files, groups, words, strict=True
+            )
+        ),
+    )
+
+
+def export_patches(ctx: Context, plan: Plan, *, on: str | None = None) -> tuple[Patch, ...]:
+    """One patch for each group that changed something, resource by resource."""
+    sandboxes = [s for s in _made(ctx, plan, on) if isinstance(s, TreeSandbox)]
+    if not sandboxes:
+        raise NotAllowed(
+            f"plan {plan.name!r} has no resource that patches can be made of",
+            "only directories and repositories",
+        )
+    groups = exported_groups(ctx.store, plan)
+    decisions = {d.decision_id: d for d in ctx.store.plans.decisions(plan.plan_id)}
+    return tuple(
+        patch
+        for sandbox in sandboxes
+        for patch in _patches_of(ctx, plan, sandbox, groups, decisions)
+    )
+
+
+def _patches_of(
+    ctx: Context,
+    plan: Plan,
+    sandbox: TreeSandbox,
+    groups: list[CheckpointGroup],
+    decisions: dict[str, Decision],
+) -> list[Patch]:
+    rid = sandbox.place.resource.resource_id
+    found: list[tuple[CheckpointGroup, int, bytes]] = []
+    before = ctx.checkpoints.began_with(plan.plan_id)[rid]
+    for group in groups:
+        state = ctx.checkpoints.states(group)[rid]
+        files, patch = exact_patch(ctx, sandbox, before, state)
+        if patch:
+            found.append((group, files, patch))
+        before = state
+    author = _author(sandbox)
+    patches: list[Patch] = []
+    for number, (group, files, patch) in enumerate(found, 1):
+        subject, body = _words(plan, group, decisions)
+        head = (
+            f"From {'0' * 40} Mon Sep 17 00:00:00 2001\n"
+            f"From: {author}\n"
+            f"Date: {_mail_date(group)}\n"
+            f"Subject: [PATCH {number}/{len(found)}] {subject}\n"
+            "MIME-Version: 1.0\n"
+            "Content-Type: text/plain; charset=UTF-8\n"
+            "Content-Transfer-Encoding: 8bit\n"
+            f"\n{body}\n---\n\n"
+        )
+        patches.append(
+            Patch(
+                resource=sandbox.name,
+                group_id=group.group_id,
+                decision_id=group.decision_id,
+                subject=subject,
+                files=files,
+                name=f"{number:04}-{_slug(subject)}.patch",
+                text=head.encode("utf-8", "replace") + patch + b"-- \ncleveragents\n\n",
+            )
+        )
+    return patches
+
+
+def write_patches(patches: tuple[Patch, ...], folder: str, *, force: bool = False) -> list[str]:
+    """Write them as files; a folder for each resource if there are several."""
+    several = len({patch.resource for patch in patches}) > 1
+    paths = [
+        os.path.join(folder, *([patch.resource] if several else []), patch.name)
+        for patch in patches
+    ]
+    taken = [path for path in paths if os.path.lexists(path)]
+    if taken and not force:
+        raise NotAllowed(f"{taken[0]} exists already", "choose another folder, or --force")
+    for path, patch in zip(paths, patches, strict=True):
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        with open(path, "wb") as target:
+            target.write(patch.text)
+    return paths
+
+
+def _made(ctx: Context, plan: Plan, on: str | None) -> list[Sandbox]:
+    """The plan's sandboxes that were ever made, or the one that was named."""
+    opened = ctx.manager.sandboxes(plan.plan_id)
+    if on is not None and on not in opened.paths:
+        raise NotFound(
+            f"plan {plan.name!r} has no resource {on!r}", f"it has {', '.join(opened.paths)}"
+        )
+    made = [s for rid, s in opened.capturable.items() if rid in opened.records]
+    return [s for s in made if on in (None, s.place.resource.name)]
+
+
+def _repository(ctx: Context, plan: Plan, on: str | None) -> GitTarget:
+    found = [s for s in _made(ctx, plan, on) if isinstance(s, GitTarget)]
+    if not found:
+        what = f"resource {on!r} of plan {plan.name!r}" if on else f"plan {plan.name!r}"
+        raise NotAllowed(
+            f"{what} has no git_worktree sandbox: commits are made of repositories only",
+            f"agents plan export {plan.plan_id} --patch DIR",
+        )
+    if len(found) > 1:
+        names = ", ".join(s.name for s in found)
+        raise UsageError(f"plan {plan.name!r} has several: {names}", "say which: --on RESOURCE")
+    return found[0]
+
+
+def _words(plan: Plan, group: CheckpointGroup, decisions: dict[str, Decision]) -> tuple[str, str]:
+    """Subject and body of what is said of a group: its decision, and where to find it again."""
+    decision = decisions.get(group.decision_id or "")
+    if decision is not None:
+        subject = f"{decision.question}: {decision.chosen}"
+    elif group.checkpoint_type is CheckpointType.PRE_EXECUTE:
+        subject = _BEGAN
+    else:
+        subject = group.label or str(group.checkpoint_type)
+    lines = [_plain(decision.rationale), ""] if decision and decision.rationale else []
+    lines += [
+        f"Agents-Plan: {plan.plan_id}",
+        f"Agents-Group: {group.group_id}",
+        f"Agents-Checkpoint: {', '.join(group.triggers)}",
+    ]
+    if decision is not None:
+        lines.append(f"Agents-Decision: {decision.decision_id}")
+    if group.label:
+        lines.append(f"Agents-Label: {_one_line(group.label)}")
+    return _one_line(subject) or str(group.checkpoint_type), "\n".join(lines)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _plain(text: str) -> str:
+    """Prose in which no line can be taken for the beginning of a patch or a mail."""
+    return "\n".join(
+        f" {line}" if re.match(r"(diff |Index: |--- |---$|From |-- $)", line) else line
+        for line in text.strip().splitlines()
+    )
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[:52].rstrip("-") or "checkpoint"
+
+
+def _date(group: CheckpointGroup) -> str:
+    return f"@{int(datetime.fromisoformat(group.created_at).timestamp())} +0000"
+
+
+def _mail_date(group: CheckpointGroup) -> str:
+    from email.utils import format_datetime
+
+    return format_datetime(datetime.fromisoformat(group.created_at))
+
+
+def _author(sandbox: TreeSandbox) -> str:
+    from cleveragents.sandbox.git import user_config
+
+    top = sandbox.place.resource.path
+    where = top if os.path.isdir(top) else "/"
+    name, email = (
+        (user_config(where, "--get", f"user.{key}") or [default])[0]
+        for key, default in (("name", "cleveragents"), ("email", "cleveragents@localhost"))
+    )
+    return f"{_one_line(name)} <{_one_line(email)}>"

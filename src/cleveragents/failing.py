@@ -1,0 +1,42 @@
+"""Take back what a failed step or plan did; that it failed stays known."""
+
+import msgspec
+
+from cleveragents import effects
+from cleveragents.context import Context
+from cleveragents.plan import Failure, State, Step, StepState
+from cleveragents.resource import Change
+from cleveragents.restoring import Restoration
+from cleveragents.rollback import restoration_to
+from cleveragents.session import Session
+
+
+def take_back_failure(ctx: Context, session: Session) -> tuple[Change, ...]:
+    """Go back to where the failed step, or the plan, began; what failed stays known."""
+    failure = session.plan.error
+    assert failure is not None
+    assert failure.undo_to is not None
+    store, plan = ctx.store, session.plan
+    target = store.checkpoints.group(failure.undo_to)
+    done = msgspec.structs.replace(failure, undo_to=None)
+    todo = restoration_to(store, plan, target, state=State.ERRORED, error=done)
+    todo = _still_failed(todo, store.plans.steps(plan.plan_id), done)
+    changes = ctx.checkpoints.rollback_to_checkpoint(session, todo)
+    effects.compensated(ctx, session, todo)
+    for effect in todo.outlook.irreversible:
+        text = f"cannot be undone: {effects.shown(effect)}"
+        ctx.talk.tell("warning", {"message": text})
+    return changes
+
+
+def _still_failed(todo: Restoration, now: list[Step], failure: Failure) -> Restoration:
+    """Going back takes back what the step did, not that it failed."""
+    kept = {step.step_id: step for step in now} | {step.step_id: step for step in todo.steps}
+    failed = next((s for s in now if s.step_id == failure.step), None)
+    if failed is None:
+        return todo
+    shown = msgspec.structs.replace(
+        kept[failed.step_id], state=StepState.ERRORED, error=failed.error, attempts=failed.attempts
+    )
+    others = tuple(step for step in todo.steps if step.step_id != failed.step_id)
+    return msgspec.structs.replace(todo, steps=(*others, shown))

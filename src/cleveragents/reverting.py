@@ -1,0 +1,199 @@
+"""Take back what an applied plan did, as a plan of its own.
+
+Its one step brings the difference that was applied, turned round, into a sandbox of the targets as
+they are now, by the rules of apply; then it is looked at and applied like any other work.
+"""
+
+from cleveragents.checkpoint import CheckpointGroup, CheckpointType, SandboxCheckpoint
+from cleveragents.content import fsio
+from cleveragents.content.switch import Switch, stage
+from cleveragents.content.trees import Difference
+from cleveragents.context import Context
+from cleveragents.errors import NotAllowed, RollbackDisabled
+from cleveragents.ids import new_id
+from cleveragents.journal import Operation
+from cleveragents.plan import Plan, State
+from cleveragents.planspec import ApplySpec, DecisionSpec, PlanSpec, StepSpec
+from cleveragents.resource import show_path
+from cleveragents.sandbox.merging import merge_into
+from cleveragents.sandbox.protocol import Conflict, Sandbox
+from cleveragents.sandbox.tree import TreeSandbox
+from cleveragents.session import Session, spec_of
+from cleveragents.tool import CallState, ToolResult, ToolSpec
+
+REVERT = "plan.revert"
+"""The tool of the one step; plan files cannot name it."""
+
+
+def reversing_spec(plan: Plan, group: CheckpointGroup, resources: tuple[str, ...]) -> PlanSpec:
+    """The plan that takes another back, in those of its resources (pure)."""
+    spec = spec_of(plan)
+    subject = (spec.apply.message or plan.name).strip().splitlines()[0]
+    step = StepSpec(
+        id="revert",
+        tool=REVERT,
+        inputs={"plan": plan.plan_id, "group": group.group_id},
+        decision=DecisionSpec(
+            question=f"take back plan {plan.name}", chosen=f"what it applied, {group.group_id}"
+        ),
+    )
+    return PlanSpec(
+        name=f"revert-{plan.name}",
+        description=f"takes back plan {plan.plan_id}",
+        resources=tuple(item for item in spec.resources if item.name in resources),
+        tools={REVERT: ToolSpec(name=REVERT, builtin=REVERT, network=False)},
+        steps=(step,),
+        apply=ApplySpec(message=f'Revert "{subject}"\n\nTakes back plan {plan.plan_id}.'),
+    )
+
+
+def spec_to_revert(ctx: Context, plan: Plan) -> tuple[PlanSpec, tuple[str, ...]]:
+    """The reversing plan, and what it will leave alone, in words."""
+    if plan.state is not State.APPLIED or plan.result is None:
+        raise NotAllowed(
+            f"plan {plan.name!r} is {plan.phase}/{plan.state}: only an applied plan is taken back"
+            " by a plan",
+            f"agents plan rollback {plan.plan_id} CHECKPOINT",
+        )
+    if not plan.rollback_enabled:
+        raise RollbackDisabled(f"plan {plan.name!r} has rollback_enabled: false: nothing was kept")
+    modes = {item["resource"]: item["mode"] for item in plan.result["applied"]}
+    branches = [name for name, mode in modes.items() if mode == "branch"]
+    left = tuple(f"resource {name!r} was applied as a branch: delete that" for name in branches)
+    wanted = tuple(name for name in modes if name not in branches)
+    if not wanted:
+        raise NotAllowed(
+            f"plan {plan.name!r} was applied as a branch and changed nothing else",
+            "git branch -D BRANCH",
+        )
+    group = [
+        group
+        for group in ctx.store.checkpoints.groups(plan.plan_id)
+        if CheckpointType.PRE_APPLY in group.triggers
+    ][-1]
+    ctx.checkpoints.require_readable(group)
+    return reversing_spec(plan, group, wanted), left
+
+
+def take_back(ctx: Context, session: Session, *, plan: str, group: str) -> ToolResult:
+    """The step: every path goes back, or none and the conflicts are told."""
+    plan_id = session.plan.plan_id
+    applied = ctx.checkpoints.states(ctx.store.checkpoints.group(group))
+    began = ctx.checkpoints.began_with(plan)
+    old = {s.place.resource.name: s for s in ctx.manager.sandboxes(plan).opened.values()}
+    now = ctx.checkpoints.look(plan_id, lambda states: states)
+    first = ctx.checkpoints.began_with(plan_id)
+    ways: list[_Way] = []
+    for rid, sandbox in ctx.manager.sandboxes(plan_id).capturable.items():
+        was = old[sandbox.place.resource.name]
+        key = was.place.resource.resource_id
+        settled = {c.shown for c in sandbox.changes(first[rid], now[rid])}
+        way = _Way(ctx, session, sandbox, now[rid])
+        if isinstance(sandbox, TreeSandbox) and isinstance(was, TreeSandbox):
+            way.merge(was, began[key], applied[key], _with_ignored(ctx, plan))
+        else:
+            way.replace(began[key], applied[key])
+        way.conflicts = [item for item in way.conflicts if item.path not in settled]
+        ways.append(way)
+    conflicts = [item for way in ways for item in way.conflicts]
+    if conflicts:
+        return _refused(conflicts)
+    changed = sum(way.go() for way in ways)
+    text = f"{changed} paths taken back"
+    return ToolResult(ok=True, state=CallState.OK, output=text, output_bytes=len(text))
+
+
+def _with_ignored(ctx: Context, plan_id: str) -> bool:
+    entries = ctx.store.journal.of_plan(plan_id)
+    last = [entry for entry in entries if entry.operation is Operation.APPLY][-1]
+    return bool(last.detail.get("ignored"))
+
+
+def _refused(conflicts: list[Conflict]) -> ToolResult:
+    lines = "".join(f"{item.resource}: {item.path}: {item.reason}\n" for item in conflicts)
+    shown = ", ".join(f"{item.resource}:{item.path}" for item in conflicts[:5])
+    return ToolResult(
+        ok=False,
+        state=CallState.FAILED,
+        output=lines,
+        output_bytes=len(lines.encode()),
+        error=f"{len(conflicts)} paths were changed since the plan was applied: {shown};"
+        " put them in the sandbox as they shall be, then resume",
+    )
+
+
+class _Way:
+    """How one sandbox gets to where the applied plan had not been."""
+
+    def __init__(
+        self, ctx: Context, session: Session, sandbox: Sandbox, now: SandboxCheckpoint
+    ) -> None:
+        self._ctx = ctx
+        self._session = session
+        self._sandbox = sandbox
+        self._now = now
+        self._staging = ctx.manager.staging(session.plan.plan_id, new_id())
+        self._target: SandboxCheckpoint | None = None
+        self._was: TreeSandbox | None = None
+        self._work: list[Difference] = []
+        self.conflicts: list[Conflict] = []
+
+    def replace(self, began: SandboxCheckpoint, applied: SandboxCheckpoint) -> None:
+        """As a whole: only what is as it was applied can go back."""
+        if _mark(self._now) == _mark(applied):
+            self._target = began
+        elif _mark(self._now) != _mark(began):
+            name = self._sandbox.place.resource.name
+            changes = self._sandbox.changes(applied, self._now)
+            self.conflicts.append(
+                Conflict(
+                    resource=name,
+                    path=show_path(changes[0].path) if changes else name,
+                    base=_mark(applied),
+                    ours=_mark(began),
+                    theirs=_mark(self._now),
+                    reason="changed since the plan was applied",
+                )
+            )
+
+    def merge(
+        self,
+        was: TreeSandbox,
+        began: SandboxCheckpoint,
+        applied: SandboxCheckpoint,
+        ignored: bool,
+    ) -> None:
+        """Path by path, as apply does it, with what was applied as the common ancestor."""
+        forward, _ = was.visible(began, applied, ignored)
+        wanted = [Difference(item.path, item.after, item.before) for item in forward]
+        place, ctx = self._sandbox.place, self._ctx
+        with ctx.manager.packs.batch() as batch:
+            merge = merge_into(
+                place.root, place.resource.name, wanted, was.read, batch, f"{self._staging}-merge"
+            )
+            batch.seal()
+            with self._session.transaction():
+                ctx.store.objects.add(batch.located.items())
+                ctx.store.objects.reuse(batch.reused)
+        fsio.remove_tree(f"{self._staging}-merge")
+        self._was, self._work, self.conflicts = was, merge.work.differences, merge.conflicts
+
+    def go(self) -> int:
+        """How many paths went back."""
+        try:
+            if self._target is not None:
+                staged = self._sandbox.stage(self._now, self._target, self._staging)
+                self._sandbox.switch(staged, self._staging)
+                return 1
+            if self._was is None:
+                return 0
+            ops = stage(self._was.read, self._work, self._staging)
+            Switch(self._sandbox.place.root, self._staging, ops, force=True).forward()
+            return len(ops)
+        finally:
+            fsio.remove_tree(self._staging)
+
+
+def _mark(state: SandboxCheckpoint) -> str:
+    """What makes two states of a resource that is one thing equal."""
+    return state.metadata.get("logical", state.state_hash)

@@ -1,0 +1,188 @@
+"""States of a sandbox as a chain of ordinary commits in the user's repository.
+
+Objects and one ref are written; HEAD, index and work tree are not touched. Until the ref is
+there nothing can be reached, so an export that dies leaves what git collects by itself.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterable
+
+import msgspec
+
+from cleveragents.checkpoint import SandboxCheckpoint
+from cleveragents.content import fsio
+from cleveragents.content.files import write_content
+from cleveragents.content.trees import Difference, Entry, EntryKind
+from cleveragents.errors import NotAllowed, SandboxError, UsageError
+from cleveragents.sandbox import git
+from cleveragents.sandbox.git_apply import GitTarget, entry_mode
+from cleveragents.sandbox.signing import signing
+
+OBJECTS = (EntryKind.FILE, EntryKind.LINK)
+INSTEAD = "agents plan export PLAN --patch DIR has it as patches"
+
+
+class Link(msgspec.Struct, frozen=True):
+    """One commit to be: a state, when it was taken, and what to say of it."""
+
+    state: SandboxCheckpoint
+    date: str
+    message: str
+
+
+class Chain(msgspec.Struct, frozen=True):
+    base: str
+    commits: tuple[str, ...]
+    files: tuple[int, ...]
+    """How many paths each commit changes."""
+
+
+def require_branch(repository: git.Repository, name: str, force: bool) -> str:
+    """The ref of a branch that may be written; an existing one only if forced."""
+    ref = f"refs/heads/{name}"
+    if name.startswith("-") or name == "HEAD" or not _is_valid(repository, ref):
+        raise UsageError(f"{name!r} is not a name for a branch", "git check-ref-format --help")
+    shown = repository.git("for-each-ref", "--format=%(objectname) %(worktreepath)", ref)
+    listed = [line for line in shown.decode("utf-8", "replace").splitlines() if line]
+    if not listed:
+        return ref
+    where = listed[0].partition(" ")[2]
+    if where or repository.head()[1] == ref:
+        raise NotAllowed(
+            f"branch {name} is checked out in {where or repository.top}", "choose another name"
+        )
+    if not force:
+        raise NotAllowed(f"branch {name} exists already", "choose another name, or --force")
+    return ref
+
+
+def _is_valid(repository: git.Repository, ref: str) -> bool:
+    try:
+        repository.git("check-ref-format", ref)
+    except SandboxError:
+        return False
+    return True
+
+
+def write_chain(
+    sandbox: GitTarget, origin: SandboxCheckpoint, links: Iterable[Link], branch: str, force: bool
+) -> Chain:
+    """Write every state as a commit on the one before it, the first on the base commit."""
+    repository, base = sandbox.repository, sandbox.place.origin["base"]
+    ref = require_branch(repository, branch, force)
+    if base is None:
+        raise NotAllowed(f"resource {sandbox.name!r} has no commit to begin with", INSTEAD)
+    _require_base(repository, base)
+    before = repository.git("rev-parse", "--verify", "-q", ref, accept=(0, 1)).decode().strip()
+    commits: list[str] = []
+    files: list[int] = []
+    with tempfile.TemporaryDirectory(prefix="cleveragents-") as scratch:
+        writer = _Writer(sandbox, origin, base, scratch)
+        for link in links:
+            files.append(writer.go_to(link.state))
+            commits.append(writer.commit(commits[-1] if commits else base, link))
+    _publish(repository, ref, commits[-1], before)
+    return Chain(base, tuple(commits), tuple(files))
+
+
+def _require_base(repository: git.Repository, base: str) -> None:
+    try:
+        repository.git("rev-parse", "--verify", "-q", f"{base}^{{commit}}")
+    except SandboxError:
+        raise NotAllowed(f"the base commit {base} is not in the repository", INSTEAD) from None
+
+
+def _publish(repository: git.Repository, ref: str, tip: str, before: str) -> None:
+    zero = "0" * len(tip)
+    try:
+        repository.git("update-ref", "-m", "agents plan export", ref, tip, before or zero)
+    except SandboxError as error:
+        name = ref.removeprefix("refs/heads/")
+        raise NotAllowed(f"branch {name} cannot be written: {error.message}") from error
+
+
+class _Writer:
+    """An index of our own that moves from state to state."""
+
+    def __init__(
+        self, sandbox: GitTarget, origin: SandboxCheckpoint, base: str, scratch: str
+    ) -> None:
+        self._sandbox = sandbox
+        self._origin = origin
+        self._repository = sandbox.repository
+        self._scratch = scratch
+        self._extra = {"GIT_INDEX_FILE": f"{scratch}/index"}
+        self._blobs: dict[tuple[EntryKind, bytes], bytes] = {}
+        self._sign = signing(self._repository.top)
+        self._base = self._repository.entries(base)
+        self._here: dict[bytes, bytes] = {}
+        """Path -> its line in the index, where that is not the base commit's."""
+        self._repository.git("read-tree", base, extra=self._extra)
+
+    def go_to(self, state: SandboxCheckpoint) -> int:
+        """Bring the index to a state; says how many paths differ from the one before."""
+        work, _ = self._sandbox.visible(self._origin, state, ignored=False)
+        self._sandbox.require_own_work(work, INSTEAD)
+        wanted = {item.path: _object(item.after) for item in work if _counts(item)}
+        self._store([entry for entry in wanted.values() if entry is not None])
+        there = {path: self._line(path, entry) for path, entry in wanted.items()}
+        moved = [
+            there.get(path) or self._base_line(path)
+            for path in sorted(self._here.keys() | there.keys())
+            if there.get(path, self._base_line(path)) != self._here.get(path, self._base_line(path))
+        ]
+        # What goes has to go first: a file may become a folder.
+        moved.sort(key=lambda line: not line.startswith(b"0 "))
+        text = b"".join(line + b"\0" for line in moved)
+        self._repository.git("update-index", "-z", "--index-info", stdin=text, extra=self._extra)
+        self._here = there
+        return len(moved)
+
+    def _store(self, entries: list[Entry]) -> None:
+        """Write the blobs that were not written yet, in one go."""
+        new = {(e.kind, e.key): e for e in entries if (e.kind, e.key) not in self._blobs}
+        names = [f"{self._scratch}/{number}" for number in range(len(new))]
+        with fsio.directory(self._scratch) as fd:
+            for path, entry in zip(names, new.values(), strict=True):
+                if entry.kind is EntryKind.LINK:
+                    fsio.write_new(path, entry.key)
+                else:
+                    name = os.fsencode(os.path.basename(path))
+                    write_content(self._sandbox.read, entry.key, fd, name, 0o600, durable=False)
+        made = self._repository.git(
+            "hash-object",
+            "-w",
+            "--no-filters",
+            "--stdin-paths",
+            stdin="".join(f"{path}\n" for path in names).encode(),
+        )
+        self._blobs |= dict(zip(new, made.split(), strict=True))
+        for path in names:
+            os.unlink(path)
+
+    def _line(self, path: bytes, entry: Entry | None) -> bytes:
+        """As `update-index --index-info` takes it."""
+        if entry is None:
+            zero = "0" * (40 if self._repository.object_format == "sha1" else 64)
+            return f"0 {zero}\t".encode() + path
+        return f"{entry_mode(entry)} ".encode() + self._blobs[entry.kind, entry.key] + b"\t" + path
+
+    def _base_line(self, path: bytes) -> bytes:
+        if path not in self._base:
+            return self._line(path, None)
+        return b" ".join(self._base[path]) + b"\t" + path
+
+    def commit(self, parent: str, link: Link) -> str:
+        tree = self._repository.git("write-tree", extra=self._extra).decode().strip()
+        dates = {"GIT_AUTHOR_DATE": link.date, "GIT_COMMITTER_DATE": link.date}
+        return self._sandbox.commit_tree(tree, parent, link.message, self._sign, dates)
+
+
+def _object(entry: Entry | None) -> Entry | None:
+    return entry if entry is not None and entry.kind in OBJECTS else None
+
+
+def _counts(item: Difference) -> bool:
+    """Whether git has anything of it: not so for directories, pipes and devices."""
+    return any(_object(entry) is not None for entry in (item.before, item.after))

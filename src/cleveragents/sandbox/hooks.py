@@ -1,0 +1,46 @@
+"""The hooks of the user's repository, run only when the user asks for it.
+
+They are run by the user's own git with the user's own environment: whatever it would run for
+`git commit` runs here.
+"""
+
+import os
+import subprocess
+
+from cleveragents.content import fsio
+from cleveragents.errors import ApplyRefused
+from cleveragents.sandbox.git import Repository
+
+_LOCAL = ("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY")
+
+
+def run_hook(repository: Repository, name: str, *arguments: str, may_fail: bool = False) -> None:
+    """Run one, if it is there; its refusal is an error with its last line."""
+    own = {key: value for key, value in os.environ.items() if key not in _LOCAL}
+    done = subprocess.run(
+        ["git", "hook", "run", "--ignore-missing", name, "--", *arguments],
+        cwd=repository.top,
+        env={**own, "GIT_INDEX_FILE": f"{repository.git_dir}/index", "GIT_EDITOR": ":"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode and not may_fail:
+        said = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()
+        raise ApplyRefused(
+            f"hook {name} said no: {said[-1] if said else f'exit code {done.returncode}'}",
+            "every target is as it was; agents plan apply PLAN without --hooks does not ask it",
+        )
+
+
+def hooked_message(repository: Repository, message: str, staging: str, asked: bool) -> str:
+    """The commit's message after `prepare-commit-msg` and `commit-msg` had their say."""
+    if not asked:
+        return message
+    path = f"{staging}/message"
+    fsio.unlink_if_there(path)
+    fsio.write_new(path, message.encode())
+    run_hook(repository, "prepare-commit-msg", path, "message")
+    run_hook(repository, "commit-msg", path)
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return file.read()

@@ -1,0 +1,128 @@
+"""Three-way on states: what a child plan made of its parent's state, onto that state as it is now.
+
+Nothing but manifests and content in the store is read, so the same merge gives the same answer
+after a crash, and nothing is half merged.
+"""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from cleveragents.content import trees
+from cleveragents.content.files import CHUNK, NO_TIME, content_blocks, hash_as, store_blocks
+from cleveragents.content.packs import Batch
+from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
+from cleveragents.resource import show_path
+from cleveragents.sandbox.merging import merge_mode, merge_texts
+from cleveragents.sandbox.protocol import Conflict
+
+Reader = Callable[[bytes], bytes]
+Known = Callable[[bytes], tuple[bytes, int] | None]
+"""Path -> key and size of content that need not be stored."""
+
+
+class StateMerge(msgspec.Struct):
+    wanted: dict[bytes, Entry | None] = {}
+    """Path -> what shall be there, for `graft`."""
+    conflicts: list[Conflict] = []
+
+
+def merge_states(
+    resource: str,
+    work: Iterable[Difference],
+    theirs: Tree,
+    known: Known,
+    read: Reader,
+    batch: Batch,
+    scratch: str,
+) -> StateMerge:
+    merge = StateMerge()
+    manifests = trees.reading(read)
+    for item in work:
+        there = trees.find(manifests, theirs, item.path)
+        if _same(there, item.after) or (there is None and _blocked(manifests, theirs, item)):
+            if not _same(there, item.after):
+                _conflict(merge, resource, item, there, "its folder is not a directory any more")
+            continue
+        if _same(there, item.before):
+            merge.wanted[item.path] = item.after
+        elif _is_dir(item.after) and _is_dir(there):
+            continue
+        elif item.after is None and _is_dir(item.before) and (there is None or _is_dir(there)):
+            merge.wanted[item.path] = None
+        elif (both := _both(item, there, known, read, batch, scratch)) is not None:
+            merge.wanted[item.path] = both
+        else:
+            _conflict(merge, resource, item, there, "changed on both sides")
+    return merge
+
+
+def _blocked(read: Reader, theirs: Tree, item: Difference) -> bool:
+    """Something that is no directory stands where a folder above the path would have to be."""
+    parts = item.path.split(b"/")
+    for depth in range(1, len(parts)):
+        above = trees.find(read, theirs, b"/".join(parts[:depth]))
+        if above is None:
+            return False
+        if above.kind is not EntryKind.DIRECTORY:
+            return item.after is not None
+    return False
+
+
+def _both(
+    item: Difference, there: Entry | None, known: Known, read: Reader, batch: Batch, scratch: str
+) -> Entry | None:
+    """The file with both changes; None if it cannot have both."""
+    before, after = item.before, item.after
+    if before is None or after is None or there is None:
+        return None
+    if not before.kind is after.kind is there.kind is EntryKind.FILE:
+        return None
+    mode = merge_mode(before.mode, after.mode, there.mode)
+    one_sided = there if after.key == before.key else after
+    if mode is None or before.key in (after.key, there.key) or after.key == there.key:
+        return None if mode is None else msgspec.structs.replace(one_sided, mode=mode)
+    base, ours, theirs = (b"".join(content_blocks(read, e.key)) for e in (before, after, there))
+    binary = any(b"\0" in text for text in (base, ours, theirs))
+    text = None if binary else merge_texts(ours, base, theirs, scratch)
+    if text is None:
+        return None
+    return Entry(
+        there.name, EntryKind.FILE, mode, len(text), NO_TIME, _key(text, known(item.path), batch)
+    )
+
+
+def _key(text: bytes, known: tuple[bytes, int] | None, batch: Batch) -> bytes:
+    """Text that the base commit has at the same path keeps the name it has there."""
+    blocks = [text[start : start + CHUNK] for start in range(0, len(text), CHUNK)]
+    if known is not None and hash_as(iter(blocks), len(text), known[0]) == known[0]:
+        return known[0]
+    return store_blocks(iter(blocks), batch)[0]
+
+
+def _conflict(
+    merge: StateMerge, resource: str, item: Difference, there: Entry | None, reason: str
+) -> None:
+    merge.conflicts.append(
+        Conflict(
+            resource=resource,
+            path=show_path(item.path),
+            base=item.before.described if item.before else "absent",
+            ours=item.after.described if item.after else "removed",
+            theirs=there.described if there else "removed",
+            reason=reason,
+        )
+    )
+
+
+def _same(left: Entry | None, right: Entry | None) -> bool:
+    """The same name in the same state; a directory is looked at by itself."""
+    if left is None or right is None:
+        return left is right
+    if left.kind is right.kind is EntryKind.DIRECTORY:
+        return left.mode == right.mode
+    return left.same_state(right)
+
+
+def _is_dir(entry: Entry | None) -> bool:
+    return entry is not None and entry.kind is EntryKind.DIRECTORY

@@ -1,0 +1,117 @@
+"""What a dead process or a person left in the sandboxes is settled before anything goes on."""
+
+from enum import StrEnum
+
+import msgspec
+
+from cleveragents import effects
+from cleveragents.checkpoint import CheckpointGroup, CheckpointType
+from cleveragents.context import Context
+from cleveragents.effect import Effect, EffectState, Outlook
+from cleveragents.failing import take_back_failure
+from cleveragents.journal import Operation
+from cleveragents.plan import Plan, StepState
+from cleveragents.resource import Change
+from cleveragents.rollback import changes_since, restoration_to
+from cleveragents.session import Session
+from cleveragents.tools.runner import end_leftovers
+
+
+class Settled(StrEnum):
+    NOTHING = "nothing"
+    RESIDUE = "residue"
+    ADOPTED = "adopted"
+    DISCARDED = "discarded"
+
+
+class Resumption(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a plan goes on from, and what was done with differences found there."""
+
+    resumed_from: str | None
+    settled: Settled
+    changes: tuple[Change, ...]
+    next_step: str | None
+    in_doubt: tuple[Effect, ...] = ()
+    """What may have happened and would be done a second time."""
+    compensable: tuple[Effect, ...] = ()
+    """What the step of a dead process may have done, and is compensated before it runs again."""
+
+
+def next_step(ctx: Context, plan: Plan) -> str | None:
+    waiting = [step.step_id for step in ctx.store.plans.steps(plan.plan_id) if not step.done]
+    return waiting[0] if waiting else None
+
+
+def difference(ctx: Context, plan: Plan, discard_edits: bool) -> tuple[Settled, tuple[Change, ...]]:
+    """Residue if a step was running when its process died; any other difference is an edit."""
+    if plan.head_group_id is None:
+        return Settled.NOTHING, ()
+    changes = changes_since(ctx, ctx.store.checkpoints.group(plan.head_group_id))
+    if not changes:
+        return Settled.NOTHING, ()
+    steps = ctx.store.plans.steps(plan.plan_id)
+    if any(step.state is StepState.PROCESSING for step in steps):
+        return Settled.RESIDUE, changes
+    return (Settled.DISCARDED if discard_edits else Settled.ADOPTED), changes
+
+
+def of_dead_steps(ctx: Context, plan: Plan) -> Outlook:
+    """What steps whose process died may have done outside the sandboxes."""
+    steps = ctx.store.plans.steps(plan.plan_id)
+    dead = {step.step_id for step in steps if step.state is StepState.PROCESSING}
+    if not dead or plan.head_group_id is None:
+        return Outlook()
+    return effects.after(ctx.store, plan.plan_id, plan.head_group_id, dead)
+
+
+def settle(ctx: Context, session: Session, discard_edits: bool) -> Resumption:
+    end_leftovers(session.plan.plan_id)
+    if session.plan.error is not None and session.plan.error.undo_to is not None:
+        # Its process died between keeping the failed state and going back from it.
+        take_back_failure(ctx, session)
+    plan = session.plan
+    settled, changes = difference(ctx, plan, discard_edits)
+    outlook = of_dead_steps(ctx, plan)
+    if settled is Settled.ADOPTED:
+        adopt_edits(ctx, session)
+    elif settled in (Settled.RESIDUE, Settled.DISCARDED):
+        assert plan.head_group_id is not None
+        head = ctx.store.checkpoints.group(plan.head_group_id)
+        # Steps after the newest group count as not done.
+        todo = restoration_to(
+            ctx.store, plan, head, phase=plan.phase, state=plan.state, error=plan.error
+        )
+        marks = effects.marks(outlook, EffectState.ACCEPTED)
+        ctx.checkpoints.rollback_to_checkpoint(
+            session, msgspec.structs.replace(todo, effects=marks)
+        )
+    running = tuple(
+        msgspec.structs.replace(step, state=StepState.QUEUED)
+        for step in ctx.store.plans.steps(plan.plan_id)
+        if step.state is StepState.PROCESSING
+    )
+    if running:
+        with session.transaction():
+            effects.mark(ctx.store, outlook, ctx.now())
+            session.write(steps=running)
+    effects.compensate_waiting(ctx, session)
+    return Resumption(
+        resumed_from=session.plan.last_checkpoint_id,
+        settled=settled,
+        changes=changes,
+        next_step=next_step(ctx, session.plan),
+        compensable=outlook.compensable,
+    )
+
+
+def adopt_edits(
+    ctx: Context, session: Session, kind: CheckpointType = CheckpointType.EXTERNAL_EDIT
+) -> CheckpointGroup:
+    """What a person changed in the sandbox becomes part of the plan, and can be undone as one."""
+    entry = session.opened(Operation.EXTERNAL_EDIT)
+    with session.transaction():
+        ctx.store.journal.put(entry)
+    group = ctx.checkpoints.create_checkpoint(kind, session, force=True, reason="edited by hand")
+    with session.transaction():
+        ctx.store.journal.put(session.closed(entry))
+    return group

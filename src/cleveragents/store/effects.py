@@ -1,0 +1,59 @@
+"""The effect ledger: what calls did, or may have done, outside the sandboxes."""
+
+import sqlite3
+from collections.abc import Iterable
+
+from cleveragents.effect import STANDING, Effect, EffectState
+from cleveragents.store.tables import Table
+from cleveragents.tool import ToolCall
+
+EFFECTS = Table("effects", Effect, ("effect_id",))
+
+
+class EffectRepository:
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def put(self, effect: Effect) -> None:
+        self._db.execute(EFFECTS.upsert, EFFECTS.row(effect))
+
+    def happened(self, call: ToolCall) -> None:
+        """The call came back and did what it was asked."""
+        self._db.execute(
+            "UPDATE effects SET state = ?, ended_at = ?"
+            " WHERE plan_id = ? AND step_id = ? AND call_id = ?",
+            (EffectState.HAPPENED.value, call.ended_at, call.plan_id, call.step_id, call.call_id),
+        )
+
+    def same_again(self, plan_id: str, step_id: str) -> None:
+        """A repeated idempotent call stands for those of its step before it."""
+        states = ", ".join(f"'{state.value}'" for state in STANDING)
+        self._db.execute(
+            f"DELETE FROM effects WHERE plan_id = ? AND step_id = ? AND state IN ({states})",
+            (plan_id, step_id),
+        )
+
+    def mark(self, effect_ids: Iterable[str], state: EffectState, now: str) -> None:
+        """What is compensated stays so."""
+        self._db.executemany(
+            "UPDATE effects SET state = ?, ended_at = ?"
+            " WHERE effect_id = ? AND state != 'compensated'",
+            [(state.value, now, effect_id) for effect_id in effect_ids],
+        )
+
+    def of_plan(self, plan_id: str) -> list[Effect]:
+        """Oldest first."""
+        return EFFECTS.select(self._db, "WHERE plan_id = ? ORDER BY effect_id", (plan_id,))
+
+    def waiting(self, plan_id: str) -> list[Effect]:
+        """Those to be compensated, the last that happened first."""
+        return EFFECTS.select(
+            self._db,
+            "WHERE plan_id = ? AND state = 'compensating' ORDER BY effect_id DESC",
+            (plan_id,),
+        )
+
+    def plans_waiting(self) -> list[str]:
+        """Ids of the plans that have compensations to run."""
+        rows = self._db.execute("SELECT DISTINCT plan_id FROM effects WHERE state = 'compensating'")
+        return [row[0] for row in rows]

@@ -1,0 +1,254 @@
+"""Child plans: real plans with a parent, each in sandboxes made of the parent's, merged back.
+
+Children of one group run side by side. When all of them are complete they are merged in the order
+of their steps, each as one switch of the parent's sandboxes; whether they conflict is found out
+for all of them before the first is merged.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
+
+import msgspec
+
+from cleveragents.content.packs import Batch
+from cleveragents.context import Context
+from cleveragents.errors import AgentsError, MergeConflict, Stopped, ValidationFailed
+from cleveragents.leases import hold, working_on
+from cleveragents.making import make_sandboxes
+from cleveragents.plan import Plan, State, Step
+from cleveragents.planspec import ApplySpec, PlanSpec, StepSpec
+from cleveragents.resource import Change, SandboxState
+from cleveragents.sandbox.protocol import Conflict
+from cleveragents.session import Session, spec_of
+from cleveragents.snapshots import States
+from cleveragents.use import Parent, use_plan
+from cleveragents.validating import validate
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a child plan ended."""
+
+    plan_id: str
+    error: str | None = None
+    hint: str = ""
+
+
+class Brought(msgspec.Struct, frozen=True, kw_only=True):
+    """What merging brought into the parent, child by child."""
+
+    states: States
+    changes: dict[str, tuple[Change, ...]]
+    """Child plan -> what its work changes in the parent."""
+
+
+def child_spec(parent: PlanSpec, step: StepSpec) -> PlanSpec:
+    """The plan that a step of another plan is (pure)."""
+    sub = step.subplan
+    assert sub is not None
+    if sub.plan is not None:
+        return sub.plan
+    return msgspec.structs.replace(
+        parent,
+        name=f"{parent.name}/{step.id}",
+        description="",
+        steps=sub.steps,
+        validate=(),
+        apply=ApplySpec(),
+    )
+
+
+def child_of(ctx: Context, plan_id: str, step_id: str) -> Plan | None:
+    """The child plan that a step has now; cancelled ones are of earlier attempts."""
+    found = [
+        child
+        for child in ctx.store.plans.children(plan_id)
+        if child.parent_step_id == step_id and child.state is not State.CANCELLED
+    ]
+    return found[-1] if found else None
+
+
+def spawn(ctx: Context, session: Session, step: Step, spec: StepSpec) -> Plan:
+    """The step's child plan with its sandboxes, made of the parent's as they are now."""
+    child = child_of(ctx, session.plan.plan_id, step.step_id) or _use(ctx, session, spec)
+    records = ctx.store.resources.sandboxes(child.plan_id)
+    wanted = len(ctx.store.resources.of_plan(child.plan_id))
+    if len(records) < wanted or any(r.state is SandboxState.CREATING for r in records):
+        with hold(ctx.store, child.plan_id, "plan execute", ctx.now) as lease:
+            make_sandboxes(ctx, Session(ctx.store, child, lease, ctx.now))
+    return child
+
+
+def _use(ctx: Context, session: Session, spec: StepSpec) -> Plan:
+    plan, sub = session.plan, spec.subplan
+    sandboxes = ctx.manager.sandboxes(plan.plan_id)
+    resources = tuple(
+        msgspec.structs.replace(item, source=sandboxes[rid].place.path)
+        for rid, item in sandboxes.resources.items()
+    )
+    file = sub.file if sub else None
+    return use_plan(
+        ctx,
+        child_spec(session.spec, spec),
+        source_path=file or plan.source_path,
+        source_text="",
+        plan_dir=os.path.dirname(file) if file else plan.plan_dir,
+        parent=Parent(plan_id=plan.plan_id, step_id=spec.id, resources=resources),
+    )
+
+
+def run_children(
+    ctx: Context, children: Sequence[Plan], *, at_once: int, fail_fast: bool, retries: int
+) -> tuple[Outcome, ...]:
+    """Run those that are not complete, side by side if there are several."""
+    waiting = [c for c in children if c.state is not State.COMPLETE or spec_of(c).validate]
+    if len(waiting) <= 1 or at_once == 1:
+        found = _one_by_one(ctx, waiting, fail_fast, retries)
+    else:
+        found = _side_by_side(ctx, waiting, at_once, fail_fast, retries)
+    return tuple(found.get(c.plan_id) or Outcome(plan_id=c.plan_id) for c in children)
+
+
+def _one_by_one(
+    ctx: Context, children: Iterable[Plan], fail_fast: bool, retries: int
+) -> dict[str, Outcome]:
+    found: dict[str, Outcome] = {}
+    for child in children:
+        if fail_fast and any(outcome.error for outcome in found.values()):
+            found[child.plan_id] = _not_run(child)
+        else:
+            found[child.plan_id] = _run(ctx, child, retries)
+    return found
+
+
+def _not_run(child: Plan) -> Outcome:
+    return Outcome(plan_id=child.plan_id, error="stopped: another child plan failed")
+
+
+def _named(ctx: Context, child: Plan) -> Context:
+    """The same context, whose progress tells which child plan it is of."""
+    tell = ctx.talk.tell
+
+    def named(event: str, data: dict[str, Any]) -> None:
+        tell(event, {"plan": child.name, **data})
+
+    return msgspec.structs.replace(ctx, talk=msgspec.structs.replace(ctx.talk, tell=named))
+
+
+def _run(ctx: Context, child: Plan, retries: int) -> Outcome:
+    outcome = Outcome(plan_id=child.plan_id)
+    ctx = _named(ctx, child)
+    for _ in range(retries + 1):
+        ctx.stop()
+        try:
+            ctx.execute(ctx, child.plan_id)
+        except Stopped:
+            return _not_run(child)
+        except AgentsError as error:
+            outcome = Outcome(plan_id=child.plan_id, error=error.message, hint=error.hint)
+            continue
+        ended = ctx.store.plans.get(child.plan_id)
+        if ended.state is State.COMPLETE:
+            return _validated(ctx, ended)
+        message = ended.error.message if ended.error else f"it is {ended.phase}/{ended.state}"
+        outcome = Outcome(
+            plan_id=child.plan_id, error=message, hint=f"agents plan errors {child.plan_id}"
+        )
+    return outcome
+
+
+def _validated(ctx: Context, child: Plan) -> Outcome:
+    """A child's own validations come before its work is taken."""
+    try:
+        with working_on(ctx.store, child.plan_id, "plan execute", ctx.now) as session:
+            validate(ctx, session)
+    except ValidationFailed as error:
+        hint = f"agents plan diff {child.plan_id}"
+        return Outcome(plan_id=child.plan_id, error=error.message, hint=hint)
+    return Outcome(plan_id=child.plan_id)
+
+
+def _side_by_side(
+    ctx: Context, children: Sequence[Plan], at_once: int, fail_fast: bool, retries: int
+) -> dict[str, Outcome]:
+    """Each in a thread with a store of its own; Ctrl-C and, if so asked, a failure end them all."""
+    ended = threading.Event()
+
+    def stop() -> None:
+        ctx.stop()
+        if ended.is_set():
+            raise Stopped("stopped: another child plan failed", "resume the parent plan")
+
+    def work(child: Plan) -> Outcome:
+        if ended.is_set():
+            return _not_run(child)
+        with ctx.another() as mine:
+            return _run(msgspec.structs.replace(mine, stop=stop), child, retries)
+
+    with ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="child") as pool:
+        futures = {pool.submit(work, child): child for child in children}
+        try:
+            return _gathered(futures, fail_fast, ended.set)
+        except BaseException:
+            ended.set()
+            raise
+
+
+def _gathered(
+    futures: dict["Future[Outcome]", Plan], fail_fast: bool, end: Callable[[], None]
+) -> dict[str, Outcome]:
+    found: dict[str, Outcome] = {}
+    running = set(futures)
+    while running:
+        done, running = wait(running, return_when=FIRST_COMPLETED)
+        for future in done:
+            outcome = future.result()
+            found[outcome.plan_id] = outcome
+            if outcome.error and fail_fast:
+                end()
+    return found
+
+
+def merge_children(
+    ctx: Context, plan: Plan, children: Sequence[Plan], now: States, batch: Batch, scratch: str
+) -> Brought:
+    """The parent's states with every child's work, in order; conflicts are all named at once."""
+    parents = ctx.manager.sandboxes(plan.plan_id)
+    by_name = {item.name: rid for rid, item in parents.resources.items()}
+    states, changes = dict(now), dict[str, tuple[Change, ...]]()
+    conflicts: list[Conflict] = []
+    for child in children:
+        before = dict(states)
+        began, ended = _both_ends(ctx, child)
+        for mine, resource in ctx.manager.sandboxes(child.plan_id).resources.items():
+            rid = by_name.get(resource.name)
+            if not resource.source or rid not in states or mine not in began:
+                continue
+            merged = parents[rid].merged(began[mine], ended[mine], states[rid], batch, scratch)
+            conflicts += merged.conflicts
+            states[rid] = merged.state
+        changes[child.plan_id] = ctx.checkpoints.diff(plan.plan_id, before, states)
+    if conflicts:
+        raise _conflict(children, conflicts)
+    return Brought(states=states, changes=changes)
+
+
+def _both_ends(ctx: Context, child: Plan) -> tuple[States, States]:
+    """What the child began with and what it has now."""
+    child = ctx.store.plans.get(child.plan_id)
+    began = ctx.checkpoints.began_with(child.plan_id)
+    if child.head_group_id is None:
+        return {}, {}
+    return began, ctx.checkpoints.states(ctx.store.checkpoints.group(child.head_group_id))
+
+
+def _conflict(children: Sequence[Plan], conflicts: list[Conflict]) -> MergeConflict:
+    names = ", ".join(child.name for child in children)
+    shown = ", ".join(f"{c.resource}:{c.path}" for c in conflicts[:5])
+    return MergeConflict(
+        f"{len(conflicts)} paths were changed by {names} and elsewhere: {shown}",
+        tuple(conflicts),
+        "settle them in one of the sandboxes, then resume the plan",
+    )

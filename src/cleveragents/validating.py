@@ -1,0 +1,38 @@
+"""A plan's own validations, run in its sandboxes, which are brought back to what they were."""
+
+from cleveragents.calling import call_context
+from cleveragents.context import Context
+from cleveragents.errors import ValidationFailed
+from cleveragents.planspec import ValidateSpec
+from cleveragents.restoring import Restoration
+from cleveragents.session import Session
+from cleveragents.tool import ToolResult, ToolSpec
+from cleveragents.tools.runner import run_tool
+
+
+def validate(ctx: Context, session: Session) -> None:
+    """Run the plan's validations in the sandbox, then bring it back to what they were run on."""
+    failed = ""
+    for number, check in enumerate(session.spec.validate):
+        result = _run_validation(ctx, session, number, check)
+        if not result.ok:
+            failed = f"validation {_shown(check)}: {result.error}"
+            break
+    if session.spec.validate and session.plan.head_group_id is not None:
+        todo = Restoration(group_id=session.plan.head_group_id, plan={})
+        ctx.checkpoints.rollback_to_checkpoint(session, todo)
+    if failed:
+        raise ValidationFailed(
+            failed, f"agents plan rollback {session.plan.plan_id} CHECKPOINT, or correct it"
+        )
+
+
+def _run_validation(ctx: Context, session: Session, number: int, check: ValidateSpec) -> ToolResult:
+    ctx.talk.tell("validate", {"run": _shown(check)})
+    tool = ToolSpec(name=f"validate-{number}", run=check.run)
+    call = call_context(ctx, session, tool.name, check.on)
+    return run_tool(tool, {}, call, check.timeout)
+
+
+def _shown(check: ValidateSpec) -> str:
+    return check.run if isinstance(check.run, str) else " ".join(check.run)
