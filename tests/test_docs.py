@@ -171,7 +171,8 @@ def make_resources(text: str, folder: Path) -> None:
 @pytest.mark.parametrize(("source", "text"), list(plan_files()))
 def test_every_plan_file_is_right(source: str, text: str, tmp_path: Path) -> None:
     make_resources(text, tmp_path)
-    assert parse_plan(text, source, str(tmp_path), kinds()).steps
+    environ = {"DATABASE_URL": "postgresql://localhost/shop"}
+    assert parse_plan(text, source, str(tmp_path), kinds(), environ=environ).steps
 
 
 def test_there_are_plan_files_to_look_at_and_a_wrong_one_is_noticed(tmp_path: Path) -> None:

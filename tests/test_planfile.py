@@ -692,9 +692,8 @@ def test_a_strategy_is_the_default_or_one_of_its_kind(
 
 
 def test_a_postgres_database_may_journal_its_statements(read: Reader) -> None:
-    plan = read(
-        resources("a: {kind: postgres, url: postgresql://h/x, strategy: transaction_rollback}")
-    )
+    asked = "kind: postgres, url: postgresql://h/x, strategy: transaction_rollback"
+    plan = read(resources(f"a: {{{asked}}}"))
     assert plan.resources[0].strategy == "transaction_rollback"
 
 

@@ -123,6 +123,7 @@ def test_a_plan_changes_the_clone_goes_back_and_is_applied(project: Project) -> 
     assert project.data("plan", "apply", "last", "--yes") == done
     assert project.ours() == []
     assert project.data("plan", "diff")["files_changed"] == 4
+    assert "cannot be taken back" in project.error("plan", "revert-applied", "last", rc=4)
     without_password(project)
 
 
@@ -401,6 +402,84 @@ def test_a_lost_clone_is_said_before_anything_moves(project: Project) -> None:
     project.shop.sql(f"DROP DATABASE {clone}", "postgres")
     assert clone in project.error("plan", "rollback", "last", "first", "--yes", rc=6)
     assert project.in_sandbox("SELECT count(*) FROM users") == [(3,)]
+
+
+# with the other verbs
+
+
+CHILDREN = """
+name: p
+resources: {db: {kind: postgres, url: $DATABASE_URL, strategy: %s}}
+steps:
+  - {id: first, tool: sql, with: {script: "INSERT INTO users (name) VALUES ('eve')"}}
+  - id: child
+    subplan: {steps: [{id: in, tool: sql, with: {script: "UPDATE users SET name = upper(name)"}}]}
+"""
+
+
+@pytest.mark.parametrize("strategy", ["snapshot", "transaction_rollback"])
+def test_a_child_plan_works_on_a_state_of_its_own_that_is_merged_back(
+    project: Project, strategy: str
+) -> None:
+    (project.agents.work / "plan.yaml").write_text(CHILDREN % strategy)
+    parent = project.data("plan", "run", "plan.yaml")["plan_id"]
+    assert project.shop.users() == ["ada", "bob"]
+    project.run("plan", "apply", parent, "--yes")
+    assert project.shop.users() == ["ADA", "BOB", "EVE"]
+    assert project.ours() == []
+
+
+def test_two_children_side_by_side_cannot_write_one_database(project: Project) -> None:
+    step = "{id: in, tool: sql, with: {script: \"INSERT INTO users (name) VALUES ('x')\"}}"
+    children = [f"id: {name}, subplan: {{group: g, steps: [{step}]}}" for name in ("one", "two")]
+    project.plan(*children)
+    assert "several child plans" in project.error("plan", "run", "plan.yaml", rc=2)
+
+
+CHANGED_MEANWHILE = """
+name: p
+resources: {db: {kind: postgres, url: $DATABASE_URL, strategy: %s}}
+steps:
+  - id: child
+    subplan:
+      steps:
+        - {id: in, tool: sql, with: {script: "UPDATE users SET name = upper(name)"}}
+        - {id: wait, tool: sql, with: {script: "SELECT 1 / (SELECT count(*) FROM go)"}, retries: 0}
+policy: {on_failure: stop}
+"""
+
+
+def test_a_database_changed_while_a_child_worked_is_a_conflict(project: Project) -> None:
+    (project.agents.work / "plan.yaml").write_text(CHANGED_MEANWHILE % "snapshot")
+    parent = project.data("plan", "run", "plan.yaml", rc=5)["plan_id"]
+    found = {p["plan_id"]: p for p in project.data("plan", "list")["plans"]}
+    [child] = [p for p in found if p != parent]
+    for plan_id, script in (
+        (parent, "INSERT INTO users (name) VALUES ('zoe')"),
+        (child, "CREATE TABLE go AS SELECT 1 AS x"),
+    ):
+        at = project.data("plan", "status", plan_id)["sandboxes"]["db"].rpartition("/")[2]
+        project.shop.sql(script, at)
+    done = project.run("plan", "resume", parent, rc=5)
+    assert "db:public.users" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("strategy", ["snapshot", "transaction_rollback"])
+def test_one_resource_goes_back_alone_and_a_decision_is_corrected(
+    project: Project, strategy: str
+) -> None:
+    project.plan(ADD, strategy=strategy)
+    project.run("plan", "run", "plan.yaml")
+    gone = project.data("plan", "rollback", "last", "first", "--only", "db", "--yes")
+    assert gone["changes_reverted"]
+    assert project.data("plan", "diff")["files"] == []
+    project.run("plan", "undo", "last")
+    tree = project.data("plan", "tree")["tree"]
+    root = tree if isinstance(tree, dict) else tree[0]
+    decision = root["children"][0]["decision_id"]
+    project.run("plan", "correct", decision, "--mode", "revert", "--guidance", "x", "--yes")
+    project.run("plan", "apply", "last", "--yes")
+    assert project.shop.users() == ["ada", "bob", "eve"]
 
 
 # transaction_rollback

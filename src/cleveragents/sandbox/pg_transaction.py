@@ -28,6 +28,7 @@ from cleveragents.postgres.script import (
 from cleveragents.postgres.server import Server, said
 from cleveragents.resource import Action, Change
 from cleveragents.sandbox.protocol import (
+    STATEMENTS,
     Applied,
     ApplyOptions,
     Conflict,
@@ -215,7 +216,7 @@ class TransactionRollback:
         name = self.place.resource.name
         entries = self._held(result)
         if not entries:
-            return Proposal(resource=name, mode="statements", files=())
+            return Proposal(resource=name, mode=STATEMENTS, files=())
         conflicts: tuple[Conflict, ...] = ()
         with self._server.connect(self._target, self._purpose) as db:
             db.execute(b"BEGIN")
@@ -234,7 +235,7 @@ class TransactionRollback:
             db.execute(b"ROLLBACK")
         work = {"root": result.root.hex()}
         return Proposal(
-            resource=name, mode="statements", files=(SHOWN,), conflicts=conflicts, work=work
+            resource=name, mode=STATEMENTS, files=(SHOWN,), conflicts=conflicts, work=work
         )
 
     def stage_apply(self, proposal: Proposal, options: ApplyOptions) -> dict[str, Any]:
@@ -309,7 +310,7 @@ class TransactionRollback:
 
     def applied(self, staged: dict[str, Any]) -> Applied:
         name = self.place.resource.name
-        return Applied(resource=name, files=staged["files"], mode="statements")
+        return Applied(resource=name, files=staged["files"], mode=STATEMENTS)
 
     def keep_borrowed(self, roots: list[bytes], batch: Batch) -> None: ...
 

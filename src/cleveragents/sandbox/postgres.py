@@ -35,6 +35,7 @@ from cleveragents.postgres.script import (
 from cleveragents.postgres.server import Moment, Server
 from cleveragents.resource import Action, Change
 from cleveragents.sandbox.protocol import (
+    SWAP,
     Applied,
     ApplyOptions,
     Conflict,
@@ -409,11 +410,11 @@ class PostgresSnapshot:
         base, wanted = self._held(origin), self._held(result)
         files = tuple(path for path in _differing(base, wanted))
         if not files:
-            return Proposal(resource=name, mode="swap", files=())
+            return Proposal(resource=name, mode=SWAP, files=())
         now_root = self._read(self._target)
         now = self._manifests[now_root]
         if now == wanted:
-            return Proposal(resource=name, mode="swap", files=())
+            return Proposal(resource=name, mode=SWAP, files=())
         conflicts = tuple(
             Conflict(
                 resource=name,
@@ -426,7 +427,7 @@ class PostgresSnapshot:
             for path in _differing(base, now)
         )
         work = {"wanted": result.root.hex(), "before": now_root.hex()}
-        return Proposal(resource=name, mode="swap", files=files, conflicts=conflicts, work=work)
+        return Proposal(resource=name, mode=SWAP, files=files, conflicts=conflicts, work=work)
 
     def stage_apply(self, proposal: Proposal, options: ApplyOptions) -> dict[str, Any]:
         if not proposal.files:
@@ -564,7 +565,7 @@ class PostgresSnapshot:
                 server.drop(db, aside)
 
     def applied(self, staged: dict[str, Any]) -> Applied:
-        return Applied(resource=self.place.resource.name, files=staged["files"], mode="swap")
+        return Applied(resource=self.place.resource.name, files=staged["files"], mode=SWAP)
 
     # tools
 

@@ -10,6 +10,9 @@ from cleveragents.content.packs import Batch, Packs
 from cleveragents.content.scope import Scope
 from cleveragents.resource import Change, Resource
 
+SWAP, STATEMENTS = "swap", "statements"
+"""How a PostgreSQL database is applied."""
+
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a sandbox needs to know to find itself again."""
