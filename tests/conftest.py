@@ -1,9 +1,11 @@
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests import pgserver
 from tests.harness import Agents, private_environment
 
 pytest.register_assert_rewrite("cleveragents.testing")
@@ -21,7 +23,7 @@ def private_process(
     """No test sees the developer's home, settings or git identity; the folder used instead."""
     root = tmp_path_factory.mktemp("private")
     for name in tuple(os.environ):
-        if name.startswith(("CLEVERAGENTS_", "GIT_", "XDG_")):
+        if name.startswith(("CLEVERAGENTS_", "GIT_", "XDG_", "PG")):
             monkeypatch.delenv(name)
     for name, value in private_environment(root).items():
         monkeypatch.setenv(name, value)
@@ -31,3 +33,16 @@ def private_process(
 @pytest.fixture
 def agents(private_process: Path) -> Agents:
     return Agents(private_process)
+
+
+@pytest.fixture(scope="session")
+def pg() -> Generator[pgserver.PgServer]:
+    """A PostgreSQL server, started when the first test wants one."""
+    with pgserver.running() as server:
+        yield server
+
+
+@pytest.fixture
+def shop(pg: pgserver.PgServer) -> Generator[pgserver.Shop]:
+    with pgserver.shop_on(pg) as made:
+        yield made

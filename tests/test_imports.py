@@ -16,11 +16,11 @@ PACKAGE = Path(__file__).parents[1] / "src" / "cleveragents"
 LAYERS = {
     "nouns": "plan planspec decision checkpoint resource tool effect journal ids errors units",
     "rules": "triggers retention lifecycle impact revision settings",
-    "seams": "store content sandbox tools actors planfile",
-    "verbs": "acting adopting apply calling check checkpoints context correction deciding "
-    "difference doctor effects ending executor export failing gc keeping leases making names "
-    "oneshot only preflight prune recovery reports restoring resume reverting rollback sandboxes "
-    "session settling snapshots subplans undo unsaved usage use validating",
+    "seams": "store content sandbox tools actors planfile postgres",
+    "verbs": "acting adopting apply calling check checkpoints context correction databases "
+    "deciding difference doctor effects ending executor export failing gc keeping leases making "
+    "names oneshot only preflight prune recovery reports restoring resume reverting rollback "
+    "sandboxes session settling snapshots subplans undo unsaved usage use validating",
     "edges": "workspace config cli render demo",
     "kit": "testing",
 }
@@ -42,8 +42,8 @@ BY_LAYER = {
 # Only `workspace` wires: the other edges reach the seams through it.
 EXCEPT = {
     "store": BY_LAYER["seams"] | {"content"},
-    "planfile": BY_LAYER["seams"] | {"tools"},
-    "sandbox": BY_LAYER["seams"] | {"content"},
+    "planfile": BY_LAYER["seams"] | {"tools", "postgres"},
+    "sandbox": BY_LAYER["seams"] | {"content", "postgres"},
     "tools": BY_LAYER["seams"] | {"content"},
     "workspace": BY_LAYER["verbs"] | {"config"},
     "config": BY_LAYER["rules"],

@@ -620,7 +620,7 @@ def test_a_path_and_a_url_do_not_change_places(read: Reader) -> None:
     assert read.problems(resources("a: {kind: sqlite, path: data/app.db, url: x}")) == (
         "plan.yaml:3: resource 'a': a sqlite has a 'path', not a 'url'",
     )
-    assert read.problems(resources("a: {kind: postgres, url: x, path: .}")) == (
+    assert read.problems(resources("a: {kind: postgres, url: postgresql://h/x, path: .}")) == (
         "plan.yaml:3: resource 'a': a postgres database has a 'url', not a 'path'",
     )
 
@@ -650,7 +650,7 @@ def test_a_place_may_name_environment_variables(read: Reader, folder: Path) -> N
     text = resources("a: {kind: fs-directory, path: $WHERE}\nb: {kind: postgres, url: '${U}/$$x'}")
     plan = read(text, environ={"WHERE": str(folder / "data"), "U": "postgresql://h"})
     assert plan.resources[0].path == str(folder / "data")
-    assert plan.resources[1].url == "postgresql://h/$x"
+    assert plan.resources[1].url == "postgresql://h/$x#%24%7BU%7D%2F%24%24x"
     assert plan.resources[1].path == ""
 
 
@@ -692,7 +692,8 @@ def test_a_strategy_is_the_default_or_one_of_its_kind(
 
 
 def test_a_postgres_database_may_journal_its_statements(read: Reader) -> None:
-    plan = read(resources("a: {kind: postgres, url: x, strategy: transaction_rollback}"))
+    asked = "kind: postgres, url: postgresql://h/x, strategy: transaction_rollback"
+    plan = read(resources(f"a: {{{asked}}}"))
     assert plan.resources[0].strategy == "transaction_rollback"
 
 
@@ -787,7 +788,10 @@ def test_a_resource_that_vanishes_meanwhile_is_no_crash(
 
 
 def test_two_resources_with_one_url_are_refused(read: Reader) -> None:
-    text = "a: {kind: postgres, url: x}\nb: {kind: postgres, url: x}\nc: {kind: postgres, url: y}"
+    text = "\n".join(
+        f"{name}: {{kind: postgres, url: postgresql://h/{database}}}"
+        for name, database in (("a", "x"), ("b", "x"), ("c", "y"))
+    )
     assert read.problems(resources(text)) == (
         "plan.yaml:4: resource 'b': is the same as resource 'a'",
     )
@@ -796,7 +800,7 @@ def test_two_resources_with_one_url_are_refused(read: Reader) -> None:
 def test_a_resource_may_lie_inside_another(read: Reader) -> None:
     text = (
         "a: {kind: git-checkout, path: .}\nb: {kind: fs-directory, path: data}\n"
-        "c: {kind: sqlite, path: data/app.db}\nd: {kind: postgres, url: x}"
+        "c: {kind: sqlite, path: data/app.db}\nd: {kind: postgres, url: postgresql://h/x}"
     )
     assert len(read(resources(text)).resources) == 4
 

@@ -549,7 +549,7 @@ def test_preflight_names_everything_that_is_wrong_at_once(yard: Yard) -> None:
         told = problems(
             ws,
             ResourceSpec(name="odd", kind="fs-directory", path="/\udcff"),
-            ResourceSpec(name="new", kind="postgres", path="/x"),
+            ResourceSpec(name="new", kind="bucket", path="/x"),
             ResourceSpec(name="none", kind="fs-directory", path=str(yard.top / "nowhere")),
             ResourceSpec(name="wide", kind="fs-directory", path="/"),
             ResourceSpec(name="repo", kind="git-checkout", path=str(yard.app)),
@@ -558,7 +558,7 @@ def test_preflight_names_everything_that_is_wrong_at_once(yard: Yard) -> None:
         assert ws.plans() == []
     for text in (
         "'odd': its path is not UTF-8",
-        "'new': kind 'postgres' is not available yet",
+        "'new': kind 'bucket' is not available yet",
         "resource 'none':",
         "resource 'wide':",
         "resource 'repo':",

@@ -29,7 +29,8 @@ from cleveragents.leases import hold, working_on
 from cleveragents.lifecycle import require_appliable, require_not_final
 from cleveragents.making import remove_sandboxes
 from cleveragents.plan import Failure, Phase, Plan, State
-from cleveragents.sandbox.protocol import ApplyOptions, Proposal
+from cleveragents.sandbox.protocol import ApplyOptions, CommitsLast, Proposal
+from cleveragents.sandboxes import PlanSandboxes
 from cleveragents.session import Session, spec_of
 from cleveragents.snapshots import States
 from cleveragents.store import Intent
@@ -215,7 +216,6 @@ def _switch(
     plan_id = session.plan.plan_id
     sandboxes = ctx.manager.sandboxes(plan_id)
     staged: dict[str, Any] = {}
-    by_name = {s.place.resource.name: rid for rid, s in sandboxes.opened.items()}
     intent = Intent(
         intent_id=new_id(),
         plan_id=plan_id,
@@ -228,19 +228,56 @@ def _switch(
     with ctx.store.transaction(session.lease):
         ctx.store.intents.put(intent)
     try:
-        for proposal in proposals:
-            rid = by_name[proposal.resource]
+        for rid, proposal in _commits_last(sandboxes, proposals):
             staged[rid] = sandboxes[rid].stage_apply(proposal, options)
         body = {**intent.body, "staged": staged, "entry": msgspec.to_builtins(entry)}
         intent = msgspec.structs.replace(intent, state="staged", body=body)
         with ctx.store.transaction(session.lease):
             ctx.store.intents.put(intent)
-        for rid, one in staged.items():
-            sandboxes[rid].switch_apply(one)
+        _switch_all(sandboxes, staged)
     except BaseException:
-        undo_switch(ctx, session, intent, staged)
-        raise
+        if intent.state != "staged" or not _is_committed(sandboxes, staged):
+            undo_switch(ctx, session, intent, staged)
+            raise
+        _commit_rest(sandboxes, staged)
     return record(ctx, session, intent)
+
+
+def _commits_last(
+    sandboxes: PlanSandboxes, proposals: tuple[Proposal, ...]
+) -> list[tuple[str, Proposal]]:
+    """By resource id, in the order they are switched in and taken back from the end."""
+    by_name = {s.place.resource.name: rid for rid, s in sandboxes.opened.items()}
+    found = [(by_name[proposal.resource], proposal) for proposal in proposals]
+    return sorted(found, key=lambda item: isinstance(sandboxes[item[0]], CommitsLast))
+
+
+def _switch_all(sandboxes: PlanSandboxes, staged: dict[str, Any]) -> None:
+    """First what can be taken back; of several that commit elsewhere, each is prepared before."""
+    last = _committing(sandboxes, staged)
+    for rid, one in staged.items():
+        if rid not in last:
+            sandboxes[rid].switch_apply(one)
+    if len(last) > 1:
+        for rid, sandbox in last.items():
+            sandbox.prepare_apply(staged[rid])
+    _commit_rest(sandboxes, staged)
+
+
+def _committing(sandboxes: PlanSandboxes, staged: dict[str, Any]) -> dict[str, CommitsLast]:
+    opened = {rid: sandboxes[rid] for rid, one in staged.items() if one.get("files")}
+    return {rid: one for rid, one in opened.items() if isinstance(one, CommitsLast)}
+
+
+def _is_committed(sandboxes: PlanSandboxes, staged: dict[str, Any]) -> bool:
+    """Whether one that cannot be taken back happened: then all before it did."""
+    last = _committing(sandboxes, staged)
+    return any(sandbox.is_applied(staged[rid]) for rid, sandbox in last.items())
+
+
+def _commit_rest(sandboxes: PlanSandboxes, staged: dict[str, Any]) -> None:
+    for rid in _committing(sandboxes, staged):
+        sandboxes[rid].switch_apply(staged[rid])
 
 
 def undo_switch(ctx: Context, session: Session, intent: Intent, staged: dict[str, Any]) -> None:
@@ -319,11 +356,15 @@ def finish_apply(ctx: Context, session: Session, intent: Intent) -> None:
     staged: dict[str, Any] = intent.body.get("staged", {})
     if intent.state == "staged":
         sandboxes = ctx.manager.sandboxes(session.plan.plan_id)
+        if _is_committed(sandboxes, staged):
+            _commit_rest(sandboxes, staged)
+            record(ctx, session, intent)
+            return
         try:
-            for rid, one in staged.items():
-                sandboxes[rid].switch_apply(one)
+            _switch_all(sandboxes, staged)
         except (AgentsError, OSError):
-            pass
+            if _is_committed(sandboxes, staged):
+                raise
         else:
             record(ctx, session, intent)
             return

@@ -8,6 +8,8 @@ import msgspec
 from cleveragents.content.scope import Scope
 from cleveragents.context import Context
 from cleveragents.resource import Change
+from cleveragents.sandbox.protocol import TakesSql
+from cleveragents.sandboxes import PlanSandboxes
 from cleveragents.session import Session
 from cleveragents.tool import ToolCall, ToolResult, ToolSpec
 from cleveragents.tools.confine import Bounds, cache_dir, in_force
@@ -60,15 +62,19 @@ def call_context(ctx: Context, session: Session, step_id: str, on: str | None) -
     """Where a tool starts and what it is told."""
     sandboxes = ctx.manager.sandboxes(session.plan.plan_id)
     name = on or next(iter(sandboxes.paths))
-    place = sandboxes.named(name).place
+    sandbox = sandboxes.named(name)
+    place = sandbox.place
     is_database = place.resource.kind == "sqlite"
+    addresses, secrets = addresses_of(sandboxes)
     return CallContext(
         plan_id=session.plan.plan_id,
         step_id=step_id,
         plan_dir=session.plan.plan_dir,
         cwd=place.path if os.path.isdir(place.path) else place.root,
         database=place.path if is_database else None,
-        sandboxes=sandboxes.paths,
+        run_sql=sandbox.run_sql if isinstance(sandbox, TakesSql) else None,
+        sandboxes=addresses,
+        secrets=secrets,
         guidance="\n".join(ctx.store.plans.guidance(session.plan.plan_id)),
         links=place.links,
         temp_parent=f"{ctx.settings.sandboxes}/{session.plan.plan_id}",
@@ -77,6 +83,16 @@ def call_context(ctx: Context, session: Session, step_id: str, on: str | None) -
         bounds=bounds_of(ctx, session),
         meanwhile=lambda: _meanwhile(ctx, session.plan.plan_id),
     )
+
+
+def addresses_of(sandboxes: PlanSandboxes) -> tuple[dict[str, str], tuple[str, ...]]:
+    """What tools are told of each sandbox, and what of that must not be kept or shown."""
+    found, secrets = sandboxes.paths, list[str]()
+    for sandbox in sandboxes.opened.values():
+        if isinstance(sandbox, TakesSql):
+            found[sandbox.place.resource.name], secret = sandbox.tool_address()
+            secrets.append(secret)
+    return {name: one for name, one in found.items() if one}, tuple(filter(None, secrets))
 
 
 def _meanwhile(ctx: Context, plan_id: str) -> None:

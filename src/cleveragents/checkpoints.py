@@ -5,6 +5,7 @@ and rows together with the plan's own view.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -13,7 +14,7 @@ from cleveragents.checkpoint import Checkpoint, CheckpointGroup, CheckpointType,
 from cleveragents.content import fsio
 from cleveragents.content.packs import Batch
 from cleveragents.decision import Decision
-from cleveragents.errors import CheckpointFailed, ContentDamaged
+from cleveragents.errors import CheckpointFailed, ContentDamaged, SandboxError
 from cleveragents.ids import new_id
 from cleveragents.keeping import policy_of, verdicts_on
 from cleveragents.leases import hold
@@ -21,6 +22,7 @@ from cleveragents.plan import Step
 from cleveragents.resource import Change, SandboxState
 from cleveragents.restoring import Restoration, commit_restoration
 from cleveragents.retention import Verdict
+from cleveragents.sandbox.protocol import KeepsElsewhere
 from cleveragents.session import Session
 from cleveragents.settings import Settings
 from cleveragents.snapshots import CheckpointManager, Staged, States
@@ -127,6 +129,7 @@ class CheckpointService:
         def attempt() -> CheckpointGroup:
             head = self.head(session)
             before = self.states(head) if head else {}
+            dropped: list[str] = []
             with self._manager.packs.batch() as batch:
                 strict = trigger not in _LENIENT
                 after = self._manager.create_checkpoint(session.plan.plan_id, batch, before, strict)
@@ -168,11 +171,13 @@ class CheckpointService:
                         about = About(trigger, why or str(trigger), decision_id, step, label)
                         state = session.plan.actor_state
                         group = self._add(session, group_id, head, rows, ids, about, state)
-                        self._prune(session, head)
+                        dropped = self._prune(session, head)
                     if ending is not None:
                         ending(before, after)
             for learned in batch.after_commit:
                 learned()
+            if dropped:
+                self.let_go(session.plan.plan_id)
             return group
 
         try:
@@ -490,17 +495,17 @@ class CheckpointService:
                     f"checkpoint {row.checkpoint_id} has lost its content", "agents check"
                 )
 
-    def _prune(self, session: Session, before: CheckpointGroup | None) -> None:
+    def _prune(self, session: Session, before: CheckpointGroup | None) -> list[str]:
         """Keep to the limit; the group that was newest until now may be needed to go back to."""
         policy = policy_of(session.spec.policy, self._settings)
         if (
             policy.max_bytes is None
             and self._store.checkpoints.count(session.plan.plan_id) <= policy.max_checkpoints
         ):
-            return
+            return []
         verdicts = self.verdicts(session)
         safe = before.group_id if before else None
-        self.drop(session, tuple(v for v in verdicts if v.group_id != safe))
+        return self.drop(session, tuple(v for v in verdicts if v.group_id != safe))
 
     def verdicts(self, session: Session) -> tuple[Verdict, ...]:
         """What retention says of each group."""
@@ -513,9 +518,28 @@ class CheckpointService:
             self._manager.delete_checkpoint(session.plan.plan_id, gone, self._now())
         return gone
 
+    def let_go(self, plan_id: str) -> None:
+        """What kinds keep outside of the store goes when no kept group needs it any more.
+
+        What cannot be reached now is let go by the next call.
+        """
+        if any(intent.plan_id == plan_id for intent in self._store.intents.all()):
+            return  # it may stand on something that looks left over
+        sandboxes = self._manager.sandboxes(plan_id)
+        for rid, sandbox in sandboxes.opened.items():
+            record = sandboxes.records.get(rid)
+            if not isinstance(sandbox, KeepsElsewhere) or record is None:
+                continue
+            if record.state is SandboxState.READY:
+                roots = self._store.checkpoints.roots_of(rid)
+                began = self.origins(plan_id).get(rid)
+                with suppress(SandboxError):
+                    sandbox.keep_only(frozenset(roots + ([began.root] if began else [])))
+
     def prune_checkpoints(self, session: Session) -> tuple[Verdict, ...]:
         """Prune now; returns the verdict on every group there was."""
         verdicts = self.verdicts(session)
         with self._store.transaction(session.lease):
             self.drop(session, verdicts)
+        self.let_go(session.plan.plan_id)
         return verdicts

@@ -42,7 +42,7 @@ class Leftover(msgspec.Struct, frozen=True, kw_only=True):
     """Something of a plan that the store no longer knows."""
 
     kind: str
-    """sandbox | ref"""
+    """sandbox | ref | database"""
     name: str
     where: str
     kept_because: str = ""
@@ -76,7 +76,7 @@ def examine(ctx: Context, fix: bool = False) -> Report:
         sandboxes=settings.sandboxes,
         free_bytes=fsio.free_bytes(settings.sandboxes),
         reflink=_shares_blocks(settings.sandboxes),
-        leftovers=tuple(_removed(one) if fix else one for one in find_leftovers(ctx)),
+        leftovers=tuple(_removed(ctx, one) if fix else one for one in find_leftovers(ctx)),
     )
 
 
@@ -166,7 +166,19 @@ def find_leftovers(ctx: Context) -> list[Leftover]:
     for path in sorted(repositories):
         with suppress(AgentsError, OSError):
             found += _refs(path, plans)
-    return found
+    return found + _databases(ctx, plans)
+
+
+def _databases(ctx: Context, plans: set[str]) -> list[Leftover]:
+    resources = (one for plan_id in plans for one in ctx.store.resources.of_plan(plan_id))
+    if all(one.kind != "postgres" for one in resources):
+        return []
+    from cleveragents import databases
+
+    return [
+        Leftover(kind="database", name=one.name, where=one.where, kept_because=one.kept_because)
+        for one in databases.find_leftovers(ctx)
+    ]
 
 
 def _sandbox_folders(home: str) -> list[str]:
@@ -201,11 +213,15 @@ def _refs(path: str, plans: set[str]) -> list[Leftover]:
     return found
 
 
-def _removed(one: Leftover) -> Leftover:
+def _removed(ctx: Context, one: Leftover) -> Leftover:
     if one.kept_because:
         return one
     if one.kind == "sandbox":
         fsio.remove_tree(one.where)
+    elif one.kind == "database":
+        from cleveragents.databases import drop_leftover
+
+        drop_leftover(ctx, one.where, one.name)
     else:
         git.locate(one.where).git("update-ref", "-d", one.name, one.commit)
     return msgspec.structs.replace(one, removed=True)

@@ -8,6 +8,9 @@ import msgspec
 from cleveragents.content import trees
 from cleveragents.content.packs import BLOB, CHUNKS, TREE, Location, squeezed
 from cleveragents.context import Context
+from cleveragents.errors import PlanBusy
+from cleveragents.leases import hold
+from cleveragents.sandbox.protocol import KeepsElsewhere
 
 MOSTLY_DEAD = 0.5
 """A pack with more than this part unused is rewritten."""
@@ -70,10 +73,24 @@ def collect(ctx: Context, grace: float, dry_run: bool = False) -> Collected:
     with ctx.store.transaction():
         ctx.store.objects.pardon(saved)
         ctx.store.objects.condemn(dead, now)
+    let_go_everywhere(ctx)
     removed = _remove(ctx, before)
     freed, rewritten = _compact(ctx)
     ctx.store.compact()
     return _collected(live, dead, removed, known, freed, rewritten, dry_run=False)
+
+
+def let_go_everywhere(ctx: Context) -> None:
+    """What kinds keep outside of the store and no group needs; never in a running plan's way."""
+    for plan_id in ctx.store.plans.ids():
+        opened = ctx.manager.sandboxes(plan_id).opened.values()
+        if not any(isinstance(one, KeepsElsewhere) for one in opened):
+            continue
+        try:
+            with hold(ctx.store, plan_id, "gc", ctx.now):
+                ctx.checkpoints.let_go(plan_id)
+        except PlanBusy:
+            continue
 
 
 def _collected(

@@ -36,7 +36,8 @@ def make_sandboxes(ctx: Context, session: Session) -> PlanSandboxes:
 def _make(ctx: Context, session: Session, sandbox: Sandbox, record: SandboxRecord | None) -> None:
     place = sandbox.place
     if place.resource.strategy != "none":
-        if place.resource.kind != "sqlite" and not os.path.isfile(place.resource.path):
+        is_file = place.resource.kind == "sqlite" or os.path.isfile(place.resource.path)
+        if not is_file and place.resource.kind != "postgres":
             require_not_too_wide(
                 place.resource.path,
                 ctx.settings.home,

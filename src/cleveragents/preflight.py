@@ -80,6 +80,10 @@ def found_wrong(ctx: Context, spec: PlanSpec, source: str, folder: str) -> list[
         if tool.unsafe and not spec.policy.allow_unsafe
     ]
     problems += [f"{source}: {text}" for text in (*impossible(spec), *_places(ctx))]
+    if any(item.kind == "postgres" for item in spec.resources):
+        from cleveragents.databases import problems_of
+
+        problems += [f"{source}: {text}" for text in problems_of(spec)]
     return problems
 
 

@@ -97,3 +97,4 @@ def delete_group(ctx: Context, plan: Plan, group: CheckpointGroup) -> None:
             )
         with ctx.store.transaction(session.lease):
             ctx.manager.delete_checkpoint(plan.plan_id, [group.group_id], ctx.now())
+        ctx.checkpoints.let_go(plan.plan_id)

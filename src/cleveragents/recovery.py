@@ -81,6 +81,7 @@ def _clean(ctx: Context, plan_id: str) -> None:
             if plan_id in waiting:
                 return
             ctx.manager.discard_staging(plan_id)
+            ctx.checkpoints.let_go(plan_id)
             fsio.remove_tree(f"{ctx.staging}/{plan_id}")
             session = Session(ctx.store, ctx.store.plans.get(plan_id), lease, ctx.now)
             if session.plan.state is not State.PROCESSING:

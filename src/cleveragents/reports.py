@@ -99,6 +99,7 @@ def status_data(ctx: Context, plan: Plan) -> dict[str, Any]:
         "rollback_enabled": plan.rollback_enabled,
         "exclude": {r.name: list(r.exclude) for r in resources if r.exclude},
         "not_rolled_back": [r.name for r in resources if r.strategy == "none"],
+        "databases": databases_data(ctx, plan),
         "writable": list(ctx.settings.writable),
         "held_by": f"{held.verb} (process {held.pid} on {held.host})" if held else None,
         "created_at": plan.created_at,
@@ -107,6 +108,14 @@ def status_data(ctx: Context, plan: Plan) -> dict[str, Any]:
     if (error := error_data(plan)) is not None:
         data["error"] = error
     return data
+
+
+def databases_data(ctx: Context, plan: Plan) -> list[dict[str, Any]]:
+    if all(one.kind != "postgres" for one in ctx.store.resources.of_plan(plan.plan_id)):
+        return []
+    from cleveragents.databases import costs_of
+
+    return [msgspec.to_builtins(cost) for cost in costs_of(ctx, plan)]
 
 
 def files_modified(ctx: Context, plan: Plan) -> int:

@@ -16,7 +16,7 @@ from cleveragents.plan import Plan, State
 from cleveragents.planspec import ApplySpec, DecisionSpec, PlanSpec, StepSpec
 from cleveragents.resource import show_path
 from cleveragents.sandbox.merging import merge_into
-from cleveragents.sandbox.protocol import Conflict, Sandbox
+from cleveragents.sandbox.protocol import STATEMENTS, SWAP, Conflict, Sandbox
 from cleveragents.sandbox.tree import TreeSandbox
 from cleveragents.session import Session, spec_of
 from cleveragents.tool import CallState, ToolResult, ToolSpec
@@ -58,6 +58,16 @@ def spec_to_revert(ctx: Context, plan: Plan) -> tuple[PlanSpec, tuple[str, ...]]
     if not plan.rollback_enabled:
         raise RollbackDisabled(f"plan {plan.name!r} has rollback_enabled: false: nothing was kept")
     modes = {item["resource"]: item["mode"] for item in plan.result["applied"]}
+    if databases := [
+        item["resource"]
+        for item in plan.result["applied"]
+        if item["mode"] in (SWAP, STATEMENTS) and item["files"]
+    ]:
+        raise NotAllowed(
+            f"what was applied to the database {', '.join(databases)} cannot be taken back by a"
+            " plan: its earlier states went with the sandbox",
+            "write a plan whose sql does the opposite",
+        )
     branches = [name for name, mode in modes.items() if mode == "branch"]
     left = tuple(f"resource {name!r} was applied as a branch: delete that" for name in branches)
     wanted = tuple(name for name in modes if name not in branches)

@@ -68,6 +68,10 @@ def layout(resources: list[Resource], home: str, plan_id: str) -> dict[str, tupl
     found: dict[str, tuple[str, str]] = {}
     used: set[str] = set()
     for resource in resources:
+        if resource.kind == "postgres":
+            found[resource.resource_id] = _database(resource, f"{home}/{plan_id}/{resource.name}")
+            used.add(resource.name)
+            continue
         base = os.path.basename(resource.path.rstrip("/")) or resource.name
         is_file = resource.kind == "sqlite" or os.path.isfile(resource.path)
         folder = resource.name if is_file else base
@@ -79,6 +83,16 @@ def layout(resources: list[Resource], home: str, plan_id: str) -> dict[str, tupl
         if resource.strategy == "none":
             found[resource.resource_id] = (resource.path, resource.path)
     return found
+
+
+def _database(resource: Resource, root: str) -> tuple[str, str]:
+    """A folder where tools start, and the address of the clone, if there is one."""
+    from cleveragents.postgres.address import with_database
+    from cleveragents.sandbox.postgres import working_name
+
+    if resource.strategy != "snapshot":
+        return root, root
+    return root, with_database(resource.path, working_name(resource.resource_id))
 
 
 def open_sandboxes(

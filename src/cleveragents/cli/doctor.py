@@ -56,7 +56,7 @@ def _confinement(found: Confinement) -> Panel:
 
 def _leftovers(found: tuple[Leftover, ...]) -> Table:
     rows = tuple(
-        (one.kind, f"{one.where} {one.name}" if one.kind == "ref" else one.where, _fate(one))
+        (one.kind, f"{one.where} {one.name}" if one.kind != "sandbox" else one.where, _fate(one))
         for one in found
     )
     return Table(("kind", "what", "then"), rows, "Left over")

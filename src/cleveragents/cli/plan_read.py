@@ -52,6 +52,9 @@ def status_blocks(data: dict[str, Any]) -> tuple[Block, ...]:
     if not data["rollback_enabled"]:
         rows.append(("undo", "nothing can be undone: rollback_enabled is false"))
     rows += [(f"resource {n}", "has no sandbox: not rolled back") for n in data["not_rolled_back"]]
+    for one in data["databases"]:
+        rows.append((f"database {one['resource']}", f"{one['strategy']}: {one['cost']}"))
+        rows += [("not captured", text) for text in one["not_captured"]]
     rows += [("tools may write", f"{path}: not rolled back") for path in data["writable"]]
     rows += outside_rows(data["effects"], data["plan_id"])
     if data["held_by"]:

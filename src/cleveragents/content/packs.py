@@ -275,6 +275,8 @@ class Batch:
         self._added = 0
         self.located: dict[bytes, Location] = {}
         self.reused: set[bytes] = set()
+        self.before_seal: list[Callable[[], None]] = []
+        """What makes a state durable that is not kept in packs; not called when only looking."""
         self.after_commit: list[Callable[[], None]] = []
         """What to do once the index rows are committed."""
 
@@ -345,6 +347,8 @@ class Batch:
 
     def seal(self) -> None:
         """Everything put so far is on disk when this returns; the index rows come after it."""
+        for keep in self.before_seal:
+            keep()
         self._flush()
         if self.located:
             self._packs.sync()

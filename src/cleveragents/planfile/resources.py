@@ -6,8 +6,10 @@ import stat
 from collections.abc import Mapping
 from itertools import combinations
 
+from cleveragents.errors import UsageError
 from cleveragents.planfile.node import Fields, Node, Problems, suggest
 from cleveragents.planspec import ResourceSpec
+from cleveragents.postgres.address import VARIABLE, expand, shown, storable
 from cleveragents.resource import Carry, Kind
 from cleveragents.triggers import nearest
 
@@ -22,7 +24,6 @@ KEYS = tuple(key for key in ResourceSpec.__struct_fields__ if key != "name")
 
 _FOLDERS = (Kind.GIT_CHECKOUT, Kind.FS_DIRECTORY)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-_VARIABLE = re.compile(r"\$(?:(\$)|\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 
 
 def _nearest_path(path: str) -> str:
@@ -88,7 +89,14 @@ class ResourceReader:
         if kind in DEFAULT_KINDS and kind != Kind.POSTGRES and "url" in fields:
             fields.bad("url", f"a {kind} has a 'path', not a 'url'")
             return ""
-        return self._expanded(fields, "url")
+        url = self._expanded(fields, "url")
+        if kind != Kind.POSTGRES or not url:
+            return url
+        try:
+            return storable(url, fields.text("url"))
+        except UsageError as error:
+            fields.bad("url", error.message, error.hint)
+            return ""
 
     def _path(self, fields: Fields, kind: str | None) -> str:
         if kind == Kind.POSTGRES and "path" in fields:
@@ -114,7 +122,7 @@ class ResourceReader:
     def _expanded(self, fields: Fields, key: str) -> str:
         """The text with `$VAR` and `${VAR}` filled in; `$$` is a plain dollar."""
         text = fields.text(key)
-        names = {match[2] or match[3] for match in _VARIABLE.finditer(text) if not match[1]}
+        names = {match[2] or match[3] for match in VARIABLE.finditer(text) if not match[1]}
         unset = sorted(name for name in names if not self.environ.get(name))
         for name in unset:
             fields.bad(
@@ -122,10 +130,7 @@ class ResourceReader:
             )
         if unset:
             return ""
-        return _VARIABLE.sub(
-            lambda match: match[1] or self.environ[match[2] or match[3]],
-            text,
-        )
+        return expand(text, self.environ)
 
     def _strategy(self, fields: Fields, kind: str | None) -> str | None:
         given = fields.word("strategy")
@@ -150,7 +155,7 @@ class ResourceReader:
 
 def _overlap(first: ResourceSpec, second: ResourceSpec) -> str:
     """Why two resources cannot be in one plan; one that lies inside another can."""
-    if (first.url or second.url) and first.url != second.url:
+    if (first.url or second.url) and shown(first.url) != shown(second.url):
         return ""
     if first.url or _same_place(first.path, second.path):
         return f"is the same as resource {first.name!r}"

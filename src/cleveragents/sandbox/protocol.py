@@ -1,7 +1,7 @@
 """What every kind of sandbox promises. A new kind is one module that keeps this contract."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -9,6 +9,9 @@ from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content.packs import Batch, Packs
 from cleveragents.content.scope import Scope
 from cleveragents.resource import Change, Resource
+
+SWAP, STATEMENTS = "swap", "statements"
+"""How a PostgreSQL database is applied."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -225,6 +228,43 @@ class Sandbox(Protocol):
 
     def close(self) -> None:
         """Let go of processes and descriptors."""
+        ...
+
+
+@runtime_checkable
+class KeepsElsewhere(Protocol):
+    """A kind that keeps states outside of the content store, and has to be told which to keep."""
+
+    def keep_only(self, roots: frozenset[bytes]) -> None:
+        """Let go of every other state; called after the commit that dropped them, repeatable."""
+        ...
+
+
+@runtime_checkable
+class CommitsLast(Protocol):
+    """A kind whose `switch_apply` is a commit somewhere else.
+
+    It goes after every kind that can simply be taken back, and once it has happened the whole
+    apply has. Of several each is prepared first: a prepared one cannot fail any more.
+    """
+
+    def prepare_apply(self, staged: dict[str, Any]) -> None: ...
+
+    def is_applied(self, staged: dict[str, Any]) -> bool:
+        """Whether the commit happened; raises if that cannot be found out now."""
+        ...
+
+
+@runtime_checkable
+class TakesSql(Protocol):
+    """A database that tools reach by an address, and the built-in `sql` through this."""
+
+    def tool_address(self) -> tuple[str, str]:
+        """What tools are given, and the secret in it; both may be empty."""
+        ...
+
+    def run_sql(self, script: str, params: Any, out: Any, limit: Any, read_only: bool) -> None:
+        """Run a script all or nothing; rows and the number of changes go to `out.line`."""
         ...
 
 

@@ -16,6 +16,8 @@ BUILT_IN: dict[tuple[str, str], str] = {
     ("fs-directory", "none"): "cleveragents.sandbox.none:NoSandbox",
     ("sqlite", "snapshot"): "cleveragents.sandbox.sqlite:SqliteSnapshot",
     ("sqlite", "none"): "cleveragents.sandbox.none:NoSandbox",
+    ("postgres", "snapshot"): "cleveragents.sandbox.postgres:PostgresSnapshot",
+    ("postgres", "transaction_rollback"): "cleveragents.sandbox.pg_transaction:TransactionRollback",
 }
 ALIASES = {"filesystem_copy": "copy_on_write"}
 

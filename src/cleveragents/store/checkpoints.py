@@ -124,6 +124,15 @@ class CheckpointRepository:
             " (SELECT checkpoint_id FROM group_members)"
         ).fetchall()
 
+    def roots_of(self, resource_id: str) -> list[bytes]:
+        """The content keys that kept groups need of one resource."""
+        rows = self._db.execute(
+            "SELECT root_key FROM checkpoints WHERE resource_id = ? AND checkpoint_id IN"
+            " (SELECT checkpoint_id FROM group_members)",
+            (resource_id,),
+        )
+        return [row[0] for row in rows]
+
     def sizes(self, plan_id: str) -> dict[str, int]:
         """Group id -> bytes its checkpoints added to the store."""
         rows = self._db.execute(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from subprocess import SubprocessError
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 
@@ -60,6 +61,10 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     """The sandbox of the step's resource; for a database, the directory that holds its file."""
     database: str | None = None
     """The SQLite file, when the resource is one."""
+    run_sql: Callable[[str, Any, Capture, Deadline, bool], None] | None = None
+    """How SQL is run, when the resource is a database with its own way."""
+    secrets: tuple[str, ...] = ()
+    """What the tool is told and must not be kept of its output."""
     sandboxes: dict[str, str] = {}
     links: dict[str, str] = {}
     """Places in the sandbox (relative) where a nested resource's sandbox (absolute) is linked."""
@@ -88,11 +93,22 @@ def run_tool(
         return _failed(out, "; ".join(problems))
     deadline = Deadline(tool.timeout if timeout is None else timeout, call.meanwhile)
     try:
-        return _run(tool, filled(tool, inputs), call, out, deadline)
+        result = _run(tool, filled(tool, inputs), call, out, deadline)
     except ToolFailed as error:
-        return _failed(out, error.message)
+        result = _failed(out, error.message)
     except OutOfTime:
-        return _timed_out(out, deadline)
+        result = _timed_out(out, deadline)
+    return _without(call.secrets, result)
+
+
+def _without(secrets: tuple[str, ...], result: ToolResult) -> ToolResult:
+    """The result as it may be kept: also as a URL has it written, a secret is left out."""
+    hidden = {text for secret in secrets for text in (secret, quote(secret, safe=""))}
+    for text in sorted(hidden, key=len, reverse=True):
+        error = result.error.replace(text, "***") if result.error else result.error
+        output = result.output.replace(text, "***")
+        result = msgspec.structs.replace(result, output=output, error=error)
+    return result
 
 
 def _run(
@@ -101,13 +117,31 @@ def _run(
     if tool.builtin in OPERATIONS:
         run_file_tool(tool.builtin, Job(Root(call.cwd, call.links), given, out, deadline))
     elif tool.sql is not None or tool.builtin == "sql":
-        if call.database is None:
-            raise ToolFailed(f"{tool.name} needs a SQLite resource", "name one with on:")
         script = given["script"] if tool.sql is None else tool.sql
+        if call.run_sql is not None:
+            _run_elsewhere(call.run_sql, script, given["params"], out, deadline, tool.read_only)
+            return _result(out, CallState.OK)
+        if call.database is None:
+            raise ToolFailed(f"{tool.name} needs a database", "name one with on:")
         run_sql(call.database, script, given["params"], out, deadline, tool.read_only)
     else:
         return _run_command(command_of(tool, given), tool, call, out, deadline)
     return _result(out, CallState.OK)
+
+
+def _run_elsewhere(
+    run: Callable[[str, Any, Capture, Deadline, bool], None],
+    script: str,
+    params: Any,
+    out: Capture,
+    deadline: Deadline,
+    read_only: bool,
+) -> None:
+    try:
+        run(script, params, out, deadline, read_only)
+    except ToolFailed:
+        deadline.check()
+        raise
 
 
 def command_of(tool: ToolSpec, given: dict[str, Any]) -> Command:

@@ -1,0 +1,191 @@
+"""The PostgreSQL databases of plans: what they need, what they cost, what is left of them."""
+
+import socket
+
+import msgspec
+
+from cleveragents.context import Context
+from cleveragents.errors import AgentsError, SandboxError
+from cleveragents.plan import Plan
+from cleveragents.planspec import PlanSpec, ResourceSpec, StepSpec
+from cleveragents.postgres.address import database_of, shown
+from cleveragents.resource import Resource
+from cleveragents.sandbox import pg_transaction
+from cleveragents.sandbox import postgres as snapshot
+from cleveragents.tools import resolve_tool
+from cleveragents.units import show_bytes
+
+KIND = "postgres"
+_MARK = "cleveragents: "
+_RIGHTS = (
+    "SELECT current_user, r.rolsuper OR r.rolcreatedb, pg_has_role(d.datdba, 'USAGE'),"
+    " current_setting('max_prepared_transactions')::int"
+    " FROM pg_database d, pg_roles r WHERE d.datname = %s AND r.rolname = current_user"
+)
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """What a database resource costs, and what of it no checkpoint holds."""
+
+    resource: str
+    strategy: str
+    clones: int
+    """Clones on the server that hold checkpoints."""
+    clone_bytes: int
+    cost: str
+    not_captured: tuple[str, ...]
+
+
+class Leftover(msgspec.Struct, frozen=True, kw_only=True):
+    """A database of ours that belongs to no plan any more."""
+
+    name: str
+    where: str
+    kept_because: str
+
+
+def problems_of(spec: PlanSpec) -> list[str]:
+    """What the plan's databases lack; connects to each."""
+    found = [item for item in spec.resources if item.kind == KIND and item.url]
+    return [
+        f"resource {item.name!r}: {text}"
+        for item in found
+        for text in (*_misused(spec, item), *_lacking(item, several=len(found) > 1))
+    ]
+
+
+def _misused(spec: PlanSpec, item: ResourceSpec) -> list[str]:
+    """With `transaction_rollback` there is no copy that a program could work on."""
+    if item.strategy != "transaction_rollback":
+        return []
+    here = [step for step in spec.steps if (step.on or spec.resources[0].name) == item.name]
+    texts = [
+        f"step {step.id!r}: strategy transaction_rollback takes only sql, not {step.tool!r}"
+        for step in here
+        if step.subplan is None and not _is_sql(spec, step)
+    ]
+    checks = [c for c in spec.validate if (c.on or spec.resources[0].name) == item.name]
+    if checks:
+        texts.append("strategy transaction_rollback cannot be validated by a program")
+    return texts
+
+
+def _is_sql(spec: PlanSpec, step: StepSpec) -> bool:
+    tool = resolve_tool(step.tool, spec.tools)
+    return tool.sql is not None or tool.builtin == "sql"
+
+
+def _lacking(item: ResourceSpec, several: bool) -> list[str]:
+    from cleveragents.postgres import server
+    from cleveragents.postgres.properties import blockers
+
+    name = database_of(item.url)
+    try:
+        with server.Server(item.url).connect(name) as db:
+            role, may_create, owns, prepared = server.one(db, _RIGHTS, (name,))
+            in_the_way = blockers(db, name)
+    except SandboxError as error:
+        return [f"{error.message} ({error.hint})" if error.hint else error.message]
+    texts: list[str] = []
+    if item.strategy != "transaction_rollback":
+        if not (may_create and owns):
+            texts.append(
+                f"role {role!r} may not clone database {name!r} ({server.how_to_allow(role)})"
+            )
+        texts += [f"database {name!r} cannot be swapped: {text}" for text in in_the_way]
+    if several and prepared == 0:
+        texts.append(
+            "two or more databases are applied together only if the server has"
+            " max_prepared_transactions above 0 (ALTER SYSTEM SET max_prepared_transactions = 10,"
+            " then restart it)"
+        )
+    return texts
+
+
+def costs_of(ctx: Context, plan: Plan) -> list[Cost]:
+    """From what was measured when checkpoints were made; connects to nothing."""
+    resources = [r for r in ctx.store.resources.of_plan(plan.plan_id) if r.kind == KIND]
+    return [_cost(ctx, plan, one) for one in resources]
+
+
+def _cost(ctx: Context, plan: Plan, resource: Resource) -> Cost:
+    rows = ctx.store.checkpoints.of_plan(plan.plan_id)
+    states = [row.snapshot.metadata for row in rows if row.resource_id == resource.resource_id]
+    if resource.strategy == "transaction_rollback":
+        count = states[-1]["statements"] if states else 0
+        return Cost(
+            resource=resource.name,
+            strategy=resource.strategy,
+            clones=0,
+            clone_bytes=0,
+            cost=f"each call runs {count} statements again on the database itself, with the locks"
+            " they take, and rolls them back",
+            not_captured=pg_transaction.NOT_CAPTURED,
+        )
+    gone = any(r.state == "removed" for r in ctx.store.resources.sandboxes(plan.plan_id))
+    sizes = (
+        {} if gone else {one["clone"]: one["database_bytes"] for one in states if "clone" in one}
+    )
+    total = sum(sizes.values())
+    return Cost(
+        resource=resource.name,
+        strategy=resource.strategy,
+        clones=len(sizes),
+        clone_bytes=total,
+        cost=f"a checkpoint of a changed database is a whole clone on the server: {len(sizes)} now,"
+        f" {show_bytes(total)}",
+        not_captured=snapshot.NOT_CAPTURED,
+    )
+
+
+def find_leftovers(ctx: Context) -> list[Leftover]:
+    """Databases with our names, on the servers that this store's plans know, of no plan of it."""
+    known: dict[str, Resource] = {}
+    for plan_id in ctx.store.plans.ids():
+        for resource in ctx.store.resources.of_plan(plan_id):
+            if resource.kind == KIND:
+                known[snapshot.working_name(resource.resource_id)] = resource
+    found: dict[str, Leftover] = {}
+    for resource in known.values():
+        try:
+            found |= {one.name: one for one in _left_on(ctx, resource, set(known))}
+        except AgentsError:
+            continue  # a server that is not there now has nothing that can be removed
+    return list(found.values())
+
+
+def _left_on(ctx: Context, resource: Resource, known: set[str]) -> list[Leftover]:
+    from cleveragents.postgres import server
+
+    with server.Server(resource.path).maintenance() as db:
+        there = server.databases(db, snapshot.PREFIX)
+    return [
+        Leftover(
+            name=one.name,
+            where=shown(resource.path),
+            kept_because=_why_kept(ctx, one.name, one.comment),
+        )
+        for one in there
+        if one.name[: len(snapshot.PREFIX) + 26] not in known
+    ]
+
+
+def _why_kept(ctx: Context, name: str, comment: str) -> str:
+    if name.endswith("_aside"):
+        return "it was somebody's own database until an apply"
+    if not comment.startswith(_MARK):
+        return "it does not say whose it is"
+    if not comment.endswith(f"; store {socket.gethostname()}:{ctx.settings.home}"):
+        return f"it is of another store: {comment.removeprefix(_MARK)}"
+    return ""
+
+
+def drop_leftover(ctx: Context, where: str, name: str) -> None:
+    from cleveragents.postgres import server
+
+    for plan_id in ctx.store.plans.ids():
+        for resource in ctx.store.resources.of_plan(plan_id):
+            if resource.kind == KIND and shown(resource.path) == where:
+                with server.Server(resource.path).maintenance() as db:
+                    server.drop(db, name)
+                return

@@ -1,0 +1,1 @@
+"""PostgreSQL: addresses without passwords, servers, what a database holds, and scripts."""

@@ -1,0 +1,427 @@
+"""`transaction_rollback` of a PostgreSQL database: a journal of statements, and no copy.
+
+Each call replays the journal on the target in a transaction, runs its own statements after it, and
+rolls everything back. The journal is the state; apply runs it once and commits.
+"""
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from blake3 import blake3
+
+from cleveragents.checkpoint import SandboxCheckpoint
+from cleveragents.content import fsio
+from cleveragents.content.packs import BLOB, Batch
+from cleveragents.errors import ApplyRefused, CheckpointFailed, SandboxError, ToolFailed
+from cleveragents.postgres import address, server
+from cleveragents.postgres.script import (
+    Statement,
+    beginning,
+    limited,
+    require_local,
+    require_no_control,
+    show,
+    split,
+    tell_changed,
+)
+from cleveragents.postgres.server import Server, said
+from cleveragents.resource import Action, Change
+from cleveragents.sandbox.protocol import (
+    STATEMENTS,
+    Applied,
+    ApplyOptions,
+    Conflict,
+    Making,
+    Merged,
+    Place,
+    Proposal,
+)
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+JOURNAL = "journal.json"
+SHOWN = "statements.sql"
+NOT_CAPTURED = (
+    "sequences: each replay advances them on the target itself",
+    "what a statement does outside of its transaction: dblink, foreign tables, files, mail",
+    "roles, tablespaces and everything else that belongs to the server",
+)
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A statement that was run, and how many rows it gave or changed (-1: it has none)."""
+
+    statement: str
+    params: Any
+    rows: int
+
+
+class _Moved(Exception):
+    """The target answers otherwise than when the journal was written."""
+
+    def __init__(self, number: int, entry: Entry, found: str) -> None:
+        super().__init__(f"statement {number} ({beginning(entry.statement)}): {found}")
+        self.number = number
+        self.entry = entry
+        self.found = found
+
+
+class TransactionRollback:
+    strategy = "transaction_rollback"
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._server = Server(place.resource.path)
+        self._target = address.database_of(place.resource.path)
+        self._purpose = f"agents {place.resource.resource_id}"
+
+    @property
+    def _file(self) -> str:
+        return f"{self.place.root}/{JOURNAL}"
+
+    def create(self, making: Making) -> dict[str, Any]:
+        with self._server.connect(self._target):
+            pass
+        fsio.make_private_dir(self.place.root)
+        fsio.write_new(self._file, msgspec.json.encode([]))
+        return {"url": self._server.shown}
+
+    def create_from(self, source: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
+        fsio.make_private_dir(self.place.root)
+        with open(f"{source}/{JOURNAL}", "rb") as journal:
+            fsio.write_new(self._file, journal.read())
+        return origin
+
+    # looking
+
+    def capture(
+        self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True
+    ) -> SandboxCheckpoint:
+        before = batch.added_bytes
+        try:
+            with open(self._file, "rb") as file:
+                data = file.read()
+            entries = _entries(data)
+        except (OSError, msgspec.MsgspecError):
+            if strict:
+                raise CheckpointFailed(
+                    f"the journal {self._file} was removed or is none any more",
+                    "roll back to bring it back",
+                ) from None
+            data, entries = b"", []
+        root = batch.put(BLOB, data) if data else b""
+        return SandboxCheckpoint(
+            resource_id=self.place.resource.resource_id,
+            root=root,
+            state_hash=blake3(root).hexdigest(),
+            added_bytes=batch.added_bytes - before,
+            metadata={"statements": len(entries)},
+        )
+
+    def recapture(self, batch: Batch, staged: dict[str, Any]) -> SandboxCheckpoint:
+        return self.capture(batch, None, strict=False)
+
+    def follow(self) -> None: ...
+
+    def drain(self) -> None: ...
+
+    def doubt(self) -> None: ...
+
+    def changes(self, before: SandboxCheckpoint, after: SandboxCheckpoint) -> tuple[Change, ...]:
+        if before.state_hash == after.state_hash:
+            return ()
+        old, new = (f"statements:{s.metadata.get('statements', 0)}" for s in (before, after))
+        name = self.place.resource.name
+        return (Change(name, SHOWN.encode(), Action.CHANGED, old, new),)
+
+    def ignored(self, changes: tuple[Change, ...], state: SandboxCheckpoint) -> frozenset[bytes]:
+        return frozenset()
+
+    def export(self, state: SandboxCheckpoint, paths: frozenset[bytes], target: str) -> None:
+        """The statements themselves, with what each of them did."""
+        fsio.write_new(f"{target}/{SHOWN}", as_script(self._held(state)).encode())
+
+    def _held(self, state: SandboxCheckpoint) -> list[Entry]:
+        if not state.root:
+            return []
+        if self.place.packs.has(state.root):
+            return _entries(self.place.packs.get(state.root))
+        # Only looked at: then it is what the file holds.
+        with open(self._file, "rb") as file:
+            return _entries(file.read())
+
+    def grafted(
+        self,
+        now: SandboxCheckpoint,
+        then: SandboxCheckpoint,
+        paths: frozenset[bytes],
+        batch: Batch,
+    ) -> SandboxCheckpoint:
+        return then if paths else now
+
+    def merged(
+        self,
+        base: SandboxCheckpoint,
+        ours: SandboxCheckpoint,
+        theirs: SandboxCheckpoint,
+        batch: Batch,
+        scratch: str,
+    ) -> Merged:
+        """All of it or a conflict: statements of two journals may hang on one another."""
+        if ours.root in (base.root, theirs.root):
+            return Merged(state=theirs)
+        counts = (f"statements:{s.metadata.get('statements', 0)}" for s in (base, ours, theirs))
+        start, wanted, now = counts
+        conflict = Conflict(
+            resource=self.place.resource.name,
+            path=SHOWN,
+            base=start,
+            ours=wanted,
+            theirs=now,
+            reason="statements were added since the child plan's journal was begun",
+        )
+        state = msgspec.structs.replace(ours, resource_id=theirs.resource_id, added_bytes=0)
+        conflicts = () if theirs.root == base.root else (conflict,)
+        return Merged(state=state, files=(SHOWN,), conflicts=conflicts)
+
+    # going back
+
+    def stage(
+        self, current: SandboxCheckpoint, target: SandboxCheckpoint, staging: str
+    ) -> dict[str, Any]:
+        if current.state_hash == target.state_hash:
+            return {"journal": False}
+        fsio.make_private_dir(staging)
+        data = self.place.packs.get(target.root) if target.root else b""
+        fsio.write_new(f"{staging}/{JOURNAL}", data)
+        return {"journal": True}
+
+    def switch(self, staged: dict[str, Any], staging: str) -> None:
+        if staged["journal"] and os.path.exists(f"{staging}/{JOURNAL}"):
+            fsio.point("rename")
+            os.rename(f"{staging}/{JOURNAL}", self._file)
+            fsio.sync_dir(self.place.root)
+
+    # making it real
+
+    def compare(
+        self,
+        origin: SandboxCheckpoint,
+        result: SandboxCheckpoint,
+        options: ApplyOptions,
+        batch: Batch,
+    ) -> Proposal:
+        name = self.place.resource.name
+        entries = self._held(result)
+        if not entries:
+            return Proposal(resource=name, mode=STATEMENTS, files=())
+        conflicts: tuple[Conflict, ...] = ()
+        with self._server.connect(self._target, self._purpose) as db:
+            db.execute(b"BEGIN")
+            try:
+                _replay(db, entries)
+            except _Moved as moved:
+                conflict = Conflict(
+                    resource=name,
+                    path=f"statement {moved.number}",
+                    base=f"{moved.entry.rows} rows",
+                    ours=beginning(moved.entry.statement),
+                    theirs=moved.found,
+                    reason="the statement does not do now what it did when the plan ran",
+                )
+                conflicts = (conflict,)
+            db.execute(b"ROLLBACK")
+        work = {"root": result.root.hex()}
+        return Proposal(
+            resource=name, mode=STATEMENTS, files=(SHOWN,), conflicts=conflicts, work=work
+        )
+
+    def stage_apply(self, proposal: Proposal, options: ApplyOptions) -> dict[str, Any]:
+        if not proposal.files:
+            return {"files": 0}
+        staging = f"{options.staging}/{self.place.resource.resource_id}"
+        fsio.remove_tree(staging)
+        fsio.make_private_dir(staging)
+        gid = f"agents-{self.place.resource.resource_id}"
+        return {"files": 1, "staging": staging, "gid": gid, **proposal.work}
+
+    def switch_apply(self, staged: dict[str, Any]) -> None:
+        if not staged["files"]:
+            return
+        with self._server.connect(self._target, self._purpose) as db:
+            server.end_predecessors(db, self._purpose)
+            if server.prepared(db, staged["gid"]):
+                fsio.point("commit prepared")
+                server.end_prepared(db, staged["gid"], commit=True)
+            if not _committed(db, staged):
+                self._run_once(db, staged, "COMMIT")
+
+    def prepare_apply(self, staged: dict[str, Any]) -> None:
+        if not staged["files"]:
+            return
+        with self._server.connect(self._target, self._purpose) as db:
+            server.end_predecessors(db, self._purpose)
+            if not server.prepared(db, staged["gid"]) and not _committed(db, staged):
+                self._run_once(db, staged, f"PREPARE TRANSACTION '{staged['gid']}'")
+
+    def is_applied(self, staged: dict[str, Any]) -> bool:
+        if not staged["files"]:
+            return False
+        with self._server.connect(self._target, self._purpose) as db:
+            server.end_predecessors(db, self._purpose)
+            return not server.prepared(db, staged["gid"]) and _committed(db, staged)
+
+    def _run_once(self, db: "Connection[Any]", staged: dict[str, Any], end: str) -> None:
+        """Note the transaction's id before it commits: the server will know what it became."""
+        entries = _entries(self.place.packs.get(bytes.fromhex(staged["root"])))
+        db.execute(b"SET synchronous_commit = on")
+        db.execute(b"BEGIN")
+        try:
+            _replay(db, entries)
+            xid = server.one(db, "SELECT pg_current_xact_id()::text")[0]
+            _note_xid(staged["staging"], xid)
+            fsio.point("commit")
+            db.execute(end.encode())
+        except _Moved as moved:
+            db.execute(b"ROLLBACK")
+            raise ApplyRefused(
+                f"database {self._target!r} does not answer as when the plan ran: {moved}",
+                "nothing was changed; roll back and run the plan again",
+            ) from moved
+        fsio.point("committed")
+
+    def undo_apply(self, staged: dict[str, Any]) -> None:
+        if not staged["files"]:
+            return
+        with self._server.connect(self._target, self._purpose) as db:
+            server.end_predecessors(db, self._purpose)
+            if server.prepared(db, staged["gid"]):
+                server.end_prepared(db, staged["gid"], commit=False)
+            if _committed(db, staged):
+                raise SandboxError(
+                    f"what was committed to database {self._target!r} cannot be taken back"
+                )
+
+    def discard_apply(self, staging: str) -> None: ...
+
+    def finish_apply(self, staged: dict[str, Any]) -> None: ...
+
+    def applied(self, staged: dict[str, Any]) -> Applied:
+        name = self.place.resource.name
+        return Applied(resource=name, files=staged["files"], mode=STATEMENTS)
+
+    def keep_borrowed(self, roots: list[bytes], batch: Batch) -> None: ...
+
+    def remove(self) -> None:
+        fsio.remove_tree(self.place.root)
+
+    def close(self) -> None: ...
+
+    # tools
+
+    def tool_address(self) -> tuple[str, str]:
+        return "", self._server.password
+
+    def run_sql(self, script: str, params: Any, out: Any, limit: Any, read_only: bool) -> None:
+        statements = list(split(script))
+        require_local(statements)
+        require_no_control(statements)
+        if params and len(statements) != 1:
+            raise ToolFailed(f"params go with one statement, and the script has {len(statements)}")
+        with open(self._file, "rb") as file:
+            entries = _entries(file.read())
+        try:
+            with self._server.connect(self._target) as db, limited(db, limit):
+                ran = _after_replay(db, entries, statements, params, out, read_only)
+        except SandboxError as error:
+            raise ToolFailed(error.message, error.hint) from error
+        except _Moved as moved:
+            raise ToolFailed(f"the target changed since the plan ran: {moved}") from moved
+        if not read_only:
+            self._write([*entries, *ran])
+
+    def _write(self, entries: list[Entry]) -> None:
+        fsio.unlink_if_there(f"{self._file}.new")
+        fsio.write_new(f"{self._file}.new", msgspec.json.encode(entries))
+        os.replace(f"{self._file}.new", self._file)
+
+
+def _after_replay(
+    db: "Connection[Any]",
+    entries: list[Entry],
+    statements: list[Statement],
+    params: Any,
+    out: Any,
+    read_only: bool,
+) -> list[Entry]:
+    """Run statements after those of the journal, and take all of it back."""
+    ran: list[Entry] = []
+    changed, silent = 0, True
+    db.execute(b"BEGIN")
+    try:
+        _replay(db, entries)
+        if read_only:
+            db.execute(b"SET TRANSACTION READ ONLY")
+        for one in statements:
+            # Prepared, so that the server takes one statement and no second one hidden in it.
+            cursor = db.execute(one.text.encode(), params or None, prepare=True)
+            silent = cursor.description is None
+            ran.append(Entry(one.text, params or None, cursor.rowcount))
+            changed += show(cursor, out)
+    finally:
+        if not db.closed and db.info.transaction_status.name != "IDLE":
+            db.execute(b"ROLLBACK")
+    tell_changed(out, changed, silent)
+    return ran
+
+
+def _replay(db: "Connection[Any]", entries: list[Entry]) -> None:
+    from psycopg import Error
+
+    for number, entry in enumerate(entries, 1):
+        try:
+            rows = db.execute(entry.statement.encode(), entry.params, prepare=True).rowcount
+        except Error as error:
+            raise _Moved(number, entry, said(error)) from error
+        if rows != entry.rows:
+            raise _Moved(number, entry, f"{rows} rows instead of {entry.rows}")
+
+
+def _note_xid(staging: str, xid: str) -> None:
+    """On disk and whole, or not there at all."""
+    fsio.unlink_if_there(f"{staging}/xid.new")
+    fsio.write_new(f"{staging}/xid.new", xid.encode())
+    os.replace(f"{staging}/xid.new", f"{staging}/xid")
+    fsio.sync_dir(staging)
+
+
+def _committed(db: "Connection[Any]", staged: dict[str, Any]) -> bool:
+    """What became of the transaction whose id was noted; without one there was none."""
+    try:
+        with open(f"{staged['staging']}/xid") as file:
+            xid = file.read()
+    except FileNotFoundError:
+        return False
+    state = server.one(db, "SELECT pg_xact_status(%s::xid8)", (xid,))[0]
+    if state not in ("committed", "aborted"):
+        raise SandboxError(
+            f"transaction {xid} of an interrupted apply is {state or 'too old to be known'}",
+            "look at the database whether its statements ran",
+        )
+    return state == "committed"
+
+
+def _entries(data: bytes) -> list[Entry]:
+    return msgspec.json.decode(data, type=list[Entry]) if data else []
+
+
+def as_script(entries: list[Entry]) -> str:
+    """The journal for people."""
+    lines: list[str] = []
+    for entry in entries:
+        did = f"{entry.rows} rows" if entry.rows >= 0 else "done"
+        given = f", with {msgspec.json.encode(entry.params).decode()}" if entry.params else ""
+        lines.append(f"{entry.statement};  -- {did}{given}\n")
+    return "".join(lines)
