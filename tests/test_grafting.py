@@ -108,7 +108,8 @@ class Shelf:
 
     def _folder(self, paths: Paths, prefix: bytes, batch: Batch) -> Tree:
         here = [p for p in paths if p.startswith(prefix) and b"/" not in p[len(prefix) :]]
-        entries = [self._entry(paths, path, path[len(prefix) :], batch) for path in here]
+        names = {path[len(prefix) :]: path for path in here}
+        entries = {name: self._entry(paths, at, name, batch) for name, at in names.items()}
         return trees.store_directory(entries, batch)
 
     def _entry(self, paths: Paths, path: bytes, name: bytes, batch: Batch) -> Entry:
