@@ -78,7 +78,7 @@ def _below(tree: Mapping[str, Any], path: str) -> list[str]:
 
 def _make_folders(tree: dict[str, Any], path: str) -> None:
     for folder in _folders(path):
-        if tree.get(folder, None) is not None:
+        if tree.get(folder) is not None:
             raise _No
         tree[folder] = None
 
@@ -126,7 +126,7 @@ def _move(tree: dict[str, Any], inputs: dict[str, Any], _flags: frozenset[str]) 
 
 def _mkdir(tree: dict[str, Any], inputs: dict[str, Any], _flags: frozenset[str]) -> None:
     _make_folders(tree, inputs["path"])
-    if tree.get(inputs["path"], None) is not None:
+    if tree.get(inputs["path"]) is not None:
         raise _No
     tree[inputs["path"]] = None
 

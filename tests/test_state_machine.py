@@ -3,7 +3,8 @@
 A plan of up to 40 steps, written by a random generator, over two directories, a git repository and
 a database is run, fails, is resumed, mended, rolled back, corrected, undone, redone, pruned, edited
 by hand and killed. `plan_model` says what must come of it and shares no code with the program.
-CLEVERAGENTS_HEAVY=1 tries for about ten minutes; CLEVERAGENTS_SEED takes another way each time.
+CLEVERAGENTS_HEAVY=1 tries for about ten minutes, CLEVERAGENTS_SEED=n takes another way, and
+CLEVERAGENTS_SHRINK=1 looks for the shortest way to a failure, which takes long.
 """
 
 import os
@@ -16,9 +17,8 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import pytest
 import yaml
 from hypothesis import HealthCheck, Phase, note, seed, settings
 from hypothesis import strategies as st
@@ -41,14 +41,16 @@ from cleveragents.prune import prune_plan
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace
 from tests import plan_model as model
 from tests.contract_sandbox import killed_at, look, require_same
-from tests.plan_model import DATABASE, FOLDERS, Deed, Entry, Moment, Run, Step, World
+from tests.plan_model import DATABASE, FOLDERS, Deed, Moment, Run, Step, World
 
 HEAVY = os.environ.get("CLEVERAGENTS_HEAVY") == "1"
-EXAMPLES, OPERATIONS = (250, 40) if HEAVY else (14, 18)
+EXAMPLES, OPERATIONS = (250, 40) if HEAVY else (20, 18)
 EXAMPLES = int(os.environ.get("CLEVERAGENTS_EXAMPLES", EXAMPLES))
+SHRINK = os.environ.get("CLEVERAGENTS_SHRINK") == "1"
 SEED = int(os.environ.get("CLEVERAGENTS_SEED", "0"))
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 REACH = 10
+Action = Callable[[PlanHandle, Workspace], object]
 
 FILES = ("a", "b", "d/x", "d/y", "e/x", "d/s/z")
 PLACES = (*FILES, "d", "e", "d/s", "n")
@@ -74,9 +76,7 @@ BODIES = st.one_of(
     st.tuples(
         WHERE,
         st.just("file.edit"),
-        _inputs(
-            path=st.sampled_from(("a", "b")), old=st.just("green"), new=st.sampled_from(TEXTS)
-        ),
+        _inputs(path=st.sampled_from(("a", "b")), old=st.just("green"), new=st.sampled_from(TEXTS)),
     ),
     st.tuples(
         WHERE,
@@ -139,7 +139,9 @@ def make_template() -> Path:
         (home / name / "d/x").write_bytes(b"red")
     (home / "two").mkdir()
     with closing(sqlite3.connect(home / "db")) as db:
-        db.executescript("CREATE TABLE t (k INTEGER PRIMARY KEY, v TEXT); INSERT INTO t VALUES (1, 'x')")
+        db.executescript(
+            "CREATE TABLE t (k INTEGER PRIMARY KEY, v TEXT); INSERT INTO t VALUES (1, 'x')"
+        )
     for argv in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-q", "-m", "start"]):
         subprocess.run(["git", *argv], cwd=home / "app", check=True)
     return home
@@ -164,7 +166,8 @@ class Facts:
         self.done = frozenset(row.step_id for row in rows if row.done)
         self.running = [row.step_id for row in rows if row.state is StepState.PROCESSING]
         failure = self.plan.error
-        self.unsettled = bool(self.running) or bool(failure and failure.undo_to)
+        no_sandbox = self.plan.head_group_id is None
+        self.unsettled = bool(self.running or no_sandbox or (failure and failure.undo_to))
         """A step left something behind that the next command takes back."""
         self.decision_of = {row.step_id: row.decision_id for row in rows}
         self.decisions = store.plans.decisions(plan_id)
@@ -188,6 +191,8 @@ class Operation:
         self.restored: Moment | None = None
         """What a correction went back to, before its steps ran."""
         self.refused: tuple[type[AgentsError], ...] = ()
+        self.unknown = False
+        """It ends in what a dead step had left."""
 
     @property
     def end(self) -> World:
@@ -196,7 +201,7 @@ class Operation:
 
 class Machine(RuleBasedStateMachine):
     template: Path
-    used: Counter[str] = Counter()
+    used: ClassVar[Counter[str]] = Counter()
 
     def __init__(self) -> None:
         super().__init__()
@@ -223,9 +228,16 @@ class Machine(RuleBasedStateMachine):
         policy=st.sampled_from(("rollback_step", "rollback_step", "rollback_plan")),
         limit=st.sampled_from((50, 50, 6, 20)),
         triggers=st.sampled_from((None, None, "all")),
+        die=st.one_of(st.just(0), st.integers(0, 200)),
     )
     def use(
-        self, data: st.DataObject, count: int, policy: str, limit: int, triggers: str | None
+        self,
+        data: st.DataObject,
+        count: int,
+        policy: str,
+        limit: int,
+        triggers: str | None,
+        die: int,
     ) -> None:
         self.policy = {
             "on_failure": policy,
@@ -244,11 +256,19 @@ class Machine(RuleBasedStateMachine):
         start = Moment(FIRST, found)
         self.world = World(start, start)
         self.facts = self.read()
-        self.operate("execute", lambda plan, _ws: plan.execute(), self.model_execute())
+        if die:
+            self.die(data, die, "execute", lambda plan, _ws: plan.execute(), self.model_execute())
+        else:
+            self.operate("execute", lambda plan, _ws: plan.execute(), self.model_execute())
 
     def write_plan(self, found: tuple[Step, ...]) -> str:
         path = self.work / "plan.yaml"
-        kinds = {"one": "fs-directory", "two": "fs-directory", "app": "git-checkout", "db": "sqlite"}
+        kinds = {
+            "one": "fs-directory",
+            "two": "fs-directory",
+            "app": "git-checkout",
+            "db": "sqlite",
+        }
         plan = {
             "name": "machine",
             "resources": {name: {"kind": kind, "path": name} for name, kind in kinds.items()},
@@ -357,7 +377,7 @@ class Machine(RuleBasedStateMachine):
     def operate(
         self,
         name: str,
-        action: Callable[[PlanHandle, Workspace], object],
+        action: Action,
         *operations: Operation,
     ) -> None:
         """Do it and compare with what the model says of each world it may have started in."""
@@ -375,12 +395,23 @@ class Machine(RuleBasedStateMachine):
         facts = self.read()
         allowed = [one for one in operations if refused is None or isinstance(refused, one.refused)]
         assert allowed, f"{name} was refused: {refused!r}"
+        for one in allowed:
+            if one.unknown:
+                self.take_in(one, facts)
         found = [one for one in allowed if self.differs(one.end, facts, bool(refused)) == ""]
         if not found:
             raise AssertionError(f"{name}: {self.differs(allowed[0].end, facts, bool(refused))}")
         if refused is not None:
             Machine.used[f"{name} refused"] += 1
         self.settle(found[0], facts)
+
+    def take_in(self, operation: Operation, facts: Facts) -> None:
+        """Believe what is there: no model can know how far a tool got."""
+        state = {name: self.look(facts, name) for name in FIRST}
+        end = operation.end
+        moment = replace(end.now, state=state, done=facts.done)
+        redo = (*end.redo[:-1], replace(end.redo[-1], before=moment))
+        operation.points[-1] = World(moment, moment, end.undo, redo)
 
     def differs(self, world: World, facts: Facts, refused: bool = False) -> str:
         now = world.now
@@ -405,7 +436,9 @@ class Machine(RuleBasedStateMachine):
         modes = {"file": 0o644, "directory": 0o755}
         for path, (kind, mode, _) in found.items():
             assert modes.get(kind) == mode, f"{path!r} is a {kind} with mode {mode:o}"
-        return {os.fsdecode(p): content if k == "file" else None for p, (k, _, content) in found.items()}
+        return {
+            os.fsdecode(p): content if k == "file" else None for p, (k, _, content) in found.items()
+        }
 
     def settle(self, operation: Operation, facts: Facts) -> None:
         """The operation was what the model said: remember what it made."""
@@ -450,7 +483,9 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def resume(self) -> None:
-        self.operate("resume", lambda plan, _ws: plan.resume(), self.model_resume(self.world, self.facts))
+        self.operate(
+            "resume", lambda plan, _ws: plan.resume(), self.model_resume(self.world, self.facts)
+        )
 
     @rule(flag=st.sampled_from(("flag-1", "flag-2")), there=st.booleans())
     def set_flag(self, flag: str, there: bool) -> None:
@@ -491,11 +526,12 @@ class Machine(RuleBasedStateMachine):
     def kept_groups(self) -> list[str]:
         return [g.group_id for g in self.facts.groups if self.known.get(g.group_id) is not None]
 
-    def model_rollback(self, world: World, group: str) -> Operation:
+    def model_rollback(self, world: World, group: str, left: bool = False) -> Operation:
+        """`left`: a dead step left something that the model does not know."""
         operation = Operation(world)
         target = self.known[group]
         assert target is not None
-        operation.points.append(world.did(world.now, target))
+        operation.points.append(world.did(None if left else world.now, target))
         return operation
 
     @rule(data=st.data())
@@ -535,7 +571,9 @@ class Machine(RuleBasedStateMachine):
         if adopted is world and facts.stacks[0][-1].entry_id not in facts.recent:
             operation.refused = (CheckpointPruned,)
         *left, last = adopted.undo
-        assert last.before is not None
+        if last.before is None:
+            operation.unknown = True
+            last = replace(last, before=adopted.now)
         operation.points.append(World(last.before, last.before, tuple(left), (*adopted.redo, last)))
         return operation
 
@@ -551,10 +589,10 @@ class Machine(RuleBasedStateMachine):
         if facts.stacks[1][-1].entry_id not in facts.recent:
             operation.refused = (CheckpointPruned,)
         *left, last = world.redo
-        assert last.after is not None
         operation.points.append(World(last.after, last.after, (*world.undo, last), tuple(left)))
         return operation
 
+    @precondition(lambda self: self.world.redo)
     @rule()
     def redo(self) -> None:
         self.operate("redo", lambda plan, _ws: plan.redo(), self.model_redo(self.world, self.facts))
@@ -572,7 +610,9 @@ class Machine(RuleBasedStateMachine):
     @rule(label=st.sampled_from((None, None, "mark")))
     def checkpoint(self, label: str | None) -> None:
         self.operate(
-            "checkpoint", lambda plan, _ws: plan.checkpoint(label), self.model_checkpoint(self.world)
+            "checkpoint",
+            lambda plan, _ws: plan.checkpoint(label),
+            self.model_checkpoint(self.world),
         )
 
     @rule(data=st.data())
@@ -588,7 +628,12 @@ class Machine(RuleBasedStateMachine):
                 db.execute("INSERT INTO t VALUES (?, ?)", (100 + self.edits, text))
             state[name] = {**state[name], 100 + self.edits: text}
         else:
-            step = Step("hand", name, "file.write", (("path", data.draw(st.sampled_from(FILES))), ("content", text)))
+            step = Step(
+                "hand",
+                name,
+                "file.write",
+                (("path", data.draw(st.sampled_from(FILES))), ("content", text)),
+            )
             if data.draw(st.integers(0, 3)) == 0:
                 there = sorted(state[name]) or ["a"]
                 path = data.draw(st.sampled_from(there))
@@ -611,11 +656,27 @@ class Machine(RuleBasedStateMachine):
 
     # death
 
-    @rule(data=st.data(), after=st.one_of(st.integers(1, 12), st.integers(1, 60)))
+    @rule(data=st.data(), after=st.one_of(st.integers(1, 12), st.integers(1, 80)))
     def die_and_go_on(self, data: st.DataObject, after: int) -> None:
         """A command dies at its n-th fault point; the next one finds a whole plan."""
-        first, action, expected = data.draw(st.sampled_from(self.commands(data)))
+        command = data.draw(st.sampled_from(self.commands(data)))
+        self.die(data, after, *command)
 
+    @precondition(lambda self: self.kept_groups())
+    @rule(data=st.data(), after=st.integers(1, 300))
+    def die_while_running(self, data: st.DataObject, after: int) -> None:
+        """The same with much to do."""
+        self.operate(
+            "rollback",
+            lambda plan, _ws: plan.rollback("first"),
+            self.model_rollback(self.world, self.facts.groups[0].group_id),
+        )
+        resumed = self.model_resume(self.world, self.facts)
+        self.die(data, after, "resume", lambda plan, _ws: plan.resume(), resumed)
+
+    def die(
+        self, data: st.DataObject, after: int, name: str, action: Action, expected: Operation
+    ) -> None:
         def act() -> None:
             with open_workspace(str(self.home / "store")) as ws:
                 try:
@@ -623,37 +684,48 @@ class Machine(RuleBasedStateMachine):
                 except (CorrectionRefused, CheckpointPruned, NothingToUndo):
                     pass
 
-        Machine.used[f"kill {first}"] += 1
         if not killed_at(after, act):
-            self.conclude(first, None if not expected.refused else expected.refused[0](""), expected)
+            refused = expected.refused[0]("") if expected.refused else None
+            self.conclude(name, refused, expected)
             return
-        Machine.used[f"killed {first}"] += 1
+        Machine.used[f"killed {name}"] += 1
         facts = self.read()
         self.learn(expected, facts)
         worlds = [w for w in expected.points if self.may_be(w, facts)]
-        assert worlds, f"{first} died, and what is left fits nothing: {sorted(facts.done)}"
+        assert worlds, f"{name} died, and what is left fits nothing: {sorted(facts.done)}"
         self.facts = facts
         if not facts.unsettled:
             fits = [world for world in worlds if self.differs(world, facts) == ""]
             why = self.differs(worlds[0], facts) if not fits else ""
-            assert fits, f"{first} died: {why}"
+            assert fits, f"{name} died: {why}"
             worlds = fits
-        note(f"{first} died at {after}, running {facts.running}, {len(worlds)} possible")
+        note(f"{name} died at {after}, running {facts.running}, {len(worlds)} possible")
+        Machine.used[f"{name} left something"] += facts.unsettled
+        self.go_on(data, facts, worlds)
+
+    def go_on(self, data: st.DataObject, facts: Facts, worlds: list[World]) -> None:
         self.world = worlds[-1]
-        how = data.draw(st.sampled_from(("resume", "rollback", "undo", "checkpoint")))
-        if how == "resume":
-            operations = [self.model_resume(world, facts) for world in worlds]
-            self.operate("resume after death", lambda plan, _ws: plan.resume(), *operations)
-        elif how == "undo":
-            operations = [self.model_undo(world, facts) for world in worlds]
-            self.operate("undo after death", lambda plan, _ws: plan.undo(), *operations)
-        elif how == "checkpoint":
-            operations = [self.model_checkpoint(world) for world in worlds]
-            self.operate("checkpoint after death", lambda plan, _ws: plan.checkpoint(), *operations)
-        else:
-            group = data.draw(st.sampled_from(self.kept_groups()))
-            operations = [self.model_rollback(world, group) for world in worlds]
-            self.operate("rollback after death", lambda plan, _ws: plan.rollback(group), *operations)
+        how = ["resume", "undo", "checkpoint", "rollback", "correct"]
+        how = how if self.decided() else how[:-1]
+        how = how if facts.plan.head_group_id else how[:1]
+        chosen = data.draw(st.sampled_from(how))
+        group = data.draw(st.sampled_from(self.kept_groups())) if chosen == "rollback" else ""
+        decision = data.draw(st.sampled_from(self.decided())) if chosen == "correct" else ""
+        actions: dict[str, Action] = {
+            "resume": lambda plan, _ws: plan.resume(),
+            "undo": lambda plan, _ws: plan.undo(),
+            "checkpoint": lambda plan, _ws: plan.checkpoint(),
+            "rollback": lambda plan, _ws: plan.rollback(group),
+            "correct": lambda plan, _ws: plan.correct(decision, "again"),
+        }
+        says: dict[str, Callable[[World], Operation]] = {
+            "resume": lambda world: self.model_resume(world, facts),
+            "undo": lambda world: self.model_undo(world, facts),
+            "checkpoint": self.model_checkpoint,
+            "rollback": lambda world: self.model_rollback(world, group, left=bool(facts.unsettled)),
+            "correct": lambda world: self.model_correct(world, facts, decision, False),
+        }
+        self.operate(f"{chosen} after death", actions[chosen], *map(says[chosen], worlds))
 
     def learn(self, operation: Operation, facts: Facts) -> None:
         """Remember what the dead command made, as far as the model can know it."""
@@ -730,6 +802,7 @@ def test_a_plan_is_always_what_the_model_says(private_process: Path) -> None:
                 database=None,
                 print_blob=False,
                 derandomize=False,
+                phases=[Phase.generate, Phase.shrink] if SHRINK else [Phase.generate],
                 suppress_health_check=list(HealthCheck),
             ),
         )
