@@ -95,7 +95,7 @@ def in_processes(plans: list[str], root: Path) -> list[list[str]]:
             try:
                 work(number, plans, log)
                 status = 0
-            except BaseException:
+            except BaseException:  # noqa: BLE001 - the parent shows it
                 (root / f"error-{number}").write_text(traceback.format_exc())
             finally:
                 os._exit(status)

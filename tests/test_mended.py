@@ -48,6 +48,36 @@ def test_work_that_went_with_the_residue_of_a_dead_process_is_done_again(shop: S
     assert (shop.sandbox("app") / "first.txt").read_text() == "first\n"
 
 
+def die_at_a_step(shop: Shop) -> None:
+    """The process is killed while its second step runs and has left a file."""
+    shop.write_plan("shop", WAITING)
+    shop.start("shop")
+    assert shop.process is not None
+    shop.process.kill()
+    shop.finish()
+    assert (shop.sandbox("app") / "waiting").exists()
+
+
+def test_undo_after_a_death_takes_back_the_whole_run(shop: Shop) -> None:
+    die_at_a_step(shop)
+    undone = shop.run("plan", "undo", "shop").expect(0).data
+    assert undone["undone"] == "execute"
+    assert not (shop.sandbox("app") / "waiting").exists()
+    assert not (shop.sandbox("app") / "first.txt").exists()
+    (shop.agents.work / "go").touch()
+    shop.run("plan", "resume", "shop").expect(0)
+    assert (shop.sandbox("app") / "first.txt").read_text() == "first\n"
+
+
+def test_a_checkpoint_by_hand_does_not_keep_what_a_dead_step_left(shop: Shop) -> None:
+    die_at_a_step(shop)
+    shop.run("plan", "checkpoint", "create", "shop").expect(0)
+    assert not (shop.sandbox("app") / "waiting").exists()
+    assert (shop.sandbox("app") / "first.txt").read_text() == "first\n"
+    log = shop.run("plan", "log", "shop").expect(0).data["entries"]
+    assert "external_edit" not in [entry["operation"] for entry in log]
+
+
 def test_a_pruned_checkpoint_is_refused_by_its_own_id_too(shop: Shop) -> None:
     shop.write_plan("shop", STEPS)
     (shop.agents.work / "go").touch()

@@ -10,7 +10,7 @@ from cleveragents.plan import Plan
 from cleveragents.retention import Verdict
 from cleveragents.rollback import changes_since, require_rollback
 from cleveragents.session import Session
-from cleveragents.settling import adopt_edits
+from cleveragents.settling import adopt_edits, settle_death
 from cleveragents.store import Lease
 
 
@@ -53,6 +53,7 @@ def create_manual(ctx: Context, plan: Plan, label: str | None) -> CheckpointGrou
             raise NotAllowed(
                 f"plan {plan.name!r} has no sandbox yet", f"agents plan execute {plan.plan_id}"
             )
+        settle_death(ctx, session)
         head = ctx.store.checkpoints.group(session.plan.head_group_id)
         if label is None and changes_since(ctx, head):
             return adopt_edits(ctx, session, CheckpointType.MANUAL)

@@ -104,6 +104,16 @@ def settle(ctx: Context, session: Session, discard_edits: bool) -> Resumption:
     )
 
 
+def settle_death(ctx: Context, session: Session) -> None:
+    """The same for a command that does not go on, and only if a process died in a step."""
+    failure = session.plan.error
+    steps = ctx.store.plans.steps(session.plan.plan_id)
+    if any(step.state is StepState.PROCESSING for step in steps) or (
+        failure is not None and failure.undo_to is not None
+    ):
+        settle(ctx, session, discard_edits=False)
+
+
 def adopt_edits(
     ctx: Context, session: Session, kind: CheckpointType = CheckpointType.EXTERNAL_EDIT
 ) -> CheckpointGroup:

@@ -11,14 +11,13 @@ from cleveragents.names import find_group
 from cleveragents.plan import Plan, State
 from cleveragents.rollback import (
     accepted,
-    changes_since,
     go_back,
     require_own,
     require_rollback,
     restoration,
 )
 from cleveragents.session import Session
-from cleveragents.settling import adopt_edits
+from cleveragents.settling import Settled, adopt_edits, difference
 
 
 class Undone(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,12 +49,12 @@ def _travel(ctx: Context, plan: Plan, way: Operation, accept_loss: bool) -> Undo
 
 
 def _keep_edits(ctx: Context, session: Session, way: Operation) -> None:
-    """Edits by hand that no group has yet are the last operation: undo takes back those."""
-    head = session.plan.head_group_id
-    if way is Operation.UNDO and head is not None:
-        changes = changes_since(ctx, ctx.store.checkpoints.group(head))
-        if changes:
-            adopt_edits(ctx, session)
+    """Edits by hand that no group has yet are the last operation: undo takes back those.
+
+    What the step of a dead process left is no edit: it goes with the operation it was part of.
+    """
+    if way is Operation.UNDO and difference(ctx, session.plan, False)[0] is Settled.ADOPTED:
+        adopt_edits(ctx, session)
 
 
 def _next_entry(ctx: Context, plan: Plan, way: Operation) -> JournalEntry:
