@@ -3,10 +3,14 @@
 import os
 import signal
 import time
+from functools import partial
+from pathlib import Path
 
 import pytest
 
+from cleveragents.workspace import open_workspace
 from features.shop import Shop
+from tests.contract_sandbox import killed_at
 from tests.harness import Agents
 
 STEPS = """
@@ -174,3 +178,35 @@ steps: [{{id: one, run: "true", needs: [{needs}]}}, {{id: two, run: "true", need
     (shop.agents.work / "wrong.yaml").write_text(plan)
     problems = shop.run("plan", "run", "wrong.yaml").expect(2).data["error"]["problems"]
     assert wanted in problems[0]
+
+
+FAILING = """
+name: failing
+resources: {docs: {kind: fs-directory, path: docs}}
+steps:
+  - {id: one, tool: file.write, on: docs, with: {path: one, content: "1"}}
+  - {id: two, on: docs, run: "echo half > two; exit 1"}
+"""
+
+
+def test_no_operation_stays_open_whenever_the_process_dies(tmp_path: Path) -> None:
+    """It stayed open if the process died while a failed step was taken back."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "plan.yaml").write_text(FAILING)
+    home = str(tmp_path / "store")
+    number, killed = 0, True
+    while killed:
+        number += 1
+        with open_workspace(home) as ws:
+            plan_id = ws.use(str(tmp_path / "plan.yaml")).plan_id
+        killed = killed_at(number, partial(execute, home, plan_id))
+        with open_workspace(home) as ws:
+            left = [str(e.operation) for e in ws.ctx.store.journal.open_entries(plan_id)]
+            assert left == [], f"killed at point {number}"
+            ws.find(plan_id).delete(force=True)
+    assert number > 20
+
+
+def execute(home: str, plan_id: str) -> None:
+    with open_workspace(home) as ws:
+        ws.find(plan_id).execute()
