@@ -292,7 +292,8 @@ def run(start: Moment, first: Moment, flags: frozenset[str], on_failure: str) ->
         except Failed as failure:
             left = replace(now, state=failure.left)
             found.failed[step.id] = left
-            after = {"rollback_step": now, "rollback_plan": first, "stop": left}[on_failure]
+            whole = replace(first, steps=now.steps)
+            after = {"rollback_step": now, "rollback_plan": whole, "stop": left}[on_failure]
             found.points.append(after)
             return found
         found.wrote[step.id] = wrote(now.state, state)

@@ -210,3 +210,33 @@ def test_no_operation_stays_open_whenever_the_process_dies(tmp_path: Path) -> No
 def execute(home: str, plan_id: str) -> None:
     with open_workspace(home) as ws:
         ws.find(plan_id).execute()
+
+
+MORE = (
+    STEPS
+    + """
+- {id: third, on: app, run: "echo third > third.txt; test -e nowhere"}
+"""
+)
+
+
+def test_a_step_that_a_changed_file_brought_may_fail_and_take_the_plan_back(shop: Shop) -> None:
+    """The plan file went back with the plan, and the store was called damaged."""
+    shop.policy = "{on_failure: rollback_plan}"
+    (shop.agents.work / "go").touch()
+    shop.write_plan("shop", STEPS)
+    shop.run("plan", "run", "shop.yaml").expect(0)
+    shop.write_plan("shop", MORE)
+    error = shop.run("plan", "resume", "shop", "--plan-file", "shop.yaml").expect(5).data["error"]
+    assert error["type"] == "ToolFailed"
+    assert not (shop.sandbox("app") / "first.txt").exists()
+    status = shop.run("plan", "status", "shop").expect(0).data
+    assert [(s["step"], s["status"]) for s in status["progress"]] == [
+        ("first", "queued"),
+        ("second", "queued"),
+        ("third", "errored"),
+    ]
+    shop.write_plan("shop", MORE.replace("nowhere", "first.txt"))
+    shop.run("plan", "resume", "shop", "--plan-file", "shop.yaml").expect(0)
+    assert (shop.sandbox("app") / "first.txt").read_text() == "first\n"
+    assert (shop.sandbox("app") / "third.txt").exists()

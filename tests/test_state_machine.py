@@ -38,6 +38,7 @@ from cleveragents.journal import EntryState, undo_stack
 from cleveragents.plan import State as PlanState
 from cleveragents.plan import StepState
 from cleveragents.prune import prune_plan
+from cleveragents.tool import CallState
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace
 from tests import plan_model as model
 from tests.contract_sandbox import killed_at, look, require_same
@@ -213,6 +214,7 @@ class Machine(RuleBasedStateMachine):
         """Group -> what it holds; None where the model cannot know."""
         self.wrote: dict[str, frozenset[tuple[str, str]]] = {}
         """Decision -> all that it ever wrote."""
+        self.called: set[str] = set()
         self.hashes: dict[tuple[str, str], Any] = {}
         self.edits = 0
         self.seen = 0
@@ -446,9 +448,11 @@ class Machine(RuleBasedStateMachine):
         names = {group.group_id for group in before.groups} | self.known.keys()
         made = {one.decision_id: one for one in facts.decisions}
         for step, paths in (run.wrote if run else {}).items():
-            call = [c for c in facts.calls if c.step_id == step][-1]
-            if call.decision_id:
+            calls = [c for c in facts.calls if c.step_id == step and c.state is CallState.OK]
+            call = calls[-1] if calls else None
+            if call and call.decision_id and call.call_id not in self.called:
                 self.wrote[call.decision_id] = self.wrote.get(call.decision_id, frozenset()) | paths
+        self.called = {call.call_id for call in facts.calls}
         for group in facts.groups:
             if group.group_id not in names:
                 self.known[group.group_id] = self.held(operation, group, made)
@@ -537,6 +541,8 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     def rollback(self, data: st.DataObject) -> None:
         group = data.draw(st.sampled_from(self.kept_groups()))
+        [kind] = [g.checkpoint_type for g in self.facts.groups if g.group_id == group]
+        note(f"to a group {kind}")
         self.operate(
             "rollback",
             lambda plan, _ws: plan.rollback(group),
