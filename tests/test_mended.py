@@ -3,10 +3,14 @@
 import os
 import signal
 import time
+from functools import partial
+from pathlib import Path
 
 import pytest
 
+from cleveragents.workspace import open_workspace
 from features.shop import Shop
+from tests.contract_sandbox import killed_at
 from tests.harness import Agents
 
 STEPS = """
@@ -46,6 +50,36 @@ def test_work_that_went_with_the_residue_of_a_dead_process_is_done_again(shop: S
     shop.finish()
     shop.run("plan", "resume", "shop").expect(0)
     assert (shop.sandbox("app") / "first.txt").read_text() == "first\n"
+
+
+def die_at_a_step(shop: Shop) -> None:
+    """The process is killed while its second step runs and has left a file."""
+    shop.write_plan("shop", WAITING)
+    shop.start("shop")
+    assert shop.process is not None
+    shop.process.kill()
+    shop.finish()
+    assert (shop.sandbox("app") / "waiting").exists()
+
+
+def test_undo_after_a_death_takes_back_the_whole_run(shop: Shop) -> None:
+    die_at_a_step(shop)
+    undone = shop.run("plan", "undo", "shop").expect(0).data
+    assert undone["undone"] == "execute"
+    assert not (shop.sandbox("app") / "waiting").exists()
+    assert not (shop.sandbox("app") / "first.txt").exists()
+    (shop.agents.work / "go").touch()
+    shop.run("plan", "resume", "shop").expect(0)
+    assert (shop.sandbox("app") / "first.txt").read_text() == "first\n"
+
+
+def test_a_checkpoint_by_hand_does_not_keep_what_a_dead_step_left(shop: Shop) -> None:
+    die_at_a_step(shop)
+    shop.run("plan", "checkpoint", "create", "shop").expect(0)
+    assert not (shop.sandbox("app") / "waiting").exists()
+    assert (shop.sandbox("app") / "first.txt").read_text() == "first\n"
+    log = shop.run("plan", "log", "shop").expect(0).data["entries"]
+    assert "external_edit" not in [entry["operation"] for entry in log]
 
 
 def test_a_pruned_checkpoint_is_refused_by_its_own_id_too(shop: Shop) -> None:
@@ -144,3 +178,65 @@ steps: [{{id: one, run: "true", needs: [{needs}]}}, {{id: two, run: "true", need
     (shop.agents.work / "wrong.yaml").write_text(plan)
     problems = shop.run("plan", "run", "wrong.yaml").expect(2).data["error"]["problems"]
     assert wanted in problems[0]
+
+
+FAILING = """
+name: failing
+resources: {docs: {kind: fs-directory, path: docs}}
+steps:
+  - {id: one, tool: file.write, on: docs, with: {path: one, content: "1"}}
+  - {id: two, on: docs, run: "echo half > two; exit 1"}
+"""
+
+
+def test_no_operation_stays_open_whenever_the_process_dies(tmp_path: Path) -> None:
+    """It stayed open if the process died while a failed step was taken back."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "plan.yaml").write_text(FAILING)
+    home = str(tmp_path / "store")
+    number, killed = 0, True
+    while killed:
+        number += 1
+        with open_workspace(home) as ws:
+            plan_id = ws.use(str(tmp_path / "plan.yaml")).plan_id
+        killed = killed_at(number, partial(execute, home, plan_id))
+        with open_workspace(home) as ws:
+            left = [str(e.operation) for e in ws.ctx.store.journal.open_entries(plan_id)]
+            assert left == [], f"killed at point {number}"
+            ws.find(plan_id).delete(force=True)
+    assert number > 20
+
+
+def execute(home: str, plan_id: str) -> None:
+    with open_workspace(home) as ws:
+        ws.find(plan_id).execute()
+
+
+MORE = (
+    STEPS
+    + """
+- {id: third, on: app, run: "echo third > third.txt; test -e nowhere"}
+"""
+)
+
+
+def test_a_step_that_a_changed_file_brought_may_fail_and_take_the_plan_back(shop: Shop) -> None:
+    """The plan file went back with the plan, and the store was called damaged."""
+    shop.policy = "{on_failure: rollback_plan}"
+    (shop.agents.work / "go").touch()
+    shop.write_plan("shop", STEPS)
+    shop.run("plan", "run", "shop.yaml").expect(0)
+    shop.write_plan("shop", MORE)
+    error = shop.run("plan", "resume", "shop", "--plan-file", "shop.yaml").expect(5).data["error"]
+    assert error["type"] == "ToolFailed"
+    assert not (shop.sandbox("app") / "first.txt").exists()
+    status = shop.run("plan", "status", "shop").expect(0).data
+    assert [(s["step"], s["status"]) for s in status["progress"]] == [
+        ("first", "queued"),
+        ("second", "queued"),
+        ("third", "errored"),
+    ]
+    shop.write_plan("shop", MORE.replace("nowhere", "first.txt"))
+    shop.run("plan", "resume", "shop", "--plan-file", "shop.yaml").expect(0)
+    assert (shop.sandbox("app") / "first.txt").read_text() == "first\n"
+    assert (shop.sandbox("app") / "third.txt").exists()

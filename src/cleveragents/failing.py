@@ -9,6 +9,9 @@ from cleveragents.resource import Change
 from cleveragents.restoring import Restoration
 from cleveragents.rollback import restoration_to
 from cleveragents.session import Session
+from cleveragents.store import Source
+
+_OF_THE_FILE = Source.__struct_fields__
 
 
 def take_back_failure(ctx: Context, session: Session) -> tuple[Change, ...]:
@@ -20,13 +23,29 @@ def take_back_failure(ctx: Context, session: Session) -> tuple[Change, ...]:
     target = store.checkpoints.group(failure.undo_to)
     done = msgspec.structs.replace(failure, undo_to=None)
     todo = restoration_to(store, plan, target, state=State.ERRORED, error=done)
-    todo = _still_failed(todo, store.plans.steps(plan.plan_id), done)
+    steps = store.plans.steps(plan.plan_id)
+    todo = _still_failed(_with_file_in_force(todo, steps), steps, done)
     changes = ctx.checkpoints.rollback_to_checkpoint(session, todo)
     effects.compensated(ctx, session, todo)
     for effect in todo.outlook.irreversible:
         text = f"cannot be undone: {effects.shown(effect)}"
         ctx.talk.tell("warning", {"message": text})
     return changes
+
+
+def _with_file_in_force(todo: Restoration, now: list[Step]) -> Restoration:
+    """The plan file stays the one it is, whichever was in force then (pure)."""
+    then = {step.step_id: step for step in todo.steps}
+    back: list[Step] = []
+    for step in now:
+        old = then.get(step.step_id)
+        if step.step_id in todo.removed_steps or (old is not None and old.spec != step.spec):
+            anew = {"state": StepState.QUEUED, "decision_id": None, "error": None}
+            back.append(msgspec.structs.replace(step, **anew))
+        elif old is not None:
+            back.append(msgspec.structs.replace(old, index=step.index))
+    plan = {name: value for name, value in todo.plan.items() if name not in _OF_THE_FILE}
+    return msgspec.structs.replace(todo, plan=plan, steps=tuple(back), removed_steps=())
 
 
 def _still_failed(todo: Restoration, now: list[Step], failure: Failure) -> Restoration:

@@ -8,7 +8,7 @@ from cleveragents.journal import Operation
 from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_not_final, require_rollback
 from cleveragents.names import require_label
-from cleveragents.plan import Plan
+from cleveragents.plan import Plan, StepState
 from cleveragents.retention import Verdict
 from cleveragents.session import Session
 from cleveragents.snapshots import States
@@ -55,10 +55,23 @@ def create_manual(ctx: Context, plan: Plan, label: str | None) -> CheckpointGrou
             raise NotAllowed(
                 f"plan {plan.name!r} has no sandbox yet", f"agents plan execute {plan.plan_id}"
             )
+        if _died_in_a_step(ctx, session):
+            from cleveragents.settling import settle
+
+            settle(ctx, session, discard_edits=False)
         head = ctx.store.checkpoints.group(session.plan.head_group_id)
         if label is not None and changes_since(ctx, head):
             adopt_edits(ctx, session)
         return _asked_for(ctx, session, label)
+
+
+def _died_in_a_step(ctx: Context, session: Session) -> bool:
+    """What is in the sandboxes may be half a step's work, which is nobody's edit."""
+    failure = session.plan.error
+    if failure is not None and failure.undo_to is not None:
+        return True
+    steps = ctx.store.plans.steps(session.plan.plan_id)
+    return any(step.state is StepState.PROCESSING for step in steps)
 
 
 def _asked_for(ctx: Context, session: Session, label: str | None) -> CheckpointGroup:

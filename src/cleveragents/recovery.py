@@ -42,6 +42,8 @@ def _recover_intent(ctx: Context, intent: Intent) -> list[str]:
                 ctx.checkpoints.finish_rollback(session, intent)
             else:
                 finish_apply(ctx, session, intent)
+            if session.plan.state is not State.PROCESSING:
+                _close_entries(ctx, session)
             return [f"plan {plan.name!r}: an interrupted {intent.kind} was finished"]
     except PlanBusy:
         return []

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from cleveragents.adopting import adopt_edits, changes_since
+from cleveragents.adopting import adopt_edits
 from cleveragents.checkpoint import RollbackResult
 from cleveragents.context import Context
 from cleveragents.errors import NothingToUndo
@@ -18,6 +18,7 @@ from cleveragents.rollback import (
     restoration,
 )
 from cleveragents.session import Session
+from cleveragents.settling import Settled, difference
 
 
 class Undone(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,12 +50,12 @@ def _travel(ctx: Context, plan: Plan, way: Operation, accept_loss: bool) -> Undo
 
 
 def _keep_edits(ctx: Context, session: Session, way: Operation) -> None:
-    """Edits by hand that no group has yet are the last operation: undo takes back those."""
-    head = session.plan.head_group_id
-    if way is Operation.UNDO and head is not None:
-        changes = changes_since(ctx, ctx.store.checkpoints.group(head))
-        if changes:
-            adopt_edits(ctx, session)
+    """Edits by hand that no group has yet are the last operation: undo takes back those.
+
+    What the step of a dead process left is no edit: it goes with the operation it was part of.
+    """
+    if way is Operation.UNDO and difference(ctx, session.plan, False)[0] is Settled.ADOPTED:
+        adopt_edits(ctx, session)
 
 
 def _next_entry(ctx: Context, plan: Plan, way: Operation) -> JournalEntry:

@@ -11,7 +11,7 @@ from cleveragents.store.checkpoints import CheckpointRepository
 from cleveragents.store.database import connect, write_transaction
 from cleveragents.store.effects import EffectRepository
 from cleveragents.store.objects import ObjectRepository
-from cleveragents.store.plans import PlanRepository, Standing, View
+from cleveragents.store.plans import PlanRepository, Source, Standing, View
 from cleveragents.store.records import (
     CallRepository,
     CorrectionRepository,
@@ -23,7 +23,16 @@ from cleveragents.store.records import (
     ResourceRepository,
 )
 
-__all__ = ["CheckpointRepository", "Intent", "Lease", "Standing", "Store", "View", "open_store"]
+__all__ = [
+    "CheckpointRepository",
+    "Intent",
+    "Lease",
+    "Source",
+    "Standing",
+    "Store",
+    "View",
+    "open_store",
+]
 
 
 class Store:
