@@ -4,7 +4,7 @@ Nothing but manifests and content in the store is read, so the same merge gives 
 after a crash, and nothing is half merged.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -30,6 +30,7 @@ class StateMerge(msgspec.Struct):
 def merge_states(
     resource: str,
     work: Iterable[Difference],
+    ours: Tree,
     theirs: Tree,
     known: Known,
     read: Reader,
@@ -38,13 +39,17 @@ def merge_states(
 ) -> StateMerge:
     merge = StateMerge()
     manifests = trees.reading(read)
+    work = list(work)
+    seen = {item.path for item in work}
     for item in work:
         there = trees.find(manifests, theirs, item.path)
-        if _same(there, item.after) or (there is None and _blocked(manifests, theirs, item)):
-            if not _same(there, item.after):
-                _conflict(merge, resource, item, there, "its folder is not a directory any more")
+        if _same(there, item.after):
             continue
-        if _same(there, item.before):
+        if there is None and _blocked(manifests, theirs, item, merge):
+            _conflict(merge, resource, item, there, "its folder is not a directory any more")
+        elif _buries(manifests, there, item, seen):
+            _conflict(merge, resource, item, there, "there is something in it that is new")
+        elif _same(there, item.before):
             merge.wanted[item.path] = item.after
         elif _is_dir(item.after) and _is_dir(there):
             continue
@@ -54,19 +59,44 @@ def merge_states(
             merge.wanted[item.path] = both
         else:
             _conflict(merge, resource, item, there, "changed on both sides")
+    merge.wanted |= _missing_folders(manifests, ours, theirs, merge.wanted)
     return merge
 
 
-def _blocked(load: trees.Loader, theirs: Tree, item: Difference) -> bool:
+def _folders(path: bytes) -> Iterator[bytes]:
+    parts = path.split(b"/")
+    return (b"/".join(parts[:depth]) for depth in range(1, len(parts)))
+
+
+def _blocked(load: trees.Loader, theirs: Tree, item: Difference, merge: StateMerge) -> bool:
     """Something that is no directory stands where a folder above the path would have to be."""
-    parts = item.path.split(b"/")
-    for depth in range(1, len(parts)):
-        above = trees.find(load, theirs, b"/".join(parts[:depth]))
+    for path in _folders(item.path):
+        above = trees.find(load, theirs, path)
         if above is None:
             return False
-        if above.kind is not EntryKind.DIRECTORY:
+        if not _is_dir(above) and not _is_dir(merge.wanted.get(path)):
             return item.after is not None
     return False
+
+
+def _buries(load: trees.Loader, there: Entry | None, item: Difference, seen: set[bytes]) -> bool:
+    """The path becomes no directory, and below it is something that the work knows nothing of."""
+    if there is None or not _is_dir(there) or item.after is None or _is_dir(item.after):
+        return False
+    below = trees.walk(load, Tree(there.key, there.state), item.path + b"/")
+    return any(path not in seen for path, _ in below)
+
+
+def _missing_folders(
+    load: trees.Loader, ours: Tree, theirs: Tree, wanted: dict[bytes, Entry | None]
+) -> dict[bytes, Entry | None]:
+    """Folders that the wanted paths need and that are gone come back as they were."""
+    above = {path for name, entry in wanted.items() if entry for path in _folders(name)}
+    return {
+        path: trees.find(load, ours, path)
+        for path in above - wanted.keys()
+        if trees.find(load, theirs, path) is None
+    }
 
 
 def _both(

@@ -257,9 +257,9 @@ class TreeSandbox:
         scratch: str,
     ) -> Merged:
         wanted, left_out = self.visible(base, ours, ignored=False)
-        now, known = tree_of(theirs), self.base().get
-        merge = merge_states(self.name, wanted, now, known, self.read, batch, scratch)
-        tree = graft(self.manifests, tree_of(theirs), merge.wanted, batch)
+        mine, now, known = tree_of(ours), tree_of(theirs), self.base().get
+        merge = merge_states(self.name, wanted, mine, now, known, self.read, batch, scratch)
+        tree = graft(self.manifests, now, merge.wanted, batch)
         return Merged(
             state=self._state_with(tree, theirs.metadata["mode"]),
             files=tuple(show_path(path) for path in merge.wanted),
