@@ -14,7 +14,7 @@ from cleveragents.checkpoints import About
 from cleveragents.content import fsio
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
-from cleveragents.decision import Decision, DecisionKind
+from cleveragents.decision import Decision, DecisionKind, DecisionState
 from cleveragents.errors import AgentsError, CheckpointFailed, MergeConflict, SandboxError
 from cleveragents.failing import take_back_failure
 from cleveragents.ids import new_id
@@ -406,9 +406,10 @@ class PlanExecutor:
         self.record_decision(decision, self._steps[number])
 
     def _root_decision(self) -> str | None:
+        """The one at the top that is in force; a correction of all takes the root's place."""
         if self._root is None:
             for decision in self._ctx.store.plans.decisions(self._session.plan.plan_id):
-                if decision.kind is DecisionKind.ROOT:
+                if decision.parent_id is None and decision.state is DecisionState.ACTIVE:
                     self._root = decision.decision_id
         return self._root
 

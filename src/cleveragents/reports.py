@@ -323,15 +323,14 @@ def explain_data(ctx: Context, decision: Decision) -> dict[str, Any]:
         if g.decision_id == decision.decision_id
     ]
     steps = ctx.store.plans.steps_of(decision)
-    ids = {step.step_id for step in steps}
     return {
         **msgspec.to_builtins(decision),
         "steps": [{"id": s.step_id, "state": str(s.state), "tool": s.tool} for s in steps],
         "groups": groups,
         "wrote": [
             {"path": w.path.decode("utf-8", "backslashreplace"), "step": w.step_id}
-            for w in ctx.store.calls.writes(plan_id)
-            if w.step_id in ids
+            for by, w in ctx.store.calls.writes_by_decision(plan_id)
+            if by == decision.decision_id
         ],
     }
 
