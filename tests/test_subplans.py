@@ -626,8 +626,9 @@ def test_a_child_without_the_parents_checkpoints(shop: Shop) -> None:
     assert shop.read("cy.txt") == "cy\n"
 
 
-def test_rollback_enabled_false_with_children(shop: Shop) -> None:
-    said = shop.ran(three("g"), policy="{rollback_enabled: false}")
+@pytest.mark.parametrize("group", ["", "g"])
+def test_rollback_enabled_false_with_children(shop: Shop, group: str) -> None:
+    said = shop.ran(three(group), policy="{rollback_enabled: false}")
     assert said["state"] == "complete"
     assert [shop.read(f"{n}.txt") for n in ("ann", "bob", "cy")] == ["ann\n", "bob\n", "cy\n"]
     shop.ok("plan", "apply", "plan", "--yes")

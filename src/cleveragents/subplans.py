@@ -22,7 +22,7 @@ from cleveragents.plan import Plan, State, Step
 from cleveragents.planspec import ActorSpec, ApplySpec, PlanSpec, StepSpec
 from cleveragents.resource import Change, SandboxState
 from cleveragents.sandbox.protocol import Conflict
-from cleveragents.session import Session, spec_of
+from cleveragents.session import Session
 from cleveragents.snapshots import States
 from cleveragents.use import Parent, use_plan
 from cleveragents.validating import validate
@@ -103,8 +103,8 @@ def _use(ctx: Context, session: Session, spec: StepSpec) -> Plan:
 def run_children(
     ctx: Context, children: Sequence[Plan], *, at_once: int, fail_fast: bool, retries: int
 ) -> tuple[Outcome, ...]:
-    """Run those that are not complete, side by side if there are several."""
-    waiting = [c for c in children if c.state is not State.COMPLETE or spec_of(c).validate]
+    """Run them, side by side if there are several; of a complete one, edits by hand are taken."""
+    waiting = [c for c in children if c.state is not State.APPLIED]
     if len(waiting) <= 1 or at_once == 1:
         found = _one_by_one(ctx, waiting, fail_fast, retries)
     else:
@@ -222,7 +222,7 @@ def merge_children(
     conflicts: list[Conflict] = []
     for child in children:
         before = dict(states)
-        began, ended = _both_ends(ctx, child)
+        began, ended = _both_ends(ctx, child, batch)
         for mine, resource in ctx.manager.sandboxes(child.plan_id).resources.items():
             rid = by_name.get(resource.name)
             if not resource.source or rid not in states or mine not in began:
@@ -236,12 +236,15 @@ def merge_children(
     return Brought(states=states, changes=changes)
 
 
-def _both_ends(ctx: Context, child: Plan) -> tuple[States, States]:
+def _both_ends(ctx: Context, child: Plan, batch: Batch) -> tuple[States, States]:
     """What the child began with and what it has now."""
     child = ctx.store.plans.get(child.plan_id)
+    # It ran with a store of its own: what is remembered here is from before that.
+    ctx.manager.forget(child.plan_id)
     began = ctx.checkpoints.began_with(child.plan_id)
     if child.head_group_id is None:
-        return {}, {}
+        # It makes no groups: `rollback_enabled: false`.
+        return began, ctx.manager.create_checkpoint(child.plan_id, batch, {})
     return began, ctx.checkpoints.states(ctx.store.checkpoints.group(child.head_group_id))
 
 
