@@ -105,7 +105,7 @@ def test_a_child_changes_nothing_of_the_parent_before_it_is_merged(shop: Shop) -
         )
     )
     with running(shop, "plan", "run", file) as process:
-        wait_until(lambda: (shop.signals / "at").exists(), "the child's first step")
+        wait_until((shop.signals / "at").exists, "the child's first step")
         assert shop.read("ann.txt") is None
         (shop.signals / "go").touch()
         process.communicate(timeout=60)
@@ -358,7 +358,7 @@ def test_a_conflict_with_an_edit_by_hand_in_the_parent(shop: Shop) -> None:
         )
     )
     with running(shop, "plan", "run", file) as process:
-        wait_until(lambda: (shop.signals / "at").exists(), "the child's step")
+        wait_until((shop.signals / "at").exists, "the child's step")
         (shop.sandbox("plan") / "who.txt").write_text("mine\n")
         (shop.signals / "go").touch()
         process.communicate(timeout=60)
@@ -546,7 +546,7 @@ def test_a_merged_child_is_changed_only_through_its_parent(shop: Shop) -> None:
     kid = shop.children()["ann"]["id"]
     for argv in (("rollback", kid, "first", "--yes"), ("undo", kid)):
         shop.refused("plan", *argv, kind="NotAllowed")
-    which = [d["decision_id"] for d in shop.tree(kid)][0]
+    which = next(d["decision_id"] for d in shop.tree(kid))
     shop.refused("plan", "correct", which, "--guidance", "x", "--yes", kind="NotAllowed")
 
 
@@ -563,7 +563,7 @@ def test_deleting_the_parent_deletes_its_children(shop: Shop) -> None:
     shop.refused("plan", "delete", "plan", kind="UnappliedWork")
     shop.ok("plan", "delete", "plan", "--yes")
     for table in ("plans", "steps", "decisions", "checkpoints", "sandboxes", "correction_attempts"):
-        assert shop.rows(f"SELECT count(*) FROM {table}") == [(0,)], table  # noqa: S608
+        assert shop.rows(f"SELECT count(*) FROM {table}") == [(0,)], table
     assert list((shop.store.parent / "sandboxes").iterdir()) == []
     assert git(shop.agents, shop.app, "for-each-ref", "refs/cleveragents") == ""
     shop.require_whole()
