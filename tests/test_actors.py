@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import textwrap
 import time
 from pathlib import Path
@@ -15,11 +16,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from cleveragents.actors import pyactor
 from cleveragents.actors.lines import LineActor
 from cleveragents.decision import Decision, DecisionKind
 from cleveragents.errors import ActorFailed
 from cleveragents.ids import new_id
 from cleveragents.leases import working_on
+from cleveragents.tools import conversation
 from cleveragents.workspace import open_workspace
 from tests.harness import Agents, Outcome, command
 from tests.scratch import query, running_step, snapshot, wait_until
@@ -423,6 +426,62 @@ def test_its_last_line_needs_no_newline_and_it_need_not_end(stage: Stage) -> Non
     started = time.monotonic()
     stage.run("say(type='done'); time.sleep(1000)").expect(0)
     assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize("how", ["bwrap", "landlock"])
+def test_a_program_that_is_gone_when_the_plan_runs_is_named(stage: Stage, how: str) -> None:
+    stage.script("", f"policy: {{confine: {how}}}", actor="{command: [./agent.sh]}")
+    program = stage.agents.work / "agent.sh"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    stage.agents.run("plan", "use", "plan.yaml").expect(0)
+    program.unlink()
+    found = stage.agents.run("plan", "execute", "acted", "--json").expect(5)
+    assert found.data["error"]["message"].endswith("no such command: ./agent.sh")
+
+
+def test_a_plan_whose_folder_is_gone_says_so(stage: Stage) -> None:
+    stage.script("say(type='done')")
+    folder = stage.agents.work / "plans"
+    folder.mkdir()
+    for name in ("plan.yaml", "agent.py"):
+        (stage.agents.work / name).rename(folder / name)
+    plan = folder / "plan.yaml"
+    plan.write_text(plan.read_text().replace("path: app", "path: ../app"))
+    stage.agents.run("plan", "use", "plans/plan.yaml").expect(0)
+    folder.rename(stage.agents.work / "moved")
+    found = stage.agents.run("plan", "execute", "acted", "--json").expect(5)
+    assert found.data["error"]["message"] == f"the actor: the folder {folder} is missing"
+
+
+def test_an_actor_that_ends_before_its_answer_reaches_it(stage: Stage) -> None:
+    found = stage.fails(
+        "say(type='step', run='head -c 900000 /dev/zero | tr \\\\0 x; sleep 0.5')\nsys.exit(4)"
+    )
+    assert found == "the actor ended before it said done: exit code 4"
+    assert stage.steps() == {"s1": "complete"}
+
+
+def test_actors_where_the_system_has_no_descriptors_of_processes(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation, "pidfd", no_descriptor)
+    stage.script("""
+        if not start["done"]:
+            write("b", "b")
+            sys.exit(4)
+        say(type="done")
+    """)
+    with open_workspace(stage.agents.env["CLEVERAGENTS_HOME"]) as ws:
+        plan = ws.run(str(stage.agents.work / "plan.yaml"))
+        assert plan.plan.error is not None
+        assert plan.plan.error.message.endswith("exit code 4")
+        plan.resume()
+        assert plan.plan.error is None
+
+
+def no_descriptor(_pid: int) -> None:
+    return None
 
 
 CONFINED = ("bwrap", "landlock")
@@ -889,6 +948,33 @@ def test_ctrl_c_while_the_actor_thinks_leaves_a_plan_to_resume(stage: Stage) -> 
 
 
 # the protocol by itself
+
+
+def test_the_process_of_a_callable_speaks_lines_and_prints_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "mod.py").write_text(
+        "def f(start):\n    print('aside')\n"
+        "    result = yield {'type': 'step', 'run': start['state']}\n"
+        "    yield {'type': 'state', 'state': result['output']}\n"
+        "def g(start):\n    return [{'type': 'step', 'run': 'ls'}, {'type': 'done'}]\n"
+    )
+
+    def spoken(target: str, *lines: object) -> tuple[list[object], str, int]:
+        done = subprocess.run(
+            [sys.executable, pyactor.__file__, target],
+            cwd=tmp_path,
+            input="".join(json.dumps(line) + "\n" for line in lines),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return [json.loads(line) for line in done.stdout.splitlines()], done.stderr, done.returncode
+
+    step = {"type": "step", "run": "ls"}
+    start, result = {"type": "start", "state": "ls"}, {"type": "result", "output": "x"}
+    kept, done = {"type": "state", "state": "x"}, {"type": "done"}
+    assert spoken("mod:f", start, result) == ([step, kept, done], "aside\n", 0)
+    assert spoken("mod:g", start, result) == ([step, done], "", 0)
+    assert spoken("mod:g", start) == ([step], "the executor is gone\n", 1)
 
 
 class _Script:

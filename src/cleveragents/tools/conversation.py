@@ -41,6 +41,8 @@ def conversation(
     """Start it in `call.cwd`, the plan's folder; when the block ends, it and all it began do."""
     bounds = msgspec.structs.replace(call.bounds, look_only=True)
     call = msgspec.structs.replace(call, bounds=bounds)
+    if not os.path.isdir(call.cwd):
+        raise ActorFailed(f"the actor: the folder {call.cwd} is missing")
     with temporary(call.temp_parent) as temp, ExitStack() as stack:
         try:
             cell = cell_of(call, temp)
@@ -96,6 +98,7 @@ class Conversation:
         self._errors = Capture(KEPT_ERRORS)
         self._open = True
         self._ended = False
+        self._over = False
         self._exit_fd = pidfd(process.pid)
         self._selector = selectors.DefaultSelector()
 
@@ -127,9 +130,10 @@ class Conversation:
                 os.close(self._exit_fd)
 
     def _end(self) -> None:
-        # Only before the process is reaped: until then nobody else can have its number.
-        if self._process.returncode is not None:
+        """Once, and before the process is reaped: until then nobody else can have its number."""
+        if self._over:
             return
+        self._over = True
         signal_group(self._process, signal.SIGKILL)
         if self._namespace is not None:
             self._namespace.end()
