@@ -137,6 +137,39 @@ def test_what_hangs_on_a_decision(shop: Shop) -> None:
     assert later["apart"] == "later (--cascade)"
 
 
+def test_a_decision_whose_later_step_wrote_the_same_goes_with_it(shop: Shop) -> None:
+    """It was made earlier, and still its last step came after what is corrected."""
+    shop.ran("""
+        - {id: one, on: app, run: "echo 1 > x"}
+        - {id: two, on: app, run: "echo 2 >> p"}
+        - {id: three, on: app, run: "echo 3 >> p", decision: one}
+        - {id: apart, on: app, run: "echo apart >> apart"}
+    """)
+    assert affected(shop, "two") == {"one": "wrote what it wrote", "two": "corrected"}
+    assert list(affected(shop, "apart")) == ["apart"]
+    guided(shop, "two")
+    assert [shop.read(n) for n in ("x", "p", "apart")] == ["1\n", "2\n3\n", "apart\n"]
+
+
+@pytest.mark.parametrize("triggers", ["", "after_step"])
+def test_without_a_group_at_every_decision_nothing_of_others_is_lost(
+    shop: Shop, triggers: str
+) -> None:
+    shop.ran(
+        """
+        - {id: one, on: app, run: "echo 1 >> p"}
+        - {id: two, on: app, run: "echo 2 >> p; echo 2 >> q"}
+        - {id: apart, on: app, run: "echo apart >> apart"}
+        """,
+        policy=f"{{auto_create_on: [{triggers}]}}",
+    )
+    argv = ("plan", "correct", shop.decision("two"), "--guidance", "x", "--yes")
+    outcome = shop.agent(*argv)
+    assert outcome.rc == 0 or outcome.data["error"]["type"] == "CorrectionRefused", outcome
+    found = [shop.read(n) for n in ("p", "q", "apart")]
+    assert found == ["1\n2\n", "2\n", "apart\n"]
+
+
 def test_one_database_is_one_thing(shop: Shop) -> None:
     insert = "with: {script: \"INSERT INTO users VALUES ('%s')\"}"
     shop.ran(f"""

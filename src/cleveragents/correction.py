@@ -29,7 +29,7 @@ from cleveragents.effect import Outlook as EffectOutlook
 from cleveragents.errors import CorrectionRefused
 from cleveragents.executor import PlanExecutor
 from cleveragents.ids import new_id
-from cleveragents.impact import Deed, Touched, affected
+from cleveragents.impact import Deed, Spot, Touched, affected
 from cleveragents.journal import Operation
 from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_rollback
@@ -473,7 +473,7 @@ def work_out(ctx: Context, plan: Plan, roots: tuple[Decision, ...], request: Req
             )
             for name, why in found.items()
         ),
-        kept=tuple(d.decision_id for d in facts.deeds if d.decision_id not in found),
+        kept=tuple(name for name in by_id if name not in found),
         steps=tuple(again),
         group_id=group,
         paths={rid: tuple(sorted(some)) for rid, some in paths.items()},
@@ -512,7 +512,7 @@ class _Facts:
             self._by_decision.setdefault(name, []).append(write)
         self._kinds = {r.resource_id: r.kind for r in ctx.store.resources.of_plan(plan.plan_id)}
         self._ignored = self._find_ignored()
-        self.deeds = [self._deed(d) for d in self.decisions]
+        self.deeds = self._in_order()
 
     def decisions_of(self, steps: set[str]) -> set[str]:
         return {s.decision_id for s in self.steps if s.step_id in steps and s.decision_id}
@@ -520,7 +520,32 @@ class _Facts:
     def steps_of(self, decisions: set[str]) -> set[str]:
         return {s.step_id for s in self.steps if s.decision_id in decisions}
 
-    def _deed(self, decision: Decision) -> Deed:
+    def _in_order(self) -> list[Deed]:
+        """Decisions as they were made; what one wrote after the next was made, as it was written.
+
+        So it is with steps that share a decision, and with child plans that run side by side.
+        """
+        ids = [d.decision_id for d in self.decisions]
+        placed: dict[str, Deed] = {}
+        for decision, after in zip(self.decisions, [*ids[1:], None], strict=True):
+            wrote = self._by_decision.get(decision.decision_id, [])
+            late = [w for w in wrote if after is not None and w.call_id > after]
+            placed[decision.decision_id] = self._deed(decision, [w for w in wrote if w not in late])
+            for call in {w.call_id for w in late}:
+                spots = self._spots(w for w in late if w.call_id == call)
+                placed[call] = Deed(
+                    decision_id=decision.decision_id, wrote=spots, is_record=_is_record(decision)
+                )
+        return [placed[name] for name in sorted(placed)]
+
+    def _spots(self, writes: Iterable[Write]) -> frozenset[Spot]:
+        return frozenset(
+            (w.resource_id, w.path if self._kinds[w.resource_id] in FOLDERS else b"")
+            for w in writes
+            if not self._is_ignored(w)
+        )
+
+    def _deed(self, decision: Decision, wrote: list[Write]) -> Deed:
         steps = [s for s in self.steps if s.decision_id == decision.decision_id]
         specs = [msgspec.convert(s.spec, StepSpec) for s in steps]
         given = [
@@ -532,12 +557,8 @@ class _Facts:
             steps=tuple(s.step_id for s in steps),
             needs=frozenset(name for spec in specs for name in spec.needs),
             influences=frozenset(name for names in given for name in names),
-            wrote=frozenset(
-                (w.resource_id, w.path if self._kinds[w.resource_id] in FOLDERS else b"")
-                for w in self._by_decision.get(decision.decision_id, ())
-                if not self._is_ignored(w)
-            ),
-            is_record=decision.kind in (DecisionKind.USER_INTERVENTION, DecisionKind.ROOT),
+            wrote=self._spots(wrote),
+            is_record=_is_record(decision),
         )
 
     def _is_ignored(self, write: Write) -> bool:
@@ -618,6 +639,10 @@ class _Facts:
         group = kept[first.group_id]
         self._ctx.checkpoints.require_readable(group)
         return group
+
+
+def _is_record(decision: Decision) -> bool:
+    return decision.kind in (DecisionKind.USER_INTERVENTION, DecisionKind.ROOT)
 
 
 def _in_git(path: bytes) -> bool:

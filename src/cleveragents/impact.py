@@ -12,7 +12,10 @@ Spot = tuple[str, bytes]
 
 
 class Deed(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision in force with what the rule needs to know of it."""
+    """A decision in force with what the rule needs to know of it.
+
+    One whose later steps wrote after others had decided is there a second time, for those.
+    """
 
     decision_id: str
     parent_id: str | None = None
@@ -60,10 +63,9 @@ def affected(
 ) -> dict[str, str]:
     """Decision -> why it has to go with the roots; `deeds` are those in force, oldest first."""
     found = dict.fromkeys(roots, "corrected")
-    first = min((n for n, deed in enumerate(deeds) if deed.decision_id in found), default=0)
-    later = deeds[first:]
     while True:
-        new = _next(later, found, cascade)
+        first = min((n for n, deed in enumerate(deeds) if deed.decision_id in found), default=0)
+        new = _next(deeds[first:], found, cascade)
         if not new:
             return {d.decision_id: found[d.decision_id] for d in deeds if d.decision_id in found}
         found |= new
@@ -75,6 +77,7 @@ def _next(later: Sequence[Deed], found: dict[str, str], cascade: bool) -> dict[s
     touched = Touched()
     for deed in inside:
         touched.add(deed.wrote)
+    has_written = False
     new: dict[str, str] = {}
     seen_steps: set[str] = set()
     named: set[str] = set()
@@ -82,9 +85,13 @@ def _next(later: Sequence[Deed], found: dict[str, str], cascade: bool) -> dict[s
         if deed.decision_id in found:
             named |= deed.influences
             seen_steps.update(deed.steps)
+            has_written = has_written or bool(deed.wrote)
             continue
-        if why := _why(deed, found, steps, named, seen_steps, touched, cascade):
-            new[deed.decision_id] = why
+        why = _why(deed, found, steps, named, seen_steps, cascade)
+        if not why and has_written and touched.overlaps(deed.wrote):
+            why = "wrote what it wrote"
+        if why:
+            new.setdefault(deed.decision_id, why)
     return new
 
 
@@ -94,7 +101,6 @@ def _why(
     steps: set[str],
     named: set[str],
     seen_steps: set[str],
-    touched: Touched,
     cascade: bool,
 ) -> str:
     if deed.parent_id in found:
@@ -103,6 +109,4 @@ def _why(
         return "needs " + ", ".join(sorted(deed.needs & steps))
     if named.intersection(deed.steps) or deed.influences & seen_steps:
         return "influenced by it"
-    if touched.overlaps(deed.wrote):
-        return "wrote what it wrote"
     return "later (--cascade)" if cascade and not deed.is_record else ""

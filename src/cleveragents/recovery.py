@@ -6,7 +6,7 @@ from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.effects import compensate_plan, shown
 from cleveragents.errors import AgentsError, PlanBusy
-from cleveragents.journal import EntryState
+from cleveragents.journal import EntryState, Operation
 from cleveragents.leases import hold, holder
 from cleveragents.plan import Failure, Phase, State
 from cleveragents.restoring import Restoration
@@ -97,6 +97,8 @@ def _close_entries(ctx: Context, session: Session) -> None:
     with session.transaction():
         for entry in ctx.store.journal.open_entries(session.plan.plan_id):
             ctx.store.journal.put(session.closed(entry, EntryState.INTERRUPTED))
+            if entry.operation is Operation.CORRECT:
+                ctx.store.corrections.end(session.plan, ctx.now())
 
 
 def _free(ctx: Context, plan_id: str) -> list[str]:
