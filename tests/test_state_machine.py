@@ -469,7 +469,8 @@ class Machine(RuleBasedStateMachine):
         if kind in (CheckpointType.EXTERNAL_EDIT, CheckpointType.MANUAL):
             return start
         if run is None:
-            return start if kind is CheckpointType.PRE_ROLLBACK else None
+            whole = kind is CheckpointType.PRE_ROLLBACK and not self.facts.unsettled
+            return start if whole else None
         if decision is not None and decision.kind is DecisionKind.USER_INTERVENTION:
             return operation.restored
         return {
@@ -712,7 +713,8 @@ class Machine(RuleBasedStateMachine):
     def go_on(self, data: st.DataObject, facts: Facts, worlds: list[World]) -> None:
         self.world = worlds[-1]
         how = ["resume", "undo", "checkpoint", "rollback", "correct"]
-        how = how if self.decided() else how[:-1]
+        going_back = facts.plan.error is not None and facts.plan.error.undo_to is not None
+        how = how if self.decided() and not going_back else how[:-1]
         how = how if facts.plan.head_group_id else how[:1]
         chosen = data.draw(st.sampled_from(how))
         group = data.draw(st.sampled_from(self.kept_groups())) if chosen == "rollback" else ""
@@ -735,9 +737,11 @@ class Machine(RuleBasedStateMachine):
 
     def learn(self, operation: Operation, facts: Facts) -> None:
         """Remember what the dead command made, as far as the model can know it."""
-        before = self.facts
+        new = {group.group_id for group in facts.groups} - self.known.keys()
         self.settle(operation, facts)
-        self.facts = before
+        for group in facts.groups:
+            if group.group_id in new and group.checkpoint_type is CheckpointType.PRE_ROLLBACK:
+                self.known[group.group_id] = None
 
     def may_be(self, world: World, facts: Facts) -> bool:
         return (
