@@ -44,7 +44,9 @@ def _with_file_in_force(todo: Restoration, now: list[Step]) -> Restoration:
             back.append(msgspec.structs.replace(step, **anew))
         elif old is not None:
             back.append(msgspec.structs.replace(old, index=step.index))
-    plan = {name: value for name, value in todo.plan.items() if name not in _OF_THE_FILE}
+    # With another file it is another view than that group's: the next group must hold it.
+    kept = (*_OF_THE_FILE, "view_mark") if "spec" in todo.plan else ()
+    plan = {name: value for name, value in todo.plan.items() if name not in kept}
     return msgspec.structs.replace(todo, plan=plan, steps=tuple(back), removed_steps=())
 
 
