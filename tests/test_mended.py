@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from cleveragents.testing import killed_at
 from cleveragents.workspace import open_workspace
 from features.shop import Shop
-from tests.contract_sandbox import killed_at
 from tests.harness import Agents
 
 STEPS = """

@@ -38,10 +38,10 @@ from cleveragents.journal import EntryState, undo_stack
 from cleveragents.plan import State as PlanState
 from cleveragents.plan import StepState
 from cleveragents.prune import prune_plan
+from cleveragents.testing import killed_at, look, require_same
 from cleveragents.tool import CallState
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace
 from tests import plan_model as model
-from tests.contract_sandbox import killed_at, look, require_same
 from tests.plan_model import DATABASE, FOLDERS, Deed, Moment, Run, Step, World
 
 HEAVY = os.environ.get("CLEVERAGENTS_HEAVY") == "1"
