@@ -7,7 +7,7 @@ import msgspec
 from cleveragents import correction, effects
 from cleveragents.acting import executor_for
 from cleveragents.context import Context
-from cleveragents.journal import Operation
+from cleveragents.journal import JournalEntry, Operation
 from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_not_final
 from cleveragents.plan import Phase, Plan, State
@@ -44,19 +44,23 @@ def execute_plan(
                 resumed_from=None, settled=Settled.NOTHING, changes=(), next_step=None
             )
         resumption = settle(ctx, session, discard_edits)
+        # Undo takes the changed plan file back with what was run of it.
+        entry = session.opened(Operation.RESUME)
         if plan_file is not None and go_on_with(ctx, session, plan_file, accept_loss):
             return resumption
-        return _go_on(ctx, session, resumption)
+        return _go_on(ctx, session, resumption, entry)
 
 
-def _go_on(ctx: Context, session: Session, resumption: Resumption) -> Resumption:
+def _go_on(
+    ctx: Context, session: Session, resumption: Resumption, entry: JournalEntry
+) -> Resumption:
     upcoming = next_step(ctx, session.plan)
     finished = (session.plan.phase, session.plan.state) == (Phase.EXECUTE, State.COMPLETE)
     if upcoming is None and finished:
         return resumption
     executor = executor_for(ctx, session)
     executor.prepare()
-    executor.execute(Operation.RESUME)
+    executor.execute(Operation.RESUME, entry)
     return msgspec.structs.replace(resumption, next_step=upcoming)
 
 
