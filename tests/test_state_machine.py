@@ -320,7 +320,7 @@ class Machine(RuleBasedStateMachine):
         complete = facts.plan.state is PlanState.COMPLETE
         if complete and now.done.issuperset(step.id for step in now.steps):
             return operation
-        return self._ran(operation, now)
+        return self._ran(operation, now, before=adopted.now)
 
     def deeds(self, facts: Facts, now: Moment) -> list[Deed]:
         specs = {step.id: step for step in now.steps}
