@@ -39,9 +39,10 @@ def adopt_edits(
 ) -> CheckpointGroup:
     """What a person changed in the sandbox becomes part of the plan, and can be undone as one."""
     entry = session.opened(Operation.EXTERNAL_EDIT)
-    with session.transaction():
-        ctx.store.journal.put(entry)
-    group = ctx.checkpoints.create_checkpoint(kind, session, force=True, reason="edited by hand")
-    with session.transaction():
-        ctx.store.journal.put(session.closed(entry))
-    return group
+    return ctx.checkpoints.create_checkpoint(
+        kind,
+        session,
+        force=True,
+        reason="edited by hand",
+        ending=lambda _before, _now: ctx.store.journal.put(session.closed(entry)),
+    )
