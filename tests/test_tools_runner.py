@@ -582,7 +582,7 @@ def test_sql_tools_come_back_as_results(bench: Bench) -> None:
     path = bench.cwd / "app.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE t (a)")
-    assert bench.run("sql", script="SELECT 1").error == "sql needs a SQLite resource"
+    assert bench.run("sql", script="SELECT 1").error == "sql needs a database"
     bench.having(database=str(path))
     assert bench.run("sql", script="INSERT INTO t VALUES (?)", params=[7]).ok
     declared = ToolSpec(name="count", sql="SELECT a FROM t WHERE a = :a", read_only=True)
