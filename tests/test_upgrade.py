@@ -50,7 +50,7 @@ def stamp(path: Path) -> str:
 def age(path: Path) -> None:
     """Make a store what the first version would have left."""
     with closing(sqlite3.connect(path)) as db, db:
-        for index in ("plans_by_state", "plans_by_parent"):
+        for index in ("plans_by_state", "plans_by_parent", "decisions_by_kind"):
             db.execute(f"DROP INDEX {index}")
         for table in ("correction_attempts", "effects"):
             db.execute(f"DROP TABLE {table}")

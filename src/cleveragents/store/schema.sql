@@ -64,6 +64,7 @@ CREATE TABLE decisions (
     created_at TEXT NOT NULL
 );
 CREATE INDEX decisions_by_plan ON decisions (plan_id, decision_id);
+CREATE INDEX decisions_by_kind ON decisions (plan_id, kind);
 
 CREATE TABLE resources (
     resource_id TEXT NOT NULL PRIMARY KEY,

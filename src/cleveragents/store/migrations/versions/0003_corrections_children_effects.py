@@ -67,6 +67,7 @@ def upgrade() -> None:
     run = op.get_bind().exec_driver_sql
     run("ALTER TABLE plans ADD COLUMN parent_step_id TEXT")
     run("CREATE INDEX plans_by_parent ON plans (parent_plan_id) WHERE parent_plan_id IS NOT NULL")
+    run("CREATE INDEX decisions_by_kind ON decisions (plan_id, kind)")
     run("ALTER TABLE checkpoint_groups ADD COLUMN children TEXT NOT NULL DEFAULT '{}'")
     run("ALTER TABLE tool_calls ADD COLUMN decision_id TEXT")
     run("ALTER TABLE tool_calls ADD COLUMN group_id TEXT")
