@@ -1,7 +1,7 @@
 """Cancel a plan, or delete it with everything it holds."""
 
 from cleveragents.context import Context
-from cleveragents.errors import SandboxError, UnappliedWork
+from cleveragents.errors import NotAllowed, SandboxError, UnappliedWork
 from cleveragents.journal import Operation
 from cleveragents.leases import hold, working_on
 from cleveragents.lifecycle import require_not_final
@@ -44,6 +44,15 @@ def unapplied(ctx: Context, plan: Plan) -> int:
 
 def delete(ctx: Context, plan: Plan, *, force: bool) -> int:
     """Free everything a plan holds; refuses if work would be lost, unless forced."""
+    if plan.parent_plan_id is not None and plan.state is not State.CANCELLED:
+        raise NotAllowed(
+            f"plan {plan.name!r} is a child plan that its parent still needs",
+            f"agents plan delete {plan.parent_plan_id} deletes both",
+        )
+    return _delete(ctx, plan, force)
+
+
+def _delete(ctx: Context, plan: Plan, force: bool) -> int:
     count = unapplied(ctx, plan)
     if count and not force:
         raise UnappliedWork(
@@ -51,7 +60,7 @@ def delete(ctx: Context, plan: Plan, *, force: bool) -> int:
             f"agents plan apply {plan.plan_id}, or agents plan delete {plan.plan_id} --yes",
         )
     for child in ctx.store.plans.children(plan.plan_id):
-        delete(ctx, child, force=True)
+        _delete(ctx, child, force=True)
     with hold(ctx.store, plan.plan_id, "plan delete", ctx.now):
         remove_sandboxes(ctx, plan.plan_id, again=True)
         with ctx.store.transaction():
