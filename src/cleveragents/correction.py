@@ -19,7 +19,6 @@ from cleveragents.context import Context
 from cleveragents.decision import (
     Correction,
     CorrectionMode,
-    CorrectionState,
     Decision,
     DecisionKind,
     DecisionState,
@@ -27,15 +26,15 @@ from cleveragents.decision import (
 from cleveragents.effect import EffectState
 from cleveragents.effect import Outlook as EffectOutlook
 from cleveragents.errors import CorrectionRefused
-from cleveragents.executor import PlanExecutor
+from cleveragents.hanging import Facts
 from cleveragents.ids import new_id
-from cleveragents.impact import Deed, Spot, Touched, affected
+from cleveragents.impact import affected
 from cleveragents.journal import Operation
 from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_rollback
 from cleveragents.plan import Phase, Plan, State, Step, StepState
-from cleveragents.planspec import DecisionSpec, PlanSpec, StepSpec, SubplanSpec
-from cleveragents.resource import Action, Change, show_path
+from cleveragents.planspec import StepSpec
+from cleveragents.resource import Change
 from cleveragents.restoring import Restoration
 from cleveragents.revision import Revision, revised
 from cleveragents.rollback import (
@@ -48,11 +47,8 @@ from cleveragents.session import Session, spec_of
 from cleveragents.settling import settle
 from cleveragents.snapshots import States
 from cleveragents.store import Store
-from cleveragents.tool import Write
 from cleveragents.tools import resolve_tool
 from cleveragents.use import PlanFile, step_of
-
-FOLDERS = ("git-checkout", "fs-directory")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,82 +125,6 @@ def _current(ctx: Context, plan: Plan, decision: Decision) -> Iterable[Decision]
     """As the store has it now that the plan is ours."""
     decisions = ctx.store.plans.decisions(plan.plan_id)
     return (d for d in decisions if d.decision_id == decision.decision_id)
-
-
-def append(ctx: Context, decision: Decision, request: Request) -> Correction:
-    """Keep everything; the extra work is a decision and a child plan of its own."""
-    file = request.plan_file
-    with working_on(ctx.store, decision.plan_id, "plan correct", ctx.now) as session:
-        require_rollback(session.plan)
-        require_own(ctx, session.plan, "corrected")
-        if file is None:
-            raise CorrectionRefused(
-                "there is no work to append: the plan's actor is a fixed list of steps",
-                "name a plan file with the extra steps: --plan-file FILE",
-            )
-        settle(ctx, session, discard_edits=False)
-        plan = session.plan
-        steps = ctx.store.plans.steps(plan.plan_id)
-        extra = f"append-{plan.attempt + 1}"
-        spec = StepSpec(
-            id=extra,
-            tool="subplan",
-            decision=DecisionSpec(question=f"append: {decision.question}", chosen=request.guidance),
-            subplan=SubplanSpec(file=file.path, plan=file.spec),
-        )
-        intervention = Decision(
-            decision_id=new_id(),
-            plan_id=plan.plan_id,
-            kind=DecisionKind.USER_INTERVENTION,
-            question=f"append: {decision.question}",
-            chosen=request.guidance,
-            parent_id=decision.decision_id,
-            step_id=extra,
-            attempt=plan.attempt + 1,
-            created_at=ctx.now(),
-        )
-        index = max((step.index for step in steps), default=-1) + 1
-        step = msgspec.structs.replace(
-            step_of(plan.plan_id, index, spec), decision_id=intervention.decision_id
-        )
-        row = Correction(
-            correction_id=new_id(),
-            plan_id=plan.plan_id,
-            decision_id=decision.decision_id,
-            mode=CorrectionMode.APPEND,
-            guidance=request.guidance,
-            attempt=plan.attempt + 1,
-            state=CorrectionState.RESTORED,
-            before_group_id=plan.head_group_id,
-            created_at=ctx.now(),
-        )
-        entry = session.opened(
-            Operation.CORRECT, correction=row.correction_id, decision=decision.decision_id
-        )
-        with session.transaction():
-            ctx.store.corrections.put(row)
-            ctx.store.journal.put(entry)
-            session.write(
-                steps=(step,),
-                decisions=(intervention,),
-                view_changed=True,
-                phase=Phase.EXECUTE,
-                state=State.QUEUED,
-                error=None,
-                attempt=plan.attempt + 1,
-                **with_step(session.spec, spec),
-            )
-        # An actor that had ended is not asked again: the extra work is all there is to do.
-        ended = plan.state is State.COMPLETE
-        executor = PlanExecutor(ctx, session) if ended else executor_for(ctx, session)
-        executor.prepare()
-        executor.execute(Operation.CORRECT, entry)
-        return ended_row(ctx, row)
-
-
-def with_step(spec: PlanSpec, step: StepSpec) -> dict[str, Any]:
-    """The plan's spec with one more step at its end."""
-    return {"spec": msgspec.to_builtins(msgspec.structs.replace(spec, steps=(*spec.steps, step)))}
 
 
 def ended_row(ctx: Context, row: Correction) -> Correction:
@@ -449,7 +369,7 @@ def work_out(ctx: Context, plan: Plan, roots: tuple[Decision, ...], request: Req
     revision = None
     if request.plan_file is not None:
         revision = revised(spec_of(plan), request.plan_file.spec, resolve_tool)
-    facts = _Facts(ctx, plan)
+    facts = Facts(ctx, plan)
     names = {root.decision_id for root in roots} | facts.decisions_of(_undone(facts, revision))
     found = affected(facts.deeds, names, cascade=request.cascade)
     group, paths = facts.way_back(set(found))
@@ -488,162 +408,9 @@ def work_out(ctx: Context, plan: Plan, roots: tuple[Decision, ...], request: Req
     )
 
 
-def _undone(facts: "_Facts", revision: Revision | None) -> set[str]:
+def _undone(facts: Facts, revision: Revision | None) -> set[str]:
     """Steps that a changed plan file makes wrong although they are done."""
     if revision is None:
         return set()
     done = {step.step_id for step in facts.steps if step.done}
     return done & {*revision.changed, *revision.removed}
-
-
-class _Facts:
-    """What the store knows of a plan's decisions in force and what they wrote."""
-
-    def __init__(self, ctx: Context, plan: Plan) -> None:
-        self._ctx = ctx
-        self.plan = plan
-        self.decisions = [
-            d for d in ctx.store.plans.decisions(plan.plan_id) if d.state is DecisionState.ACTIVE
-        ]
-        self.steps = ctx.store.plans.steps(plan.plan_id)
-        self.writes = ctx.store.calls.writes_by_decision(plan.plan_id)
-        self._by_decision: dict[str | None, list[Write]] = {}
-        for name, write in self.writes:
-            self._by_decision.setdefault(name, []).append(write)
-        self._kinds = {r.resource_id: r.kind for r in ctx.store.resources.of_plan(plan.plan_id)}
-        self._ignored = self._find_ignored()
-        self.deeds = self._in_order()
-
-    def decisions_of(self, steps: set[str]) -> set[str]:
-        return {s.decision_id for s in self.steps if s.step_id in steps and s.decision_id}
-
-    def steps_of(self, decisions: set[str]) -> set[str]:
-        return {s.step_id for s in self.steps if s.decision_id in decisions}
-
-    def _in_order(self) -> list[Deed]:
-        """Decisions as they were made; what one wrote after the next was made, as it was written.
-
-        So it is with steps that share a decision, and with child plans that run side by side.
-        """
-        ids = [d.decision_id for d in self.decisions]
-        placed: dict[str, Deed] = {}
-        for decision, after in zip(self.decisions, [*ids[1:], None], strict=True):
-            wrote = self._by_decision.get(decision.decision_id, [])
-            late = [w for w in wrote if after is not None and w.call_id > after]
-            placed[decision.decision_id] = self._deed(decision, [w for w in wrote if w not in late])
-            for call in {w.call_id for w in late}:
-                spots = self._spots(w for w in late if w.call_id == call)
-                placed[call] = Deed(
-                    decision_id=decision.decision_id, wrote=spots, is_record=_is_record(decision)
-                )
-        return [placed[name] for name in sorted(placed)]
-
-    def _spots(self, writes: Iterable[Write]) -> frozenset[Spot]:
-        return frozenset(
-            (w.resource_id, w.path if self._kinds[w.resource_id] in FOLDERS else b"")
-            for w in writes
-            if not self._is_ignored(w)
-        )
-
-    def _deed(self, decision: Decision, wrote: list[Write]) -> Deed:
-        steps = [s for s in self.steps if s.decision_id == decision.decision_id]
-        specs = [msgspec.convert(s.spec, StepSpec) for s in steps]
-        given = [
-            s.decision.influences for s in specs if s.decision and not isinstance(s.decision, str)
-        ]
-        return Deed(
-            decision_id=decision.decision_id,
-            parent_id=decision.parent_id,
-            steps=tuple(s.step_id for s in steps),
-            needs=frozenset(name for spec in specs for name in spec.needs),
-            influences=frozenset(name for names in given for name in names),
-            wrote=self._spots(wrote),
-            is_record=_is_record(decision),
-        )
-
-    def _is_ignored(self, write: Write) -> bool:
-        return write.path in self._ignored.get(write.resource_id, ())
-
-    def _find_ignored(self) -> dict[str, frozenset[bytes]]:
-        head = self.plan.head_group_id
-        if head is None or not self.writes:
-            return {}
-        states = self._ctx.checkpoints.states(self._ctx.store.checkpoints.group(head))
-        sandboxes = self._ctx.manager.sandboxes(self.plan.plan_id)
-        found: dict[str, frozenset[bytes]] = {}
-        for rid, state in states.items():
-            changes = {
-                w.path: Change("", w.path, Action.CHANGED, w.before, w.after)
-                for _, w in self.writes
-                if w.resource_id == rid
-            }
-            found[rid] = sandboxes[rid].ignored(tuple(changes.values()), state)
-        return found
-
-    def way_back(self, gone: set[str]) -> tuple[str | None, dict[str, set[bytes]]]:
-        """The group from before the set's first call, and the paths that go back to it."""
-        in_force = {d.decision_id for d in self.decisions}
-        paths: dict[str, set[bytes]] = {}
-        others: dict[str, set[bytes]] = {}
-        for decision, write in self.writes:
-            if decision in gone:
-                paths.setdefault(write.resource_id, set()).add(write.path)
-            elif paths and decision in in_force:
-                others.setdefault(write.resource_id, set()).add(write.path)
-        for rid, mine in paths.items():
-            self._leave_shared(rid, mine, others.get(rid, set()))
-        paths = {rid: some for rid, some in paths.items() if some}
-        if not paths:
-            return None, {}
-        group = self._group_before(gone)
-        self._require_unmixed(group, gone, paths)
-        return group.group_id, paths
-
-    def _leave_shared(self, rid: str, mine: set[bytes], others: set[bytes]) -> None:
-        """Ignored paths that others wrote too stay; the git directory goes back whole or not."""
-        hidden = self._ignored.get(rid, frozenset())
-        mine -= {path for path in mine & others if path in hidden}
-        if any(_in_git(path) and path in hidden for path in others):
-            mine -= {path for path in mine if _in_git(path) and path in hidden}
-
-    def _require_unmixed(
-        self, group: CheckpointGroup, gone: set[str], paths: dict[str, set[bytes]]
-    ) -> None:
-        """Where no group was made in between, another decision may have written the same."""
-        back = Touched()
-        for rid, some in paths.items():
-            back.add((rid, path) for path in some)
-        for decision, write in self.writes:
-            if decision in gone:
-                return
-            spot = (write.resource_id, write.path)
-            if write.call_id > group.group_id and back.overlaps((spot,)):
-                raise CorrectionRefused(
-                    f"step {write.step_id!r} wrote {show_path(write.path)} before this decision,"
-                    " and no checkpoint lies between them",
-                    "correct that step's decision, or use --cascade with it",
-                )
-
-    def _group_before(self, gone: set[str]) -> CheckpointGroup:
-        calls = self._ctx.store.calls.of_plan(self.plan.plan_id)
-        first = next((c for c in calls if c.decision_id in gone), None)
-        kept = {g.group_id: g for g in self._ctx.store.checkpoints.groups(self.plan.plan_id)}
-        if first is None or first.group_id not in kept:
-            near = [g for g in kept.values() if first is None or g.group_id < first.call_id]
-            target = (near or list(kept.values()))[-1].group_id
-            raise CorrectionRefused(
-                "the checkpoint from before this decision was pruned",
-                f"go back to the nearest kept one: agents plan rollback {self.plan.plan_id}"
-                f" {target}",
-            )
-        group = kept[first.group_id]
-        self._ctx.checkpoints.require_readable(group)
-        return group
-
-
-def _is_record(decision: Decision) -> bool:
-    return decision.kind in (DecisionKind.USER_INTERVENTION, DecisionKind.ROOT)
-
-
-def _in_git(path: bytes) -> bool:
-    return path.split(b"/")[0] == b".git"

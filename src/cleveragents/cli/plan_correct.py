@@ -6,6 +6,7 @@ import click
 import msgspec
 
 from cleveragents import reports
+from cleveragents.appending import append
 from cleveragents.cli.common import Asked, command
 from cleveragents.cli.plan_effects import (
     as_ended,
@@ -15,7 +16,7 @@ from cleveragents.cli.plan_effects import (
 )
 from cleveragents.cli.plan_work import dry_option, loss_option, plan_reply, yes_option
 from cleveragents.context import Context
-from cleveragents.correction import Outlook, Request, append, correct, preview
+from cleveragents.correction import Outlook, Request, correct, preview
 from cleveragents.decision import Decision
 from cleveragents.effects import require_accepted
 from cleveragents.errors import UsageError
