@@ -2,7 +2,8 @@
 
     python benchmarks/peers.py --sizes S,M,L --keep
 
-(about ten minutes with L) writes the table to `benchmarks/results/`, which the README shows.
+writes the table to `benchmarks/results/`, which the README shows. With L use `--peers
+shadow,cline,gemini` (about six minutes): opencode's first checkpoint alone takes longer there.
 
 Each peer is a public tool's sequence of git commands, replayed on the very work tree that our plan
 has as its sandbox, alternating with ours. Every round checks that the change was really captured,
