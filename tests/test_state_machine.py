@@ -715,6 +715,9 @@ class Machine(RuleBasedStateMachine):
         how = ["resume", "undo", "checkpoint", "rollback", "correct"]
         going_back = facts.plan.error is not None and facts.plan.error.undo_to is not None
         how = how if self.decided() and not going_back else how[:-1]
+        if going_back and self.policy["on_failure"] == "rollback_plan":
+            # The next command that settles goes back to the beginning: the model runs from there.
+            how = ["resume", "rollback"]
         how = how if facts.plan.head_group_id else how[:1]
         chosen = data.draw(st.sampled_from(how))
         group = data.draw(st.sampled_from(self.kept_groups())) if chosen == "rollback" else ""
