@@ -258,7 +258,7 @@ Feature: Going back, all resources together
 
     Examples:
       | why                             | guard                                                             | target                         | error             | code | hint                |
-      | the plan is applied             | the plan was applied                                              | "first"                        | PlanApplied       | 4    | agents plan log     |
+      | the plan is applied             | the plan was applied                                              | "first"                        | PlanApplied       | 4    | agents plan revert-applied |
       | the plan is cancelled           | the plan was cancelled                                            | "first"                        | PlanCancelled     | 4    | agents plan diff    |
       | the sandbox is missing          | its sandbox was removed from the disk                             | "first"                        | SandboxMissing    | 5    | agents plan delete  |
       | the sandbox is not ours         | its sandbox was replaced by another directory with the same files | "first"                        | SandboxNotOurs    | 5    | move it away        |
