@@ -229,8 +229,12 @@ class Blobs:
             self._asked.append(key)
 
     def get(self, key: bytes) -> bytes:
-        ((_, data),) = self.get_many([key])
-        return data
+        if key not in self._ahead:
+            self._read_asked()
+        if key not in self._ahead:
+            self.ask(key)
+            self._read_asked()
+        return self._ahead.pop(key)
 
     def get_many(self, keys: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
         """Several at once: asked for together, so that git does not wait for us."""

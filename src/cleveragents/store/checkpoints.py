@@ -4,6 +4,8 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from cleveragents.checkpoint import Checkpoint, CheckpointGroup
 from cleveragents.errors import NotFound
 from cleveragents.store.tables import Table
@@ -24,13 +26,14 @@ class CheckpointRepository:
             [(group.group_id, *member) for member in group.members.items()],
         )
 
-    def add_trigger(self, group: CheckpointGroup, trigger: str) -> None:
+    def add_trigger(self, group: CheckpointGroup, trigger: str) -> CheckpointGroup:
         """Note that another trigger found the state this group already holds."""
-        names = dict.fromkeys((*group.triggers, trigger))
+        names = tuple(dict.fromkeys((*group.triggers, str(trigger))))
         self._db.execute(
             "UPDATE checkpoint_groups SET triggers = json(?) WHERE group_id = ?",
             ("[" + ",".join(f'"{name}"' for name in names) + "]", group.group_id),
         )
+        return msgspec.structs.replace(group, triggers=names)
 
     def stand_for(self, group_id: str, version: int, view_mark: int) -> None:
         """The view that belongs to a group which was made before that view was committed."""

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator
+from typing import Any
 
 from cleveragents.content.packs import Location
 
@@ -20,6 +21,17 @@ class ObjectRepository:
         ).fetchone()
         return Location(*row) if row else None
 
+    def locate(self, keys: Iterable[bytes]) -> dict[bytes, Location]:
+        """Where those of the keys lie that are there."""
+        return {
+            row[0]: Location(*row[1:])
+            for row in self._some(
+                "SELECT o.key, p.name, o.offset, o.length FROM objects o JOIN packs p"
+                " USING (pack_id) WHERE o.key",
+                keys,
+            )
+        }
+
     def has(self, key: bytes) -> bool:
         return (
             self._db.execute("SELECT 1 FROM objects WHERE key = ?", (key,)).fetchone() is not None
@@ -29,14 +41,15 @@ class ObjectRepository:
         return {key for key, _ in self._condemned(keys)}
 
     def _condemned(self, keys: Iterable[bytes]) -> Iterator[tuple[bytes, str | None]]:
-        """The keys that are there, and since when each is condemned; asked for by the hundred."""
-        asked = list(keys)
-        for start in range(0, len(asked), 100):
-            some = asked[start : start + 100]
-            marks = ",".join("?" * len(some))
-            yield from self._db.execute(
-                f"SELECT key, condemned_at FROM objects WHERE key IN ({marks})", some
-            )
+        """The keys that are there, and since when each is condemned."""
+        return self._some("SELECT key, condemned_at FROM objects WHERE key", keys)
+
+    def _some(self, asked: str, keys: Iterable[bytes]) -> Iterator[Any]:
+        """The rows of many keys, asked for by the hundred."""
+        wanted = list(keys)
+        for start in range(0, len(wanted), 100):
+            some = wanted[start : start + 100]
+            yield from self._db.execute(f"{asked} IN ({','.join('?' * len(some))})", some)
 
     def add(self, located: Collection[tuple[bytes, Location]]) -> None:
         """Record where content lies; what is there already stays where it is."""

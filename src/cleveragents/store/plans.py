@@ -66,8 +66,12 @@ class PlanRepository:
         removed_steps: Iterable[str] = (),
         view_changed: bool = False,
         new_source: bool = False,
+        before: Plan | None = None,
     ) -> Plan:
-        """Write the plan and what changed with it as its next version."""
+        """Write the plan and what changed with it as its next version.
+
+        `before`: the row as it is, if that is known; then only what differs from it is written.
+        """
         version = plan.version + 1
         mark = version if view_changed else plan.view_mark
         plan = msgspec.structs.replace(plan, version=version, view_mark=mark)
@@ -77,7 +81,12 @@ class PlanRepository:
                 f"plan {plan.name!r} was changed by another process meanwhile",
                 f"agents plan status {plan.plan_id}",
             )
-        self._db.execute(PLANS.upsert, PLANS.row(plan))
+        if before is None:
+            self._db.execute(PLANS.upsert, PLANS.row(plan))
+        else:
+            columns, values = PLANS.changes(before, plan)
+            values.append(plan.plan_id)
+            self._db.execute(f"UPDATE plans SET {columns} WHERE plan_id = ?", values)
         self._remember(plan, steps, decisions, new_source)
         self._remove_steps(plan, removed_steps)
         return plan

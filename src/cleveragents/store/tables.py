@@ -1,13 +1,13 @@
 """Frozen values to rows and back: a column per field, JSON where a field is not a scalar."""
 
 import sqlite3
-from collections.abc import Iterable
 from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
+_encode = msgspec.json.Encoder().encode
 _SCALARS = (str, int, float, bool, bytes, NoneType)
 
 
@@ -23,6 +23,7 @@ class Table(Generic[T]):
         hints = get_type_hints(model)
         self.columns = tuple(f for f in model.__struct_fields__ if f != skip)
         self._json = tuple(not _is_scalar(hints[field]) for field in self.columns)
+        self._written = tuple(zip(self.columns, self._json, strict=True))
         quoted = [f'"{column}"' for column in self.columns]
         self.selected = ", ".join(quoted)
         marks = ", ".join("?" * len(quoted))
@@ -31,13 +32,16 @@ class Table(Generic[T]):
         self.upsert = f"{self.insert} ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {updates}"
 
     def row(self, value: T) -> tuple[Any, ...]:
-        return tuple(
-            msgspec.json.encode(item).decode() if as_json else _plain(item)
-            for as_json, item in zip(self._json, self._values(value), strict=True)
-        )
+        return tuple([_stored(getattr(value, name), js) for name, js in self._written])
 
-    def _values(self, value: T) -> Iterable[Any]:
-        return (getattr(value, column) for column in self.columns)
+    def changes(self, before: T, after: T) -> tuple[str, list[Any]]:
+        """`SET` clause and values of the columns in which two values differ."""
+        changed = [
+            (name, _stored(new, js))
+            for name, js in self._written
+            if (new := getattr(after, name)) is not getattr(before, name)
+        ]
+        return ", ".join([f'"{name}" = ?' for name, _ in changed]), [new for _, new in changed]
 
     def value(self, row: tuple[Any, ...], **extra: Any) -> T:
         data: dict[str, Any] = {
@@ -53,7 +57,9 @@ class Table(Generic[T]):
         return [self.value(row) for row in found]
 
 
-def _plain(item: Any) -> Any:
+def _stored(item: Any, as_json: bool) -> Any:
+    if as_json:
+        return _encode(item).decode()
     return item.value if isinstance(item, Enum) else item
 
 
