@@ -2,10 +2,12 @@
 
 import os
 import struct
+from binascii import crc32
 from pathlib import Path
 
 import msgspec
 import pytest
+from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,6 +112,67 @@ def test_both_twins_find_the_same_state(found: list[Entry]) -> None:
     assert trees.state_text(manifest) == trees.python_state_text(manifest)
 
 
+named = st.dictionaries(st.binary(min_size=1, max_size=9), st.integers(0, 3), max_size=300)
+
+
+def listing(names: dict[bytes, int]) -> trees.Listing:
+    return trees.Listing(
+        (name, Entry(name, EntryKind.FILE, 0o600, 1, number, b"b%d" % number))
+        for name, number in names.items()
+    )
+
+
+class Kept(Batch):
+    """A batch without packs."""
+
+    def __init__(self) -> None:
+        self.content: dict[bytes, bytes] = {}
+
+    def put_keyed(self, key: bytes, data: bytes) -> None:
+        self.content[key] = data
+
+
+@given(named, st.data())
+def test_a_large_directory_is_kept_in_pieces_that_a_change_elsewhere_leaves_alone(
+    names: dict[bytes, int], data: st.DataObject
+) -> None:
+    batch, found = Kept(), listing(names)
+    tree = trees.store_directory(found, batch)
+    loaded = trees.reading(batch.content.__getitem__)(tree.key)
+    assert loaded == found
+    assert loaded.pieces == found.pieces
+    assert bool(found.pieces) == (len(names) > trees.WHOLE)
+    whole = trees.manifest([found[name] for name in sorted(names)])
+    assert tree.state == blake3(trees.state_text(whole)).digest()
+    keys = {key for key in trees.keys_in(lambda _: loaded, tree.key, set()) if key[:1] == TREE}
+    assert keys == {tree.key, *loaded.pieces}
+    if not found.pieces:
+        return
+    name = data.draw(st.sampled_from(sorted(names)))
+    again = Kept()
+    changed = listing({**names, name: 4})
+    trees.store_directory(changed, again, loaded.pieces)
+    assert len(again.content) == 2, "the list, and the piece that the name is in"
+    stored = {**batch.content, **again.content}
+    assert stored.keys() >= set(changed.pieces)
+
+
+@given(st.lists(entries, max_size=200))
+def test_both_twins_cut_a_manifest_in_the_same_pieces(found: list[Entry]) -> None:
+    for entries in (found, [Entry(b"%d" % n, EntryKind.FIFO, n) for n in range(1500)] + found):
+        manifest = trees.manifest(entries)
+        assert trees.pieces(manifest) == trees.python_pieces(manifest)
+
+
+def test_no_piece_is_longer_than_the_longest() -> None:
+    unlucky = [name for n in range(5000) if crc32(name := b"%d" % n) & 31]
+    found = [Entry(name, EntryKind.FIFO, 0) for name in unlucky]
+    for cut in (trees.pieces, trees.python_pieces):
+        parts = [msgspec.msgpack.decode(p, type=list[Entry]) for p in cut(trees.manifest(found))]
+        assert {len(part) for part in parts[:-1]} == {trees.LONGEST}
+        assert [entry for part in parts for entry in part] == found
+
+
 @pytest.mark.skipif(trees.state_text is trees.python_state_text, reason="not compiled")
 @given(st.binary(max_size=200))
 def test_the_compiled_twin_refuses_what_is_no_manifest(data: bytes) -> None:
@@ -127,8 +190,9 @@ def test_the_compiled_twin_refuses_what_is_no_manifest(data: bytes) -> None:
 @pytest.mark.skipif(trees.state_text is trees.python_state_text, reason="not compiled")
 @pytest.mark.parametrize("head", [b"\xdd" + struct.pack(">I", 1 << 31), b"\x91\x97\xc6\xff"])
 def test_a_manifest_that_promises_more_than_it_holds_is_refused(head: bytes) -> None:
-    with pytest.raises(ValueError, match="not a manifest"):
-        trees.state_text(head)
+    for read in (trees.state_text, trees.pieces):
+        with pytest.raises(ValueError, match="not a manifest"):
+            read(head)
 
 
 def test_manifests_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,6 +207,6 @@ def test_manifests_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch)
     for key in (first, second, first, third, second, first):
         assert [*manifests(key)] == [b"%d" % list(content).index(key)]
     assert read == [first, second, third]
-    manifests.put(b"new", {b"x": Entry(b"x", EntryKind.FIFO, 0)})
+    manifests.put(b"new", trees.Listing({b"x": Entry(b"x", EntryKind.FIFO, 0)}))
     manifests(third)
     assert read == [first, second, third, third], "the one not used for longest had to go"

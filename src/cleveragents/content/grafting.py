@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from cleveragents.content import trees
 from cleveragents.content.packs import Batch
-from cleveragents.content.trees import Entry, EntryKind, Loader, Tree
+from cleveragents.content.trees import Entry, EntryKind, Listing, Loader, Tree
 
 NEW_FOLDER = 0o755
 
@@ -37,8 +37,8 @@ def graft(load: Loader, tree: Tree, wanted: Mapping[bytes, Entry | None], batch:
     return trees.store_directory(_entries(load, tree, top, batch), batch)
 
 
-def _entries(load: Loader, tree: Tree | None, work: _Node, batch: Batch) -> dict[bytes, Entry]:
-    entries = {} if tree is None else dict(load(tree.key))
+def _entries(load: Loader, tree: Tree | None, work: _Node, batch: Batch) -> Listing:
+    entries = Listing() if tree is None else Listing(load(tree.key))
     for name, node in work.below.items():
         found = _entry(load, name, entries.get(name), node, batch)
         if found is None:

@@ -5,7 +5,8 @@ which are put back but do not make two states differ.
 """
 
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from binascii import crc32
+from collections.abc import Callable, Collection, Iterator
 from enum import StrEnum
 
 import msgspec
@@ -81,14 +82,41 @@ class Tree(msgspec.Struct, frozen=True):
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Entry])
 Reader = Callable[[bytes], bytes]
-Entries = Mapping[bytes, Entry]
-"""Name -> entry of one directory."""
-Loader = Callable[[bytes], Entries]
+PIECED = b"\xc1"
+"""A manifest that begins with this byte, which MessagePack never does, lists its pieces."""
+WHOLE = 24
+"""Entries up to which a directory has a manifest in one piece."""
+LARGE = 1000
+"""Entries from which on pieces are of 32 on average; else of 8: the list of them has a cost too."""
+LONGEST = 64
+"""Entries of the longest piece."""
+
+
+class Listing(dict[bytes, Entry]):
+    """Name -> entry of one directory."""
+
+    pieces: tuple[bytes, ...] = ()
+    """Keys of the pieces that its manifest is made of, if it is."""
+
+
+Loader = Callable[[bytes], Listing]
 """From the key of a manifest to what it says."""
 
 
 def manifest(entries: list[Entry]) -> bytes:
     return _encoder.encode(entries)
+
+
+def python_pieces(manifest: bytes) -> list[bytes]:
+    """The twin of `_walk.pieces`."""
+    entries = _decoder.decode(manifest)
+    mask = 7 if len(entries) < LARGE else 31
+    parts: list[list[Entry]] = [[]]
+    for entry in entries:
+        parts[-1].append(entry)
+        if crc32(entry.name) & mask == 0 or len(parts[-1]) == LONGEST:
+            parts.append([])
+    return [_encoder.encode(part) for part in parts if part]
 
 
 def python_state_text(manifest: bytes) -> bytes:
@@ -102,41 +130,63 @@ def python_state_text(manifest: bytes) -> bytes:
 
 
 try:
-    from cleveragents.content._walk import state_text as _compiled
+    from cleveragents.content import _walk
 except ImportError:
-    _compiled = None
+    _walk = None
 
-state_text: Callable[[bytes], bytes] = _compiled or python_state_text
+state_text: Callable[[bytes], bytes] = _walk.state_text if _walk else python_state_text
+pieces: Callable[[bytes], list[bytes]] = _walk.pieces if _walk else python_pieces
+"""A manifest in parts, so that one changed entry does not bring all of a large directory anew.
+
+Where a part ends depends on names alone: what happens in one does not move the others.
+"""
 
 
-def store_directory(entries: dict[bytes, Entry], batch: Batch) -> Tree:
-    """Put the manifest of a directory into the batch; entries in any order."""
+def store_directory(entries: Listing, batch: Batch, there: Collection[bytes] = frozenset()) -> Tree:
+    """Put the manifest of a directory into the batch; entries in any order.
+
+    `there`: pieces that the store is known to have.
+    """
     data = manifest([entries[name] for name in sorted(entries)])
-    return Tree(batch.put(TREE, data), directory_state(data))
-
-
-def directory_state(manifest: bytes) -> bytes:
-    """Merkle hash of a directory, from its manifest."""
-    return blake3(state_text(manifest)).digest()
+    state = blake3(state_text(data)).digest()
+    if len(entries) <= WHOLE:
+        entries.pieces = ()
+        return Tree(batch.put(TREE, data), state)
+    parts = {key_of(TREE, part): part for part in pieces(data)}
+    entries.pieces = tuple(parts)
+    for key, part in parts.items():
+        if key not in there:
+            batch.put_keyed(key, part)
+    return Tree(batch.put(TREE, PIECED + b"".join([key[1:] for key in parts])), state)
 
 
 _NOTHING = manifest([])
-EMPTY = Tree(key_of(TREE, _NOTHING), directory_state(_NOTHING))
+EMPTY = Tree(key_of(TREE, _NOTHING), blake3(state_text(_NOTHING)).digest())
 """A directory with nothing in it: known without asking the store."""
 
 
 def reading(read: Reader) -> Loader:
     """Manifests as they come out of the store."""
 
-    def load(key: bytes) -> Entries:
+    def load(key: bytes) -> Listing:
         if key == EMPTY.key:
-            return {}
-        try:
-            return {entry.name: entry for entry in _decoder.decode(read(key))}
-        except msgspec.MsgspecError as error:
-            raise ContentDamaged(f"manifest {show_key(key)} cannot be read: {error}") from error
+            return Listing()
+        data = read(key)
+        if data[:1] != PIECED:
+            return Listing((entry.name, entry) for entry in _decoded(key, data))
+        keys = [TREE + data[at : at + 32] for at in range(1, len(data), 32)]
+        found = Listing((entry.name, entry) for one in keys for entry in _decoded(one, read(one)))
+        found.pieces = tuple(keys)
+        return found
 
     return load
+
+
+def _decoded(key: bytes, data: bytes) -> list[Entry]:
+    try:
+        return _decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise ContentDamaged(f"manifest {show_key(key)} cannot be read: {error}") from error
 
 
 class Manifests:
@@ -147,10 +197,10 @@ class Manifests:
 
     def __init__(self, read: Reader) -> None:
         self._load = reading(read)
-        self._known: dict[bytes, Entries] = {}
+        self._known: dict[bytes, Listing] = {}
         self._count = 0
 
-    def __call__(self, key: bytes) -> Entries:
+    def __call__(self, key: bytes) -> Listing:
         found = self._known.pop(key, None)
         if found is None:
             found = self._load(key)
@@ -158,7 +208,7 @@ class Manifests:
         self._known[key] = found
         return found
 
-    def put(self, key: bytes, entries: Entries) -> None:
+    def put(self, key: bytes, entries: Listing) -> None:
         """Remember what was just made; nobody may change it any more."""
         if key not in self._known:
             self._known[key] = entries
@@ -206,7 +256,7 @@ def diff_entries(load: Loader, before: Entry | None, after: Entry | None) -> Ite
     return diff(load, _tree(before), _tree(after))
 
 
-def _unequal(old: Entries, new: Entries) -> list[bytes]:
+def _unequal(old: Listing, new: Listing) -> list[bytes]:
     # Manifests of one capture after the other share the entries that stayed.
     names = [
         name
@@ -258,7 +308,10 @@ def keys_in(load: Loader, key: bytes, seen: set[bytes]) -> Iterator[bytes]:
     while todo:
         folder = todo.pop()
         yield folder
-        for entry in load(folder).values():
+        listing = load(folder)
+        yield from (piece for piece in listing.pieces if piece not in seen)
+        seen.update(listing.pieces)
+        for entry in listing.values():
             if entry.kind not in (EntryKind.FILE, EntryKind.DIRECTORY) or entry.key in seen:
                 continue
             seen.add(entry.key)
