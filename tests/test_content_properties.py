@@ -7,7 +7,7 @@ import shutil
 import signal
 import stat
 import tempfile
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Iterable
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,9 @@ class DictIndex:
 
     def has(self, key: bytes) -> bool:
         return key in self.known
+
+    def locate(self, keys: Iterable[bytes]) -> dict[bytes, Location]:
+        return {key: self.known[key] for key in keys if key in self.known}
 
     def among(self, keys: Collection[bytes]) -> set[bytes]:
         return self.known.keys() & set(keys)
@@ -494,7 +497,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> N
 def test_a_file_that_never_stops_changing_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "root/sub").mkdir(parents=True)
     path = tmp_path / "root/sub/busy"
-    path.write_bytes(b"x" * 1000)
+    path.write_bytes(b"x" * CHUNK)
     with opened_packs() as packs:
         batch = Meddling(packs, rewriting(path, 10**6))
         with pytest.raises(CheckpointFailed, match="sub/busy changed 3 times"):

@@ -24,10 +24,11 @@ from cleveragents import leases, recovery
 from cleveragents.checkpoint import CheckpointType
 from cleveragents.content import files, fsio, packs, switch, walker
 from cleveragents.content.files import blocks, capture_file, write_content
+from cleveragents.content.fsio import inode_of
 from cleveragents.content.packs import BLOB, key_of
 from cleveragents.content.scope import Scope
 from cleveragents.content.statcache import load_known
-from cleveragents.content.switch import Switch, identity, stage
+from cleveragents.content.switch import Switch, stage
 from cleveragents.content.tracker import Tracker
 from cleveragents.content.trees import Difference, Entry, EntryKind
 from cleveragents.errors import (
@@ -553,7 +554,7 @@ def staged(tmp_path: Path) -> Stage:
 
 
 def seen(path: Path) -> tuple[int, int, int]:
-    return identity(path.lstat())
+    return inode_of(path.lstat())
 
 
 def test_a_file_that_appeared_or_was_edited_meanwhile_stops_an_apply(staged: Stage) -> None:

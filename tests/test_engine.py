@@ -5,7 +5,7 @@ import os
 import random
 import shutil
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,6 +28,9 @@ class Index(dict[bytes, Location]):
 
     def has(self, key: bytes) -> bool:
         return key in self
+
+    def locate(self, keys: Iterable[bytes]) -> dict[bytes, Location]:
+        return {key: self[key] for key in keys if key in self}
 
     def among(self, keys: Collection[bytes]) -> set[bytes]:
         return self.keys() & set(keys)
@@ -287,13 +290,15 @@ def test_what_nobody_touched_is_not_read_again(
         read: list[bytes] = []
         from cleveragents.content import engine
 
-        real = engine.capture_file
+        real = engine.look
 
-        def counting(fd, name, path, batch, base):  # type: ignore[no-untyped-def]
-            read.append(path)
-            return real(fd, name, path, batch, base)
+        def counting(fd, name, limit):  # type: ignore[no-untyped-def]
+            found = real(fd, name, limit)
+            if found and found[7] is not None:
+                read.append(name)
+            return found
 
-        monkeypatch.setattr(engine, "capture_file", counting)
+        monkeypatch.setattr(engine, "look", counting)
         (one.root / "b").write_text("B")
         one.restart()
         one.check()

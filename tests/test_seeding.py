@@ -142,22 +142,24 @@ def test_what_was_hashed_while_it_was_copied_is_not_read_again(
     repo.commit()
     repo.write("carried.txt", b"c\n")
     read: list[bytes] = []
-    monkeypatch.setattr("cleveragents.content.engine.capture_file", noting(read))
+    monkeypatch.setattr("cleveragents.content.engine.look", noting(read))
     _, keys = repo.state()
     assert keys["a.txt"] == keys["sub/b.txt"] == "g"
     assert b"carried.txt" in read
-    assert not {b"a.txt", b"sub/b.txt"} & set(read)
+    assert not {b"a.txt", b"b.txt"} & set(read)
     read.clear()
     repo.state("committed")
-    assert not {b"a.txt", b"sub/b.txt"} & set(read)
+    assert not {b"a.txt", b"b.txt"} & set(read)
 
 
 def noting(read: list[bytes]) -> Callable[..., Any]:
-    def capture_file(fd: int, name: bytes, path: bytes, batch: Any, base: Any = None) -> Any:
-        read.append(path)
-        return files.capture_file(fd, name, path, batch, base)
+    def look(fd: int, name: bytes, limit: int) -> files.Seen | None:
+        found = files.look(fd, name, limit)
+        if found and found[7] is not None:
+            read.append(name)
+        return found
 
-    return capture_file
+    return look
 
 
 @pytest.mark.parametrize("same_time", [False, True])

@@ -149,7 +149,8 @@ def _apply(ctx: Context, session: Session, request: Request, entry: JournalEntry
         return _switch(ctx, session, proposals, options, entry)
     finally:
         # An apply that could not be taken back at once still needs what is staged there.
-        if all(intent.plan_id != plan.plan_id for intent in ctx.store.intents.all()):
+        waiting = (item for item in ctx.store.intents.all() if not item.is_done)
+        if all(intent.plan_id != plan.plan_id for intent in waiting):
             fsio.remove_tree(options.staging)
 
 

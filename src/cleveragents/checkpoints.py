@@ -32,6 +32,8 @@ from cleveragents.triggers import fires
 T = TypeVar("T")
 _LENIENT = frozenset({CheckpointType.PRE_ROLLBACK, CheckpointType.ON_ERROR})
 """These keep a state to go back from, also one that a tool broke."""
+MANY = 10_000
+"""Snapshots that are remembered."""
 
 
 class Collected(CheckpointFailed):
@@ -58,6 +60,10 @@ class CheckpointService:
         self._manager = manager
         self._settings = settings
         self._now = now
+        self._newest: dict[str, CheckpointGroup] = {}
+        """Plan -> the group that this process itself made last."""
+        self._snapshots: dict[str, SandboxCheckpoint] = {}
+        """Checkpoint -> what it holds; such rows never change."""
 
     def auto_create_if_configured(
         self,
@@ -150,9 +156,9 @@ class CheckpointService:
                     self._keep_content(batch)
                     if also is not None:
                         also(before, after)
+                    self._newest.pop(session.plan.plan_id, None)
                     if same and head is not None:
-                        group = head
-                        self._store.checkpoints.add_trigger(head, trigger)
+                        group = self._store.checkpoints.add_trigger(head, trigger)
                         if writes:
                             session.write(steps=steps, decisions=decisions, **fields)
                     else:
@@ -174,6 +180,7 @@ class CheckpointService:
                         dropped = self._prune(session, head)
                     if ending is not None:
                         ending(before, after)
+            self._newest[session.plan.plan_id] = group
             for learned in batch.after_commit:
                 learned()
             if dropped:
@@ -318,16 +325,24 @@ class CheckpointService:
             created_at=now,
         )
         self._store.checkpoints.add(group, made)
+        self._snapshots.update((row.checkpoint_id, row.snapshot) for row in made)
         return group
 
     def head(self, session: Session) -> CheckpointGroup | None:
         group_id = session.plan.head_group_id
+        newest = self._newest.get(session.plan.plan_id)
+        if newest is not None and newest.group_id == group_id:
+            return newest
         return self._store.checkpoints.group(group_id) if group_id else None
 
     def states(self, group: CheckpointGroup) -> States:
         """Resource id -> its state in this group."""
-        rows = self._store.checkpoints.of_members(group)
-        return {rid: row.snapshot for rid, row in rows.items()}
+        if not all(checkpoint in self._snapshots for checkpoint in group.members.values()):
+            if len(self._snapshots) > MANY:
+                self._snapshots.clear()
+            for row in self._store.checkpoints.of_members(group).values():
+                self._snapshots[row.checkpoint_id] = row.snapshot
+        return {rid: self._snapshots[row] for rid, row in group.members.items()}
 
     def rollback_to_checkpoint(
         self, session: Session, restoration: Restoration
@@ -456,6 +471,22 @@ class CheckpointService:
         )
         self._switch(session, staged[0], restoration, group, targets, intent.intent_id)
 
+    def confirm_rollback(self, session: Session, intent: Intent) -> bool:
+        """After a crash: a committed rollback is on disk, or it is done again; True if it was."""
+        plan, noted = session.plan, intent.body
+        stands = plan.version == noted["version"]
+        if stands and session.lease.boot_id != noted["boot_id"]:
+            todo = Restoration(group_id=noted["group_id"], plan={})
+            self.rollback_to_checkpoint(session, todo)
+            session.settle()
+            return True
+        if stands:
+            self._manager.sync(plan.plan_id)
+        self._manager.discard_staging(plan.plan_id)
+        with self._store.transaction(session.lease):
+            self._store.intents.remove(intent.intent_id)
+        return False
+
     def _switch(
         self,
         session: Session,
@@ -469,14 +500,16 @@ class CheckpointService:
         self._manager.rollback_to(plan_id, staged, targets)
         for child_id, todo in restoration.children.items():
             self._restore_child(child_id, todo)
+        self._newest.pop(plan_id, None)
         commit_restoration(self._store, session, restoration, group, intent_id)
-        fsio.remove_tree(staged.directory)
+        session.afterwards(intent_id, lambda: self._manager.make_last(plan_id, staged))
 
     def _restore_child(self, plan_id: str, todo: Restoration) -> None:
         """A child plan goes back with its parent; repeated after a crash it finds itself there."""
         with hold(self._store, plan_id, "rollback of the parent plan", self._now) as lease:
             session = Session(self._store, self._store.plans.get(plan_id), lease, self._now)
             self.rollback_to_checkpoint(session, todo)
+            session.settle()
 
     def list_checkpoints(self, plan_id: str) -> list[Checkpoint]:
         return self._store.checkpoints.of_plan(plan_id)
@@ -523,7 +556,7 @@ class CheckpointService:
 
         What cannot be reached now is let go by the next call.
         """
-        if any(intent.plan_id == plan_id for intent in self._store.intents.all()):
+        if any(i.plan_id == plan_id and not i.is_done for i in self._store.intents.all()):
             return  # it may stand on something that looks left over
         sandboxes = self._manager.sandboxes(plan_id)
         for rid, sandbox in sandboxes.opened.items():

@@ -265,7 +265,9 @@ def compensate_plan(
     """The same for a plan that this process does not hold yet."""
     with hold(ctx.store, plan_id, "compensation", ctx.now) as lease:
         session = Session(ctx.store, ctx.store.plans.get(plan_id), lease, ctx.now)
-        return compensate_waiting(ctx, session, only)
+        done = compensate_waiting(ctx, session, only)
+        session.settle()
+        return done
 
 
 def retry_failed(ctx: Context, plan: Plan) -> tuple[Effect, ...]:

@@ -68,14 +68,20 @@ def working_on(
         waiting = [
             intent
             for intent in store.intents.all()
-            if intent.plan_id == plan_id and not (whatever_waits and intent.kind == "restore")
+            if intent.plan_id == plan_id
+            and not intent.is_done
+            and not (whatever_waits and intent.kind == "restore")
         ]
         if waiting:
             raise NotAllowed(
                 f"plan {plan_id} has an interrupted {waiting[0].kind} that could not be finished",
                 "agents plan list tells why; a rollback to another checkpoint replaces a restore",
             )
-        yield Session(store, store.plans.get(plan_id), lease, now)
+        session = Session(store, store.plans.get(plan_id), lease, now)
+        try:
+            yield session
+        finally:
+            session.settle()
 
 
 def _acquire(store: Store, plan_id: str, verb: str, now: str) -> Lease:

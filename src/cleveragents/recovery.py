@@ -38,8 +38,15 @@ def _recover_intent(ctx: Context, intent: Intent) -> list[str]:
             session = Session(ctx.store, plan, lease, ctx.now)
             if intent.intent_id not in {item.intent_id for item in ctx.store.intents.all()}:
                 return []
+            if intent.is_done:
+                if not ctx.checkpoints.confirm_rollback(session, intent):
+                    return []
+                return [
+                    f"plan {plan.name!r}: a rollback was done again after the machine went down"
+                ]
             if intent.kind == "restore":
                 ctx.checkpoints.finish_rollback(session, intent)
+                session.settle()
             else:
                 finish_apply(ctx, session, intent)
             if session.plan.state is not State.PROCESSING:
@@ -73,11 +80,12 @@ def _end_validations(ctx: Context, session: Session) -> None:
     if group.checkpoint_type is CheckpointType.PRE_APPLY:
         todo = Restoration(group_id=head, plan={})
         ctx.checkpoints.rollback_to_checkpoint(session, todo)
+        session.settle()
 
 
 def _clean(ctx: Context, plan_id: str) -> None:
     """What a dead process had prepared and never begun is removed."""
-    waiting = {intent.plan_id for intent in ctx.store.intents.all()}
+    waiting = {intent.plan_id for intent in ctx.store.intents.all() if not intent.is_done}
     try:
         with hold(ctx.store, plan_id, "recovery", ctx.now) as lease:
             if plan_id in waiting:

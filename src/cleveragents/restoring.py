@@ -1,6 +1,7 @@
 """What going back to an earlier moment means, as plain data, and the commit that ends it."""
 
-from typing import Any
+import functools
+from typing import Any, get_type_hints
 
 import msgspec
 
@@ -39,6 +40,11 @@ class Restoration(msgspec.Struct, frozen=True, kw_only=True):
     """State -> the effects that come into it with the final commit."""
 
 
+@functools.cache
+def _hints() -> dict[str, Any]:
+    return get_type_hints(Plan)
+
+
 def commit_restoration(
     store: Store, session: Session, todo: Restoration, group: CheckpointGroup, intent_id: str
 ) -> None:
@@ -48,7 +54,6 @@ def commit_restoration(
     )
     with store.transaction(session.lease):
         came_from = todo.came_from or session.plan.head_group_id
-        fields = msgspec.convert({**msgspec.to_builtins(session.plan), **todo.plan}, Plan)
         session.write(
             steps=todo.steps,
             decisions=todo.decisions,
@@ -56,7 +61,7 @@ def commit_restoration(
             view_changed=todo.made,
             head_group_id=group.group_id,
             last_checkpoint_id=rows[0].checkpoint_id,
-            **{name: getattr(fields, name) for name in todo.plan},
+            **{name: msgspec.convert(value, _hints()[name]) for name, value in todo.plan.items()},
         )
         if todo.made:
             plan = session.plan
@@ -72,7 +77,15 @@ def commit_restoration(
             store.effects.mark(effect_ids, EffectState(state), session.now())
         for child in todo.cancelled_children:
             cancel_child(store, store.plans.get(child))
-        store.intents.remove(intent_id)
+        # After a power cut the files may not be what was committed: this tells what to do again.
+        store.intents.done(
+            intent_id,
+            {
+                "group_id": group.group_id,
+                "version": session.plan.version,
+                "boot_id": session.lease.boot_id,
+            },
+        )
 
 
 def cancel_child(store: Store, child: Plan) -> None:

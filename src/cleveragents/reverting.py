@@ -197,7 +197,7 @@ class _Way:
                 return 1
             if self._was is None:
                 return 0
-            ops = stage(self._was.read, self._work, self._staging)
+            ops = stage(self._was.read, self._work, self._staging, durable=False)
             Switch(self._sandbox.place.root, self._staging, ops, force=True).forward()
             return len(ops)
         finally:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from cleveragents.content.beside import Beside
 from cleveragents.decision import Decision
 from cleveragents.ids import new_id
 from cleveragents.journal import EntryState, JournalEntry, Moment, Operation
@@ -27,6 +28,7 @@ class Session:
         self.lease = lease
         self.now = now
         self._read: tuple[dict[str, Any], PlanSpec] | None = None
+        self._behind: tuple[str, Beside] | None = None
 
     @property
     def spec(self) -> PlanSpec:
@@ -63,15 +65,37 @@ class Session:
             ended_at=self.now(),
         )
 
+    def afterwards(self, intent_id: str, work: Callable[[], None]) -> None:
+        """Do `work` beside; the next commit waits for it and takes the intent off."""
+        self._wait()
+        self._behind = intent_id, Beside(work)
+
+    def settle(self) -> None:
+        """Wait for what is still done beside, and take its intent off."""
+        if self._behind is not None:
+            with self.transaction():
+                self._take_off()
+
+    def _take_off(self) -> None:
+        if (intent_id := self._wait()) is not None:
+            self.store.intents.remove(intent_id)
+            self._behind = None
+
+    def _wait(self) -> str | None:
+        if self._behind is None:
+            return None
+        self._behind[1].wait()
+        return self._behind[0]
+
     @contextmanager
     def transaction(self) -> Generator[None]:
         """One commit under the lease; if it fails, `plan` is what it was."""
-        before = self.plan
+        before, behind = self.plan, self._behind
         try:
             with self.store.transaction(self.lease):
                 yield
         except BaseException:
-            self.plan = before
+            self.plan, self._behind = before, behind
             raise
 
     def write(
@@ -84,9 +108,11 @@ class Session:
         **fields: Any,
     ) -> None:
         """Put the plan's next version down; call it inside `store.transaction(lease)`."""
+        self._take_off()
         plan = msgspec.structs.replace(self.plan, updated_at=self.now(), **fields)
         self.plan = self.store.plans.commit(
             plan,
+            before=self.plan,
             steps=steps,
             decisions=decisions,
             removed_steps=removed_steps,

@@ -10,7 +10,7 @@ from cleveragents.content import fsio
 from cleveragents.content.packs import Batch, Packs
 from cleveragents.errors import CheckpointFailed
 from cleveragents.resource import Action, Change
-from cleveragents.sandbox.protocol import Sandbox
+from cleveragents.sandbox.protocol import LastsLater, Sandbox
 from cleveragents.sandboxes import PlanSandboxes, open_sandboxes
 from cleveragents.settings import Settings
 from cleveragents.store import Store
@@ -96,7 +96,11 @@ class CheckpointManager:
         """Switch every sandbox to what was staged, then compare each with its target by hash."""
         current = self.sandboxes(plan_id)
         for rid, one in staged.resources.items():
-            current[rid].switch(one, f"{staged.directory}/{rid}")
+            sandbox, staging = current[rid], f"{staged.directory}/{rid}"
+            if isinstance(sandbox, LastsLater):
+                sandbox.switch_now(one, staging)
+            else:
+                sandbox.switch(one, staging)
         with self.packs.looking() as batch:
             for rid, target in targets.items():
                 found = current[rid].recapture(batch, staged.resources[rid])
@@ -106,6 +110,22 @@ class CheckpointManager:
                         f" {found.state_hash[:12]} instead of {target.state_hash[:12]}",
                         "something wrote to it meanwhile; run the command again",
                     )
+
+    def make_last(self, plan_id: str, staged: "Staged") -> None:
+        """Bring to disk what was switched, and remove what it replaced."""
+        current = self.sandboxes(plan_id)
+        for rid, one in staged.resources.items():
+            sandbox = current[rid]
+            if isinstance(sandbox, LastsLater):
+                sandbox.make_last(one)
+        fsio.remove_tree(staged.directory)
+
+    def sync(self, plan_id: str) -> None:
+        """Bring everything that is in the sandboxes to disk."""
+        for sandbox in self.sandboxes(plan_id).opened.values():
+            if os.path.isdir(sandbox.place.root):
+                with fsio.directory(sandbox.place.root) as fd:
+                    fsio.sync_all(fd)
 
     def _is_there(
         self, sandbox: Sandbox, found: SandboxCheckpoint, target: SandboxCheckpoint

@@ -7,7 +7,12 @@
  *
  * state_text(manifest) -> what the state of a directory is the hash of
  *
- * `walker.py` and `trees.py` have the same in Python; tests feed both the same trees.
+ * pieces(manifest) -> manifests that hold its entries in parts
+ *
+ * look(dir_fd, name, limit) -> None, or what stat says of a name and a small file's content
+ * put(dir_fd, name, data, mode, mtime_ns) -> inode, size and mtime of a new file
+ *
+ * `walker.py`, `trees.py` and `files.py` have the same in Python; tests feed both the same.
  */
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
@@ -26,6 +31,9 @@
 
 #define THREADS 2
 #define FIELDS 5
+#define LARGE 1000 /* entries from which on a directory is cut into larger pieces */
+#define LONGEST 64 /* entries of a piece of a manifest */
+#define NO_TIME (-(1LL << 62)) /* an mtime that is not put back */
 
 typedef struct { char *name; size_t length; uint64_t field[FIELDS]; int is_dir; } Entry;
 typedef struct { char *path; char *blob; size_t size; int error; } Result;
@@ -374,9 +382,153 @@ static PyObject *state_text(PyObject *self, PyObject *manifest) {
     return found;
 }
 
+/* The checksum of zip and PNG, as `binascii.crc32` gives it. */
+static uint32_t crc32_of(const char *data, size_t length) {
+    uint32_t crc = 0xffffffffu;
+    for (size_t n = 0; n < length; n++) {
+        crc ^= (unsigned char)data[n];
+        for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
+    }
+    return ~crc;
+}
+
+static int add_piece(PyObject *list, size_t count, const unsigned char *from,
+                     const unsigned char *to) {
+    char head[3] = {(char)(0x90 | count), 0, 0};
+    Py_ssize_t length = 1;
+    if (count > 15) {
+        head[0] = (char)0xdc;
+        head[2] = (char)count;
+        length = 3;
+    }
+    PyObject *piece = PyBytes_FromStringAndSize(NULL, length + (to - from));
+    if (!piece) return -1;
+    memcpy(PyBytes_AS_STRING(piece), head, (size_t)length);
+    memcpy(PyBytes_AS_STRING(piece) + length, from, (size_t)(to - from));
+    int failed = PyList_Append(list, piece);
+    Py_DECREF(piece);
+    return failed;
+}
+
+static PyObject *pieces(PyObject *self, PyObject *manifest) {
+    Cursor cursor = {0};
+    Py_ssize_t size;
+    char *data;
+    if (PyBytes_AsStringAndSize(manifest, &data, &size)) return NULL;
+    cursor.at = (const unsigned char *)data;
+    cursor.end = cursor.at + size;
+    size_t count = array_length(&cursor), inside = 0;
+    const unsigned char *start = cursor.at;
+    uint32_t mask = count < LARGE ? 7 : 31;
+    PyObject *list = PyList_New(0);
+    for (size_t n = 0; list && n < count && !cursor.bad; n++) {
+        size_t name_length, length;
+        if (array_length(&cursor) != 7) cursor.bad = 1;
+        const char *name = bytes_of(&cursor, &name_length);
+        bytes_of(&cursor, &length);
+        for (int field = 0; field < 3; field++) number(&cursor);
+        bytes_of(&cursor, &length);
+        bytes_of(&cursor, &length);
+        if (cursor.bad) break;
+        inside++;
+        if ((crc32_of(name, name_length) & mask) && inside < LONGEST && n + 1 < count) continue;
+        if (add_piece(list, inside, start, cursor.at)) Py_CLEAR(list);
+        start = cursor.at;
+        inside = 0;
+    }
+    if (list && (cursor.bad || cursor.at != cursor.end)) {
+        Py_CLEAR(list);
+        PyErr_SetString(PyExc_ValueError, "not a manifest");
+    }
+    return list;
+}
+
+static int same(const struct stat *a, const struct stat *b) {
+    return a->st_ino == b->st_ino && a->st_size == b->st_size && a->st_mode == b->st_mode &&
+           nanoseconds(a->st_mtim) == nanoseconds(b->st_mtim) &&
+           nanoseconds(a->st_ctim) == nanoseconds(b->st_ctim);
+}
+
+/* The content of a file that did not change meanwhile; NULL if there is any doubt. */
+static char *read_small(int directory, const char *name, struct stat *found) {
+    int fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return NULL;
+    struct stat before;
+    char *data = NULL;
+    size_t size = 0;
+    ssize_t got = -1;
+    if (!fstat(fd, &before) && same(&before, found)) data = malloc((size_t)found->st_size + 1);
+    /* One byte more than there should be: a short answer is the end. */
+    while (data && (got = read(fd, data + size, (size_t)found->st_size + 1 - size)) > 0)
+        if ((size += (size_t)got) > (size_t)found->st_size) break;
+    int good = data && !got && size == (size_t)found->st_size && !fstat(fd, found);
+    close(fd);
+    if (good && same(&before, found)) return data;
+    free(data);
+    return NULL;
+}
+
+static PyObject *look(PyObject *self, PyObject *arguments) {
+    int directory, missing;
+    const char *name;
+    long long limit;
+    if (!PyArg_ParseTuple(arguments, "iyL", &directory, &name, &limit)) return NULL;
+    struct stat found;
+    char *data = NULL;
+    Py_BEGIN_ALLOW_THREADS
+    missing = fstatat(directory, name, &found, AT_SYMLINK_NOFOLLOW) ? errno : 0;
+    if (!missing && S_ISREG(found.st_mode) && found.st_size <= limit)
+        data = read_small(directory, name, &found);
+    Py_END_ALLOW_THREADS
+    if (missing == ENOENT) Py_RETURN_NONE;
+    if (missing) { errno = missing; return PyErr_SetFromErrno(PyExc_OSError); }
+    PyObject *result = Py_BuildValue(
+        "(KLLLIkKy#)", (unsigned long long)found.st_ino, (long long)found.st_size,
+        (long long)nanoseconds(found.st_mtim), (long long)nanoseconds(found.st_ctim),
+        (unsigned int)found.st_mode, (unsigned long)found.st_nlink,
+        (unsigned long long)found.st_rdev, data, (Py_ssize_t)(data ? found.st_size : 0));
+    free(data);
+    return result;
+}
+
+static PyObject *put(PyObject *self, PyObject *arguments) {
+    int directory, failed = 0;
+    unsigned int mode;
+    long long mtime;
+    const char *name;
+    Py_buffer data;
+    if (!PyArg_ParseTuple(arguments, "iyy*IL", &directory, &name, &data, &mode, &mtime)) return NULL;
+    struct stat found;
+    Py_BEGIN_ALLOW_THREADS
+    int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    int fd = openat(directory, name, flags, 0600);
+    if (fd < 0) failed = errno;
+    const char *at = data.buf, *end = at + data.len;
+    while (!failed && at < end) {
+        ssize_t written = write(fd, at, (size_t)(end - at));
+        if (written >= 0) at += written;
+        else if (errno != EINTR) failed = errno;
+    }
+    if (!failed && fchmod(fd, mode)) failed = errno;
+    long long second = mtime / 1000000000, rest = mtime % 1000000000;
+    if (rest < 0) { second--; rest += 1000000000; }
+    struct timespec times[2] = {{second, rest}, {second, rest}};
+    if (!failed && mtime != NO_TIME && futimens(fd, times)) failed = errno;
+    if (!failed && fstat(fd, &found)) failed = errno;
+    if (fd >= 0) close(fd);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&data);
+    if (failed) { errno = failed; return PyErr_SetFromErrnoWithFilename(PyExc_OSError, name); }
+    return Py_BuildValue("(KLL)", (unsigned long long)found.st_ino, (long long)found.st_size,
+                         (long long)nanoseconds(found.st_mtim));
+}
+
 static PyMethodDef methods[] = {
     {"walk", walk_tree, METH_VARARGS, "walk(root_fd, prune_names, prune_paths)"},
     {"state_text", state_text, METH_O, "state_text(manifest)"},
+    {"pieces", pieces, METH_O, "pieces(manifest)"},
+    {"look", look, METH_VARARGS, "look(dir_fd, name, limit)"},
+    {"put", put, METH_VARARGS, "put(dir_fd, name, data, mode, mtime_ns)"},
     {NULL}};
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "_walk", "Stat data of a tree.", -1, methods};

@@ -13,12 +13,21 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from cleveragents.content import fsio, trees, walker
-from cleveragents.content.files import Base, Stamp, capture_file, stamp
+from cleveragents.content.files import (
+    CHUNK,
+    Base,
+    Seen,
+    Stamp,
+    capture_file,
+    look,
+    stamp,
+    store_small,
+)
 from cleveragents.content.packs import GIT, Batch, Packs
 from cleveragents.content.scope import Scope
 from cleveragents.content.statcache import Known, load_known, save_known
 from cleveragents.content.tracker import Dirty, Tracker
-from cleveragents.content.trees import SPECIAL, Entry, EntryKind, Manifests, Tree, kind_of
+from cleveragents.content.trees import Entry, EntryKind, Listing, Manifests, Tree, kind_of
 from cleveragents.errors import CheckpointFailed, ContentDamaged, SandboxError
 from cleveragents.resource import show_path
 
@@ -342,19 +351,19 @@ class _Pass:
             self.tree = self._updated(fd, b"", old, work)
         self._engine.replaced = old, self._replaced
 
-    def _store(self, entries: dict[bytes, Entry]) -> Tree:
-        tree = trees.store_directory(entries, self.batch)
+    def _store(self, entries: Listing, there: tuple[bytes, ...] = ()) -> Tree:
+        tree = trees.store_directory(entries, self.batch, there)
         self._load.put(tree.key, entries)
         return tree
 
-    def _scan(self, fd: int, prefix: bytes) -> dict[bytes, Entry]:
+    def _scan(self, fd: int, prefix: bytes) -> Listing:
         """Every entry of a directory nothing is known of."""
         if self._engine.tracker is not None:
             self._engine.tracker.watch((prefix[:-1],))
             self._engine.tracker.drain()
         with os.scandir(fd) as items:
             names = [os.fsencode(item.name) for item in items]
-        entries: dict[bytes, Entry] = {}
+        entries = Listing()
         for name in names:
             entry = self._look(fd, name, prefix + name)
             if entry is not None:
@@ -363,7 +372,7 @@ class _Pass:
 
     def _updated(self, fd: int, prefix: bytes, old: Tree, work: Work) -> Tree:
         before = self._load(old.key)
-        entries = dict(before)
+        entries = Listing(before)
         if work.whole:
             self._whole(fd, prefix, entries, work)
         for name in work.names:
@@ -377,7 +386,7 @@ class _Pass:
             entry = entries.get(name)
             if entry is not None and entry.kind is EntryKind.DIRECTORY and name not in work.names:
                 self._put(entries, name, self._below(fd, prefix, entry, below), prefix, True)
-        return old if entries == before else self._store(entries)
+        return old if entries == before else self._store(entries, before.pieces)
 
     def _set_mode(self, fd: int, entries: dict[bytes, Entry], name: bytes, work: Work) -> None:
         """Only the mode of a directory was touched; what is below it has events of its own."""
@@ -447,19 +456,19 @@ class _Pass:
         """The entry of one name as it is now."""
         if self._engine.scope.leaves_out(path):
             return None
-        found = fsio.lstat_at(fd, name)
+        found = look(fd, name, -1 if path in self._engine.vouched else CHUNK - 1)
         if found is None:
             return None
-        kind = kind_of(found.st_mode)
-        mode = stat.S_IMODE(found.st_mode)
+        kind = kind_of(found[4])
+        if kind is EntryKind.FILE:
+            return self._file(fd, name, path, found, old)
+        mode = stat.S_IMODE(found[4])
         if kind is EntryKind.DIRECTORY:
             return self._new_directory(fd, name, path, mode)
         if kind is EntryKind.LINK:
             return Entry(name, kind, 0o777, key=os.readlink(name, dir_fd=fd))
-        if kind in SPECIAL:
-            device = kind in (EntryKind.CHARACTER, EntryKind.BLOCK)
-            return Entry(name, kind, mode, key=b"%d" % found.st_rdev if device else b"")
-        return self._file(fd, name, path, found, old)
+        device = kind in (EntryKind.CHARACTER, EntryKind.BLOCK)
+        return Entry(name, kind, mode, key=b"%d" % found[6] if device else b"")
 
     def _new_directory(self, fd: int, name: bytes, path: bytes, mode: int) -> Entry | None:
         try:
@@ -473,23 +482,25 @@ class _Pass:
             return None
 
     def _file(
-        self, fd: int, name: bytes, path: bytes, found: os.stat_result, old: Entry | None
+        self, fd: int, name: bytes, path: bytes, found: Seen, old: Entry | None
     ) -> Entry | None:
         engine = self._engine
+        status, links, data = found[:5], found[5], found[7]
         vouched = engine.vouched.get(path)
-        if vouched is not None and vouched[0] == stamp(found):
+        if vouched is not None and vouched[0] == status:
             key = vouched[1]
         else:
             # What had the key of the base's blob tells what that is.
             borrowed = old is not None and old.key[:1] == GIT and old.kind is EntryKind.FILE
             base = (old.key, old.size) if old and borrowed else engine.base.get(path)
-            captured = capture_file(fd, name, path, self.batch, base)
-            if captured is None:
+            if data is not None:
+                key = store_small(data, self.batch, base)
+            elif (captured := capture_file(fd, name, path, self.batch, base)) is not None:
+                key, status, links = captured[0], stamp(captured[1]), captured[1].st_nlink
+            else:
                 return None
-            key, found = captured
-        if found.st_nlink > 1 and engine.tracker is not None and not self._stats:
+        if links > 1 and engine.tracker is not None and not self._stats:
             if path not in engine.linked:
                 raise NeedsWalk
-            engine.linked[path] = stamp(found)
-        mode = stat.S_IMODE(found.st_mode)
-        return Entry(name, EntryKind.FILE, mode, found.st_size, found.st_mtime_ns, key)
+            engine.linked[path] = status
+        return Entry(name, EntryKind.FILE, stat.S_IMODE(status[4]), status[1], status[2], key)

@@ -6,21 +6,24 @@ small change in a large file costs one chunk. The list's hash is the file's key.
 
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from blake3 import blake3
 
 from cleveragents.content import fsio
+from cleveragents.content.fsio import NO_TIME, Inode, inode_of
 from cleveragents.content.packs import BLOB, CHUNKS, GIT, Batch, key_of
 from cleveragents.errors import CheckpointFailed, ContentDamaged
 from cleveragents.resource import show_path
 
 CHUNK = 256 << 10
-NO_TIME = -(1 << 62)
-"""An mtime that is not put back: the content is new."""
 ATTEMPTS = 3
 Stamp = tuple[int, int, int, int, int]
+Seen = tuple[int, int, int, int, int, int, int, bytes | None]
+"""A stamp, the number of links, the device number, and the content if it was read."""
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 Base = tuple[bytes, int]
 """Git key and size of a blob of the base commit."""
 
@@ -28,6 +31,43 @@ Base = tuple[bytes, int]
 def stamp(found: os.stat_result) -> Stamp:
     """What changes when a file does: inode, size, mtime, ctime, mode."""
     return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_mode)
+
+
+def python_look(dir_fd: int, name: bytes, limit: int) -> Seen | None:
+    """The twin of `_walk.look`."""
+    found, data = fsio.lstat_at(dir_fd, name), None
+    if found is None:
+        return None
+    if stat.S_ISREG(found.st_mode) and found.st_size <= limit:
+        data = _read_small(dir_fd, name, found)
+    return (*stamp(found), found.st_nlink, found.st_rdev, data)
+
+
+def _read_small(dir_fd: int, name: bytes, found: os.stat_result) -> bytes | None:
+    try:
+        fd = os.open(name, _READ, dir_fd=dir_fd)
+    except OSError:
+        return None
+    try:
+        if stamp(os.fstat(fd)) != stamp(found):
+            return None
+        # One byte more than there should be: a short answer is the end.
+        data = os.read(fd, found.st_size + 1)
+        return data if stamp(os.fstat(fd)) == stamp(found) and len(data) == found.st_size else None
+    finally:
+        os.close(fd)
+
+
+try:
+    from cleveragents.content import _walk
+except ImportError:
+    _walk = None
+
+look: Callable[[int, bytes, int], Seen | None] = _walk.look if _walk else python_look
+"""What stat says of a name, and the content of a file of at most so many bytes.
+
+The content is None if it is not a file, is larger, cannot be read or changed meanwhile.
+"""
 
 
 def blocks(fd: int) -> Iterator[bytes]:
@@ -86,9 +126,7 @@ def capture_file(
 
 def _open(dir_fd: int, name: bytes, path: bytes) -> int | None:
     try:
-        return os.open(
-            name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd
-        )
+        return os.open(name, _READ, dir_fd=dir_fd)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -98,6 +136,16 @@ def _open(dir_fd: int, name: bytes, path: bytes) -> int | None:
             f"{show_path(path)} cannot be read: {error.strerror}",
             f"chmod u+r it, or add {show_path(path)!r} to the resource's exclude",
         ) from None
+
+
+def store_small(data: bytes, batch: Batch, base: Base | None) -> bytes:
+    """The key of a file of less than CHUNK bytes, which is stored unless the base has it."""
+    if base is not None and base[1] == len(data):
+        digest = git_hash(base[0], len(data))
+        digest.update(data)
+        if digest.digest() == base[0][1:]:
+            return base[0]
+    return batch.put(BLOB, data)
 
 
 def _read(fd: int, size: int, batch: Batch, base: tuple[bytes, int] | None) -> bytes:
@@ -140,7 +188,7 @@ def hash_as(source: Iterator[bytes], size: int, like: bytes) -> bytes:
 
 
 def hash_file_as(dir_fd: int, name: bytes, like: bytes) -> bytes:
-    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
+    fd = os.open(name, _READ, dir_fd=dir_fd)
     try:
         return hash_as(blocks(fd), os.fstat(fd).st_size, like)
     finally:
@@ -163,22 +211,31 @@ def write_content(
     dir_fd: int,
     name: bytes,
     mode: int,
-    mtime_ns: int | None = None,
+    mtime_ns: int = NO_TIME,
     durable: bool = True,
-) -> None:
+) -> Inode:
     """A new file with the content of `key`, on disk if `durable`, read back, compared by hash."""
+    made = place_content(read, key, dir_fd, name, mode, mtime_ns)
+    if durable:
+        fsio.sync_file(name, dir_fd)
+    if hash_file_as(dir_fd, name, key) != key:
+        raise ContentDamaged(f"{show_path(name)} was not written as it should be")
+    return made
+
+
+def place_content(
+    read: Callable[[bytes], bytes], key: bytes, dir_fd: int, name: bytes, mode: int, mtime_ns: int
+) -> Inode:
+    """The same, for whoever syncs and compares afterwards."""
+    if key[:1] != CHUNKS:
+        return fsio.put(dir_fd, name, read(key), mode, mtime_ns)
     fd = fsio.create(name, 0o600, dir_fd)
     try:
         for block in content_blocks(read, key):
             fsio.write_all(fd, block)
         os.fchmod(fd, mode)
-        if mtime_ns is not None and mtime_ns != NO_TIME:
+        if mtime_ns != NO_TIME:
             os.utime(fd, ns=(mtime_ns, mtime_ns))
-        if durable:
-            fsio.sync(fd)
-        else:
-            fsio.begin_sync(fd)
+        return inode_of(os.fstat(fd))
     finally:
         os.close(fd)
-    if hash_file_as(dir_fd, name, key) != key:
-        raise ContentDamaged(f"{show_path(name)} was not written as it should be")

@@ -8,7 +8,7 @@ not there, so a torn tail is harmless. Format in docs/design.md.
 import fcntl
 import os
 import struct
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
@@ -43,6 +43,10 @@ class Index(Protocol):
 
     def find(self, key: bytes) -> Location | None: ...
     def has(self, key: bytes) -> bool: ...
+    def locate(self, keys: Iterable[bytes]) -> dict[bytes, Location]:
+        """Where those of the keys lie that are there."""
+        ...
+
     def among(self, keys: Collection[bytes]) -> set[bytes]:
         """Those of the keys that are there."""
         ...
@@ -56,7 +60,8 @@ def git_key(data: bytes, algorithm: str = "sha1") -> bytes:
     """The key of a git blob: the object id git itself would give these bytes."""
     import hashlib
 
-    return GIT + hashlib.new(algorithm, b"blob %d\0" % len(data) + data).digest()
+    make = hashlib.sha1 if algorithm == "sha1" else hashlib.sha256
+    return GIT + make(b"blob %d\0" % len(data) + data, usedforsecurity=False).digest()
 
 
 def matches(key: bytes, data: bytes) -> bool:
@@ -98,6 +103,22 @@ class Packs:
                 raise
             # A collection moved it into another pack between the two looks.
             return self.read(key, moved)
+
+    def reading(self, keys: Iterable[bytes]) -> tuple[Callable[[bytes], bytes], list[bytes]]:
+        """A way to `get` these keys that was looked up in one go, and those that are not there."""
+        wanted = list(dict.fromkeys(keys))
+        places = self.index.locate(wanted)
+
+        def read(key: bytes) -> bytes:
+            place = places.get(key)
+            if place is None:
+                return self.get(key)
+            try:
+                return self.read(key, place)
+            except ContentDamaged:
+                return self.get(key)
+
+        return read, [key for key in wanted if key not in places and not self.has(key)]
 
     def read(self, key: bytes, location: Location) -> bytes:
         try:

@@ -9,12 +9,14 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 
 import msgspec
 
 from cleveragents.content import fsio
-from cleveragents.content.files import write_content
+from cleveragents.content.files import place_content, write_content
+from cleveragents.content.fsio import Inode, inode_of
 from cleveragents.content.trees import Difference, Entry, EntryKind
 from cleveragents.errors import ApplyRefused, SandboxError
 from cleveragents.resource import show_path
@@ -34,12 +36,12 @@ class Op(msgspec.Struct, frozen=True, array_like=True):
     path: bytes
     before: Entry | None
     after: Entry | None
-    staged: tuple[int, int, int] | None = None
-    """Inode, size and mtime of the staged new file; None for directories and removals."""
+    staged: Inode | None = None
+    """The staged new file; None for directories and removals."""
     checked: bool = False
     """Whether only what is `expected` may be replaced: so in a target that is not ours."""
-    expected: tuple[int, int, int] | None = None
-    """Inode, size and mtime of what is to be replaced; None: nothing may be there."""
+    expected: Inode | None = None
+    """What is to be replaced; None: nothing may be there."""
 
     def is_in_place(self, found: os.stat_result) -> bool:
         return self.staged is not None and self.staged[0] == found.st_ino
@@ -69,7 +71,9 @@ def _is_dir(entry: Entry | None) -> bool:
 
 MANY = 64
 """From this many files on, one sync of the file system is cheaper than one for each."""
-Expected = dict[bytes, tuple[int, int, int]]
+MOST_OPEN = 200
+"""Directories that are kept open."""
+Expected = dict[bytes, Inode]
 
 
 def stage(
@@ -77,46 +81,52 @@ def stage(
     differences: Iterable[Difference],
     staging: str,
     expected: Expected | None = None,
+    durable: bool = True,
 ) -> tuple[Op, ...]:
-    """Write everything new into the staging directory, durable and verified; nothing live moves."""
+    """Write everything new into the staging directory; nothing live moves.
+
+    Durable and compared, so that a switch can go on after a crash with what was staged. If not
+    `durable`, whoever goes on stages anew, and `sync_in_place` is to come after the switch.
+    """
     fsio.make_private_dir(staging)
+    write = partial(write_content, durable=False) if durable else place_content
     ops: list[Op] = []
     with fsio.directory(staging) as fd:
         for number, item in enumerate(differences):
-            op = Op(
-                number,
-                item.path,
-                item.before,
-                item.after,
-                checked=expected is not None,
-                expected=(expected or {}).get(item.path),
-            )
-            if item.after is not None and not _is_dir(item.after):
-                _stage_entry(read, fd, op.new, item.after)
-                op = msgspec.structs.replace(op, staged=identity(os.lstat(op.new, dir_fd=fd)))
-            ops.append(op)
-        if len(ops) > MANY:
-            fsio.sync_all(fd)
-        else:
-            for op in ops:
-                if op.after is not None and op.after.kind is EntryKind.FILE:
-                    fsio.sync_file(op.new, fd)
-        fsio.sync(fd)
+            new, after, staged = b"n%d" % number, item.after, None
+            if after is not None and after.kind is EntryKind.FILE:
+                staged = write(read, after.key, fd, new, after.mode, after.mtime_ns)
+            elif after is not None and not _is_dir(after):
+                _stage_entry(fd, new, after)
+                staged = inode_of(os.lstat(new, dir_fd=fd))
+            own = (expected or {}).get(item.path)
+            checked = expected is not None
+            ops.append(Op(number, item.path, item.before, after, staged, checked, own))
+        if durable:
+            _sync_staged(ops, fd)
     return tuple(ops)
 
 
-def _stage_entry(read: Callable[[bytes], bytes], fd: int, name: bytes, entry: Entry) -> None:
-    if entry.kind is EntryKind.FILE:
-        write_content(read, entry.key, fd, name, entry.mode, entry.mtime_ns, durable=False)
-    elif entry.kind is EntryKind.LINK:
-        os.symlink(entry.key, name, dir_fd=fd)
+def _sync_staged(ops: list[Op], fd: int) -> None:
+    if len(ops) > MANY:
+        fsio.sync_all(fd)
     else:
-        device = int(entry.key or b"0")
-        try:
-            os.mknod(name, _TYPES[entry.kind] | entry.mode, device, dir_fd=fd)
-            os.chmod(name, entry.mode, dir_fd=fd)
-        except PermissionError as error:
-            raise SandboxError(f"a device file cannot be made again: {error}") from error
+        for op in ops:
+            if op.after is not None and op.after.kind is EntryKind.FILE:
+                fsio.sync_file(op.new, fd)
+    fsio.sync(fd)
+
+
+def _stage_entry(fd: int, name: bytes, entry: Entry) -> None:
+    if entry.kind is EntryKind.LINK:
+        os.symlink(entry.key, name, dir_fd=fd)
+        return
+    device = int(entry.key or b"0")
+    try:
+        os.mknod(name, _TYPES[entry.kind] | entry.mode, device, dir_fd=fd)
+        os.chmod(name, entry.mode, dir_fd=fd)
+    except PermissionError as error:
+        raise SandboxError(f"a device file cannot be made again: {error}") from error
 
 
 class Switch:
@@ -127,9 +137,11 @@ class Switch:
         self._staging_path = staging
         self._ops = ops
         self._force = force
-        """Make read-only directories writable while working in them: only in our own sandboxes."""
+        """In our own sandboxes: read-only directories are made writable while we work in them,
+        directories stay open from one operation to the next, and `sync_in_place` comes after."""
         self._touched: dict[bytes, None] = {}
         self._opened: dict[bytes, int] = {}
+        self._folders: dict[bytes, int] = {}
 
     def forward(self) -> None:
         with self._descriptors():
@@ -158,15 +170,44 @@ class Switch:
     def _descriptors(self) -> Generator[None]:
         with fsio.directory(self._root_path) as root, fsio.directory(self._staging_path) as staging:
             self._root, self._staging = root, staging
-            yield
+            try:
+                yield
+            finally:
+                self._forget_folders()
 
     @contextmanager
     def _parent(self, path: bytes) -> Generator[tuple[int, bytes]]:
-        with fsio.parent_of(self._root, path) as (fd, name):
-            self._touched[path.rpartition(b"/")[0]] = None
-            if self._force:
-                self._open_up(fd, path.rpartition(b"/")[0])
+        folder, _, name = path.rpartition(b"/")
+        self._touched[folder] = None
+        if self._force:
+            fd = self._folder(folder)
+            self._open_up(fd, folder)
             yield fd, name
+            return
+        with fsio.parent_of(self._root, path) as (fd, _):
+            yield fd, name
+
+    def _folder(self, path: bytes) -> int:
+        """Descriptor of a directory, reached step by step and kept."""
+        if not path:
+            return self._root
+        if path not in self._folders:
+            above = path
+            while above and above not in self._folders:
+                above = above.rpartition(b"/")[0]
+            start = self._folders[above] if above else self._root
+            with fsio.parent_of(start, path[len(above) :].lstrip(b"/") + b"/.") as (fd, _):
+                found = os.dup(fd)
+            if len(self._folders) >= MOST_OPEN:
+                self._forget_folders()
+            self._folders[path] = found
+        return self._folders[path]
+
+    def _forget_folders(self, at: bytes = b"") -> None:
+        """Close what is kept of a directory and of all below it."""
+        below = at + b"/" if at else b""
+        for path in [p for p in self._folders if p == at or p.startswith(below)]:
+            os.close(self._folders.pop(path))
 
     def _open_parent(self, path: bytes) -> tuple[int, bytes] | None:
         """Descriptor of the parent and the name; None if the way there is gone."""
@@ -195,15 +236,17 @@ class Switch:
                 return
             if _is_dir(op.before):
                 if stat.S_ISDIR(found.st_mode):
-                    self._remove_directory(fd, name, self._force)
+                    self._remove_directory(fd, op.path, self._force)
                 return
             self._require_expected(op, found)
             fsio.rename(name, fd, op.old, self._staging)
         finally:
             os.close(fd)
 
-    def _remove_directory(self, fd: int, name: bytes, may_stay: bool) -> None:
+    def _remove_directory(self, fd: int, path: bytes, may_stay: bool) -> None:
         """Remove it; what is not ours to remove (excluded, or put there meanwhile) keeps it."""
+        name = path.rpartition(b"/")[2]
+        self._forget_folders(path)
         fsio.point("rmdir")
         try:
             os.rmdir(name, dir_fd=fd)
@@ -222,6 +265,7 @@ class Switch:
             elif not op.is_in_place(found):
                 self._require_expected(op, found)
                 if stat.S_ISDIR(found.st_mode):
+                    self._forget_folders(op.path)
                     self._set_aside(fd, name)
                     fsio.rename(op.new, self._staging, name, fd)
                 else:
@@ -247,7 +291,7 @@ class Switch:
             os.mkdir(name, 0o700, dir_fd=fd)
 
     def _require_expected(self, op: Op, found: os.stat_result) -> None:
-        if op.checked and op.expected != identity(found):
+        if op.checked and op.expected != inode_of(found):
             raise ApplyRefused(
                 f"{show_path(op.path)} changed while it was being applied",
                 "nothing was applied; run the command again",
@@ -256,7 +300,7 @@ class Switch:
     def _check_swapped(self, op: Op, fd: int, name: bytes) -> None:
         """What the exchange took out must be what we meant to take out."""
         found = fsio.lstat_at(self._staging, op.new)
-        if not op.checked or (found is not None and identity(found) == op.expected):
+        if not op.checked or (found is not None and inode_of(found) == op.expected):
             return
         fsio.exchange(op.new, self._staging, name, fd)
         raise ApplyRefused(
@@ -275,7 +319,7 @@ class Switch:
                 return
             if _is_dir(op.after):
                 if not _is_dir(op.before) and stat.S_ISDIR(found.st_mode):
-                    self._remove_directory(fd, name, op.before is None)
+                    self._remove_directory(fd, op.path, op.before is None)
             elif op.is_in_place(found):
                 self._take_back(op, fd, name, found)
         finally:
@@ -283,7 +327,7 @@ class Switch:
 
     def _take_back(self, op: Op, fd: int, name: bytes, found: os.stat_result) -> None:
         has_old = fsio.lstat_at(self._staging, op.new) is not None
-        if identity(found) != op.staged:
+        if inode_of(found) != op.staged:
             # Somebody edited it meanwhile: theirs stays, what was there before goes beside it.
             if has_old:
                 fsio.rename(op.new, self._staging, name + b".before-apply", fd)
@@ -310,6 +354,8 @@ class Switch:
             self._at_directory(path, lambda fd, mode=mode: os.fchmod(fd, mode))
 
     def _sync(self) -> None:
+        if self._force:
+            return
         for path in self._touched:
             self._at_directory(path, fsio.sync)
         fsio.sync(self._staging)
@@ -317,6 +363,9 @@ class Switch:
     def _at_directory(self, path: bytes, do: Callable[[int], None]) -> None:
         """Do something to a directory, if it still is one."""
         try:
+            if self._force:
+                do(self._folder(path))
+                return
             with fsio.parent_of(self._root, path + b"/." if path else b".") as (fd, _):
                 do(fd)
         except OSError as error:
@@ -324,6 +373,26 @@ class Switch:
                 raise
 
 
-def identity(found: os.stat_result) -> tuple[int, int, int]:
-    """What stays the same when a file is only renamed."""
-    return (found.st_ino, found.st_size, found.st_mtime_ns)
+def sync_in_place(root: str, ops: tuple[Op, ...]) -> None:
+    """Make a switch last: what it put in place, and that the rest is gone."""
+    folders: dict[bytes, list[bytes]] = {}
+    for op in ops:
+        folder, _, name = op.path.rpartition(b"/")
+        found = folders.setdefault(folder, [])
+        if op.after is not None and op.after.kind is EntryKind.FILE:
+            found.append(name)
+    with fsio.directory(root) as top:
+        if len(ops) > MANY:
+            fsio.sync_all(top)
+            return
+        for folder, names in folders.items():
+            with suppress(FileNotFoundError, NotADirectoryError):
+                _sync_folder(top, folder, names)
+
+
+def _sync_folder(top: int, folder: bytes, names: list[bytes]) -> None:
+    with fsio.parent_of(top, folder + b"/." if folder else b".") as (fd, _):
+        for name in names:
+            with suppress(FileNotFoundError):
+                fsio.sync_file(name, fd)
+        fsio.sync(fd)

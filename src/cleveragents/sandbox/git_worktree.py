@@ -5,7 +5,7 @@ commit from being collected. git is never run in the sandbox: a tool may have ma
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -38,6 +38,8 @@ class GitWorktree(GitTarget, TreeSandbox):
         self._repository: git.Repository | None = None
         self._blobs_of_base: dict[bytes, Base] = {}
         self._keep_ref = False
+        self._kept: set[bytes] = set()
+        """Borrowed content that need not be asked for beforehand: it was once copied."""
 
     @property
     def repository(self) -> git.Repository:
@@ -65,6 +67,13 @@ class GitWorktree(GitTarget, TreeSandbox):
         if key[:1] != GIT or self.place.packs.has(key):
             return self.place.packs.get(key)
         return self.blobs.get(key)
+
+    def reading(self, keys: list[bytes]) -> Callable[[bytes], bytes]:
+        read, missing = self.place.packs.reading(keys)
+        borrowed = {key for key in missing if key[:1] == GIT}
+        for key in borrowed:
+            self.blobs.ask(key)
+        return lambda key: self.blobs.get(key) if key in borrowed else read(key)
 
     @property
     def blobs(self) -> git.Blobs:
@@ -138,9 +147,10 @@ class GitWorktree(GitTarget, TreeSandbox):
         there = self.place.packs.index.among(wanted)
         for key, data in self.blobs.get_many([key for key in wanted if key not in there]):
             batch.put_keyed(key, data)
+        self._kept |= wanted
 
     def fetch_old(self, gone: Entry) -> None:
-        if _is_borrowed(gone) and not self.place.packs.has(gone.key):
+        if _is_borrowed(gone) and gone.key not in self._kept:
             self.blobs.ask(gone.key)
 
     def _replaced(self, before: Tree, now: Tree) -> Iterator[Entry]:

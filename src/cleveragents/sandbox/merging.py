@@ -11,8 +11,8 @@ import msgspec
 
 from cleveragents.content import fsio
 from cleveragents.content.files import NO_TIME, content_blocks, hash_file_as, store_blocks
+from cleveragents.content.fsio import inode_of
 from cleveragents.content.packs import Batch
-from cleveragents.content.switch import identity
 from cleveragents.content.trees import Difference, Entry, EntryKind, kind_of
 from cleveragents.resource import show_path
 from cleveragents.sandbox import git
@@ -139,7 +139,7 @@ class _Target:
 
     def _take(self, item: Difference, found: os.stat_result | None = None) -> None:
         if found is not None and not stat.S_ISDIR(found.st_mode):
-            self._merge.work.expected[item.path] = identity(found)
+            self._merge.work.expected[item.path] = inode_of(found)
         self._merge.work.differences.append(item)
         self._merge.files.append(show_path(item.path))
 

@@ -241,6 +241,22 @@ class KeepsElsewhere(Protocol):
 
 
 @runtime_checkable
+class LastsLater(Protocol):
+    """A kind whose switch can be brought to disk afterwards.
+
+    A rollback that is committed is done again if the machine goes down before that.
+    """
+
+    def switch_now(self, staged: dict[str, Any], staging: str) -> None:
+        """Like `switch`, but perhaps not yet on disk."""
+        ...
+
+    def make_last(self, staged: dict[str, Any]) -> None:
+        """Bring to disk what was switched; may run in another thread."""
+        ...
+
+
+@runtime_checkable
 class CommitsLast(Protocol):
     """A kind whose `switch_apply` is a commit somewhere else.
 

@@ -13,7 +13,7 @@ from cleveragents.content import copying, files, fsio, trees
 from cleveragents.content.engine import Borrowed, TreeEngine
 from cleveragents.content.grafting import graft
 from cleveragents.content.packs import Batch
-from cleveragents.content.switch import Op, Switch, stage
+from cleveragents.content.switch import Op, Switch, stage, sync_in_place
 from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
 from cleveragents.errors import SandboxError
 from cleveragents.resource import Action, Change, show_path
@@ -80,6 +80,10 @@ class TreeSandbox:
 
     def read(self, key: bytes) -> bytes:
         return self.place.packs.get(key)
+
+    def reading(self, keys: list[bytes]) -> Callable[[bytes], bytes]:
+        """The same for keys that are known beforehand."""
+        return self.place.packs.reading(keys)[0]
 
     def create(self, making: Making) -> dict[str, Any]:
         self._require_within_limit(making)
@@ -214,10 +218,23 @@ class TreeSandbox:
     def stage(
         self, current: SandboxCheckpoint, target: SandboxCheckpoint, staging: str
     ) -> dict[str, Any]:
-        ops = stage(self.read, self.differences(current, target), staging)
-        return {"ops": msgspec.to_builtins(ops), "mode": target.metadata["mode"]}
+        differences = self.differences(current, target)
+        wanted = [
+            item.after.key
+            for item in differences
+            if item.after is not None and item.after.kind is EntryKind.FILE
+        ]
+        ops = stage(self.reading(wanted), differences, staging, durable=False)
+        return {"ops": ops, "mode": target.metadata["mode"]}
 
     def switch(self, staged: dict[str, Any], staging: str) -> None:
+        self.switch_now(staged, staging)
+        self.make_last(staged)
+
+    def make_last(self, staged: dict[str, Any]) -> None:
+        sync_in_place(self.place.root, msgspec.convert(staged["ops"], tuple[Op, ...]))
+
+    def switch_now(self, staged: dict[str, Any], staging: str) -> None:
         ops = msgspec.convert(staged["ops"], tuple[Op, ...])
         Switch(self.place.root, staging, ops, force=True).forward()
         os.chmod(self.place.root, staged["mode"])

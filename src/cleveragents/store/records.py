@@ -164,6 +164,11 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     body: dict[str, Any]
     created_at: str
 
+    @property
+    def is_done(self) -> bool:
+        """A restore that is committed and perhaps not yet on disk."""
+        return self.kind == "restore" and self.state == "committed"
+
 
 INTENTS = Table("intents", Intent, ("intent_id",))
 
@@ -174,6 +179,13 @@ class IntentRepository:
 
     def put(self, intent: Intent) -> None:
         self._db.execute(INTENTS.upsert, INTENTS.row(intent))
+
+    def done(self, intent_id: str, body: dict[str, Any]) -> None:
+        """What it was about has happened; it stays until that is known to be on disk."""
+        self._db.execute(
+            "UPDATE intents SET state = 'committed', body = ? WHERE intent_id = ?",
+            (msgspec.json.encode(body).decode(), intent_id),
+        )
 
     def replace(self, intent: Intent) -> None:
         """Put it down in place of any restore of the same plan that still waits."""
