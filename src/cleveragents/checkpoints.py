@@ -149,7 +149,7 @@ class CheckpointService:
                 writes = bool(steps or decisions or fields)
                 if same and head and trigger in head.triggers and not (writes or prepare or also):
                     return head
-                batch.seal()
+                wait = batch.begin_seal()
                 if prepare is not None:
                     prepare(after)
                 with session.transaction():
@@ -180,6 +180,7 @@ class CheckpointService:
                         dropped = self._prune(session, head)
                     if ending is not None:
                         ending(before, after)
+                    wait()
             self._newest[session.plan.plan_id] = group
             for learned in batch.after_commit:
                 learned()

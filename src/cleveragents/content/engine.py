@@ -443,6 +443,8 @@ class _Pass:
 
     def _below(self, fd: int, prefix: bytes, entry: Entry, work: Work) -> Entry | None:
         path = prefix + entry.name
+        if prefix.count(b"/") == fsio.DEEP:
+            fsio.allow_deep()
         try:
             with fsio.directory(entry.name, fd) as below:
                 tree = Tree(entry.key, entry.state)
@@ -471,6 +473,8 @@ class _Pass:
         return Entry(name, kind, mode, key=b"%d" % found[6] if device else b"")
 
     def _new_directory(self, fd: int, name: bytes, path: bytes, mode: int) -> Entry | None:
+        if path.count(b"/") == fsio.DEEP:
+            fsio.allow_deep()
         try:
             with fsio.directory(name, fd) as below:
                 if os.fstat(below).st_dev != os.fstat(fd).st_dev:

@@ -10,6 +10,7 @@ import functools
 import os
 import signal
 import stat
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -62,6 +63,19 @@ def make_private_dir(path: str) -> None:
 
 def restrict(path: str) -> None:
     os.chmod(path, 0o600)
+
+
+DEEP = 100
+"""From this many levels on a tree is deep."""
+
+
+def allow_deep() -> None:
+    """Each level takes a few frames and a descriptor; far more than one has by default."""
+    import resource
+
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), 50_000))
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 @contextmanager
@@ -233,13 +247,15 @@ def _renameat2(source_fd: int, source: bytes, target_fd: int, target: bytes, fla
 def remove_tree(path: str) -> None:
     """Remove a directory and all below it, following no link; what is not there is fine."""
     try:
-        _empty(path, None)
+        _empty(path, None, 0)
         os.rmdir(path)
     except FileNotFoundError:
         return
 
 
-def _empty(name: str | bytes, dir_fd: int | None) -> None:
+def _empty(name: str | bytes, dir_fd: int | None, level: int) -> None:
+    if level == DEEP:
+        allow_deep()
     if os.geteuid() != 0:
         # Tools leave directories that even their owner may not list or change.
         found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
@@ -250,7 +266,7 @@ def _empty(name: str | bytes, dir_fd: int | None) -> None:
             names = [(os.fsencode(e.name), e.is_dir(follow_symlinks=False)) for e in entries]
         for below, is_dir in names:
             if is_dir:
-                _empty(below, fd)
+                _empty(below, fd, level + 1)
                 os.rmdir(below, dir_fd=fd)
             else:
                 os.unlink(below, dir_fd=fd)

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from blake3 import blake3
 
 from cleveragents.content import fsio
+from cleveragents.content.beside import Beside
 from cleveragents.errors import ContentDamaged, StoreError
 from cleveragents.ids import new_id
 
@@ -322,10 +323,11 @@ class Batch:
     @property
     def added_bytes(self) -> int:
         """What is new to the store so far, as it will lie there."""
-        self._sort_out()
+        self.sort_out()
         return self._added
 
-    def _sort_out(self) -> None:
+    def sort_out(self) -> None:
+        """Find out what of it is new, and compress that."""
         there = self._packs.index.among(self._unsure) if self._unsure else set[bytes]()
         for key in self._unsure:
             size = len(self._pending[key])
@@ -356,7 +358,7 @@ class Batch:
         return self._packs.read(key, self.located[key]) if key in self.located else None
 
     def _flush(self) -> None:
-        self._sort_out()
+        self.sort_out()
         if not self._pending:
             return
         records = [
@@ -368,11 +370,14 @@ class Batch:
 
     def seal(self) -> None:
         """Everything put so far is on disk when this returns; the index rows come after it."""
+        self.begin_seal()()
+
+    def begin_seal(self) -> Callable[[], None]:
+        """The same, done beside; what is returned waits for it, which the commit has to."""
         for keep in self.before_seal:
             keep()
         self._flush()
-        if self.located:
-            self._packs.sync()
+        return Beside(self._packs.sync).wait if self.located else lambda: None
 
 
 class _Looking(Batch):
@@ -382,7 +387,7 @@ class _Looking(Batch):
         if key[:1] == TREE:
             self._pending[key] = data
 
-    def seal(self) -> None:
+    def begin_seal(self) -> Callable[[], None]:
         raise AssertionError("nothing that was only looked at is sealed")
 
 

@@ -223,10 +223,15 @@ class Blobs:
         self._ahead: dict[bytes, bytes] = {}
 
     def ask(self, key: bytes) -> None:
-        """It will be wanted soon: git fetches it meanwhile."""
+        """It will be wanted soon; after `begin` git fetches it meanwhile."""
         if len(self._asked) < self.TOGETHER and key not in self._asked:
             self._send(b"contents " + key[1:].hex().encode() + b"\n")
             self._asked.append(key)
+
+    def begin(self) -> None:
+        """Let git fetch what it was asked for."""
+        if self._asked:
+            self._flush()
 
     def get(self, key: bytes) -> bytes:
         if key not in self._ahead:
@@ -253,7 +258,9 @@ class Blobs:
     def about(self, revision: bytes) -> tuple[bytes, int] | None:
         """Key and size of the blob a revision names; None if there is none."""
         self._read_asked()
-        words = self._send(b"info " + revision + b"\n").readline().split()
+        answers = self._send(b"info " + revision + b"\n")
+        self._flush()
+        words = answers.readline().split()
         if not words:
             raise self._unreadable()
         if words[-1] == b"missing" or len(words) != 3 or words[1] != b"blob":
@@ -261,6 +268,7 @@ class Blobs:
         return GIT + bytes.fromhex(words[0].decode()), int(words[2])
 
     def _read_asked(self) -> None:
+        self.begin()
         while self._asked:
             key = self._asked.pop(0)
             self._ahead[key] = self._answer(key)
@@ -295,13 +303,19 @@ class Blobs:
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        if line:
-            try:
-                self._process.stdin.write(line)
-                self._process.stdin.flush()
-            except BrokenPipeError:
-                raise self._unreadable() from None
+        try:
+            self._process.stdin.write(line)
+        except BrokenPipeError:
+            raise self._unreadable() from None
         return self._process.stdout
+
+    def _flush(self) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._unreadable() from None
 
     def _unreadable(self) -> SandboxError:
         return SandboxError(f"git cannot read the base commit in {self._repository().top}")

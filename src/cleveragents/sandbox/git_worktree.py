@@ -73,6 +73,7 @@ class GitWorktree(GitTarget, TreeSandbox):
         borrowed = {key for key in missing if key[:1] == GIT}
         for key in borrowed:
             self.blobs.ask(key)
+        self.blobs.begin()
         return lambda key: self.blobs.get(key) if key in borrowed else read(key)
 
     @property
@@ -152,6 +153,9 @@ class GitWorktree(GitTarget, TreeSandbox):
     def fetch_old(self, gone: Entry) -> None:
         if _is_borrowed(gone) and gone.key not in self._kept:
             self.blobs.ask(gone.key)
+
+    def begin_fetching(self) -> None:
+        self.blobs.begin()
 
     def _replaced(self, before: Tree, now: Tree) -> Iterator[Entry]:
         """Entries of a tree that are not in the next one; the capture itself may have seen them."""

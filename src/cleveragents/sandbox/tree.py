@@ -153,6 +153,8 @@ class TreeSandbox:
         before = batch.added_bytes
         tree = self.engine.capture(batch, gone=self.fetch_old if previous else None)
         if previous is not None:
+            self.begin_fetching()
+            batch.sort_out()
             self.keep_old(previous, tree, batch)
         return self._state(tree, batch.added_bytes - before)
 
@@ -184,6 +186,9 @@ class TreeSandbox:
 
     def fetch_old(self, gone: Entry) -> None:
         """Told during the capture, so that `keep_old` need not wait."""
+
+    def begin_fetching(self) -> None:
+        """Told after it: what is new is compressed meanwhile."""
 
     def about(self) -> dict[str, Any]:
         return {}
