@@ -62,7 +62,7 @@ def test_what_a_batch_says_it_added_is_what_lies_in_the_pack() -> None:
 def test_so_much_at_once_that_time_counts_for_more_is_not_compressed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(packing, "FLUSH_AT", 20_000)
+    monkeypatch.setattr(packing, "SQUEEZED", 20_000)
     with opened_packs() as packs:
         pieces = [b"%d " % number + TEXT for number in range(5)]
         _, keys = stored(packs, *pieces)

@@ -27,6 +27,8 @@ WORTH_SQUEEZING = range(2 << 10, 256 << 10)
 """Sizes of payloads that are compressed: smaller ones gain nothing, larger ones take too long."""
 PACK_LIMIT = 256 << 20
 FLUSH_AT = 4 << 20
+SQUEEZED = 1 << 20
+"""Bytes up to which what comes together is compressed: with more, time counts for more."""
 RESERVE = 64 << 20
 """Bytes of free disk that are never used up: the database and `gc` need room to work."""
 
@@ -341,7 +343,7 @@ class Batch:
 
     def _squeeze(self, key: bytes, size: int) -> int:
         """Compress it, unless there is so much that time counts for more; returns its size."""
-        if self.located or self._pending_bytes >= FLUSH_AT:
+        if self.located or self._pending_bytes >= SQUEEZED:
             return size
         record = squeezed(key, self._pending[key])
         if record.codec != RAW:
