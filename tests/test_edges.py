@@ -678,7 +678,7 @@ def test_a_way_that_fails_for_another_reason_than_being_gone_is_not_passed_over(
     with monkeypatch.context() as patch:
         patch.setattr(switch.fsio, "sync", fail_with(errno.EIO))
         with pytest.raises(OSError, match=os.strerror(errno.EIO)):
-            one.forward()
+            switch.sync_in_place(os.fspath(staged.root), one._ops)
 
 
 def test_a_removal_whose_directory_is_gone_as_well_is_already_done(staged: Stage) -> None:

@@ -75,9 +75,16 @@ static int pruned(const Walk *walk, const char *name, const char *path) {
     return 0;
 }
 
-/* Step by step, so that no symlink is followed and no path is too long. */
+/* In one call where the kernel can; else step by step, so that no symlink is followed and no path
+ * is too long. */
 static int open_below(int root, const char *path) {
-    int fd = openat(root, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd;
+#ifdef SYS_openat2
+    struct { uint64_t flags, mode, resolve; } how = {
+        O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0, 0x04 | 0x08}; /* no links, beneath */
+    if (*path && (fd = (int)syscall(SYS_openat2, root, path, &how, sizeof how)) >= 0) return fd;
+#endif
+    fd = openat(root, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     char part[NAME_MAX + 1];
     while (fd >= 0 && *path) {
         size_t length = strcspn(path, "/");

@@ -97,6 +97,8 @@ class TreeEngine:
         """Whether everything since `known` is in the tracker or in `_again`."""
         self._committed = False
         """Whether `known` is what this process itself saw last."""
+        self._kept = dict(self.known.stats) if self.known else None
+        """The stat data that the cache holds."""
         self._watched: set[bytes] = set()
         self._again: Dirty = {}
         """Touched names of captures that were not committed: they count once more."""
@@ -302,7 +304,8 @@ class TreeEngine:
             self.tracker.close()
             self.tracker = None
         if self._cache and self.known is not None and os.path.isdir(self.root):
-            save_known(self._cache, self.root, self.known)
+            if self._kept is None or self.known.differs_much(self._kept):
+                save_known(self._cache, self.root, self.known)
 
 
 def _by_directory(paths: Iterable[bytes]) -> Dirty:
