@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cleveragents.content import fsio, walker
+from cleveragents.content import engine, walker
 from cleveragents.context import Talk
 from cleveragents.workspace import open_workspace
 
@@ -64,18 +64,18 @@ def write_plan(folder: Path, more: str = "") -> str:
 
 def counted(folder: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> Work:
     work = Work()
-    stat, walk = fsio.lstat_at, walker.walk
+    look, walk = engine.look, walker.walk
 
-    def lstat_at(fd: int, name: bytes) -> os.stat_result | None:
+    def looked(fd: int, name: bytes, limit: int) -> Any:
         work.add("files")
-        return stat(fd, name)
+        return look(fd, name, limit)
 
     def walked(*arguments: Any) -> walker.Found:
         found = walk(*arguments)
         work.add("files", sum(len(walker.unpack(b)) for _, b in found if isinstance(b, bytes)))
         return found
 
-    monkeypatch.setattr(fsio, "lstat_at", lstat_at)
+    monkeypatch.setattr(engine, "look", looked)
     monkeypatch.setattr(walker, "walk", walked)
     with open_workspace(str(folder / "store"), talk=Talk(tell=work.tell)) as ws:
         database = ws.ctx.store._db  # pyright: ignore[reportPrivateUsage]

@@ -51,6 +51,7 @@ from cleveragents.leases import hold, working_on
 from cleveragents.making import make_sandboxes
 from cleveragents.plan import Failure, Phase, State, StepState
 from cleveragents.planspec import KeepSpec, PolicySpec
+from cleveragents.sandbox.protocol import LastsLater
 from cleveragents.sandboxes import layout
 from cleveragents.session import Session
 from cleveragents.settings import Settings
@@ -1251,13 +1252,14 @@ def test_a_sandbox_written_to_during_a_rollback_is_noticed_and_finished_later(
     with yard.open() as ws:
         plan = done(yard, ws)
         (sandbox,) = ws.ctx.manager.sandboxes(plan.plan_id).opened.values()
-        switching = sandbox.switch
+        assert isinstance(sandbox, LastsLater)
+        switching = sandbox.switch_now
 
         def disturbed(*args: Any) -> None:
             switching(*args)
             (box(plan) / "intruder").write_text("x")
 
-        monkeypatch.setattr(sandbox, "switch", disturbed)
+        monkeypatch.setattr(sandbox, "switch_now", disturbed)
         with pytest.raises(CheckpointFailed, match="is not what its checkpoint says"):
             plan.rollback("early")
     with yard.open() as ws:

@@ -303,9 +303,10 @@ class TreeEngine:
         if self.tracker is not None:
             self.tracker.close()
             self.tracker = None
-        if self._cache and self.known is not None and os.path.isdir(self.root):
-            if self._kept is None or self.known.differs_much(self._kept):
-                save_known(self._cache, self.root, self.known)
+        if self._cache is None or self.known is None or not os.path.isdir(self.root):
+            return
+        if self._kept is None or self.known.differs_much(self._kept):
+            save_known(self._cache, self.root, self.known)
 
 
 def _by_directory(paths: Iterable[bytes]) -> Dirty:
