@@ -12,6 +12,7 @@ import msgspec
 
 from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import fsio, trees
+from cleveragents.content.copying import Copier
 from cleveragents.content.files import Base, stamp, write_content
 from cleveragents.content.packs import GIT, Batch
 from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
@@ -105,8 +106,13 @@ class GitWorktree(GitTarget, TreeSandbox):
         else:
             self._write_commit()
 
-    def _base_for_copying(self, path: bytes) -> Base | None:
-        return self._blobs_of_base.get(path)
+    def _copier(self, making: Making, wanted: Callable[[bytes, bool], bool]) -> Copier:
+        return Copier(
+            source_scope(self.place, *self.own),
+            wanted,
+            lambda size: making.progress(self.name, size),
+            base=self._blobs_of_base.get,
+        )
 
     def _write_commit(self) -> None:
         """The base commit's own bytes, without filters."""

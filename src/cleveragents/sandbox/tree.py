@@ -122,9 +122,6 @@ class TreeSandbox:
         copier.copy(self.place.resource.path, self.place.root)
         self.seed = copier.known
 
-    def _base_for_copying(self, path: bytes) -> files.Base | None:
-        """The blob that a file may turn out to be while it is copied."""
-
     def inherit(self, made: "TreeSandbox") -> None:
         """Go on with what another object of the same sandbox learned when it made it."""
         self.seed = made.seed
@@ -134,7 +131,6 @@ class TreeSandbox:
             source_scope(self.place, *self.own),
             wanted,
             lambda size: making.progress(self.name, size),
-            self._base_for_copying,
         )
 
     def _make_links(self) -> None:
