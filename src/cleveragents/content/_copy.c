@@ -4,8 +4,8 @@
  *
  * For each name, in order: ((inode, size, mtime_ns, ctime_ns, mode), bytes | None) of the copy, or an
  * errno. The bytes are what was written, if `keep` and if they were read: not after a reflink.
- * EFBIG: of `large` bytes or more, and ELOOP: no regular file any more; both are left alone. The
- * list ends early once `most` bytes were kept. `reflink` comes back false if the disk cannot.
+ * -1: of `large` bytes or more, -2: no regular file; both are left alone. The list ends early once
+ * `most` bytes were kept. `reflink` comes back false if the disk cannot.
  *
  * `filecopy.py` has the same in Python; tests feed both the same trees.
  */
@@ -23,6 +23,9 @@
 
 #define CLONE 0x40049409 /* FICLONE, as linux/fs.h has it */
 #define STAMP 5
+#define IS_LARGE -1
+#define IS_OTHER -2
+#define CANNOT -3
 
 typedef struct { const char *name; int error; uint64_t stamp[STAMP]; char *data; size_t size; } File;
 
@@ -48,7 +51,7 @@ static int read_all(int fd, Job *job, size_t *size) {
         if (count < 0) return errno;
         if (!count) return 0;
         *size += (size_t)count;
-        if (*size >= job->large) return EFBIG;
+        if (*size >= job->large) return IS_LARGE;
     }
 }
 
@@ -63,11 +66,11 @@ static int write_all(int fd, const char *data, size_t size) {
     return 0;
 }
 
-/* 0, an errno, or -1 where blocks cannot be shared. */
+/* 0, an errno, or CANNOT. */
 static int share(int source, int target) {
     if (!ioctl(target, CLONE, source)) return 0;
     int known = errno == EOPNOTSUPP || errno == EXDEV || errno == EINVAL || errno == ENOTTY;
-    return known ? -1 : errno;
+    return known ? CANNOT : errno;
 }
 
 static uint64_t nanoseconds(struct timespec t) {
@@ -106,7 +109,7 @@ static int content(Job *job, File *file, int source, mode_t mode, int *target) {
     int error = 0;
     if (job->reflink) {
         if ((error = create(job, file, mode, target))) return error;
-        if ((error = share(source, *target)) >= 0) return error;
+        if ((error = share(source, *target))  != CANNOT) return error;
         job->reflink = 0;
     }
     if ((error = read_all(source, job, &size))) {
@@ -121,10 +124,10 @@ static int content(Job *job, File *file, int source, mode_t mode, int *target) {
 static int copy_one(Job *job, File *file) {
     struct stat found;
     int source = open_again(job->source, file->name, O_RDONLY | O_NONBLOCK, 0), target = -1, error;
-    if (source < 0) return errno;
+    if (source < 0) return errno == ELOOP || errno == ENXIO ? IS_OTHER : errno;
     if (fstat(source, &found)) error = errno;
-    else if (!S_ISREG(found.st_mode)) error = ELOOP;
-    else if ((uint64_t)found.st_size >= job->large) error = EFBIG;
+    else if (!S_ISREG(found.st_mode)) error = IS_OTHER;
+    else if ((uint64_t)found.st_size >= job->large) error = IS_LARGE;
     else {
         mode_t mode = found.st_mode & 07777;
         error = content(job, file, source, mode, &target);

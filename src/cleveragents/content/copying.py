@@ -15,7 +15,15 @@ from typing import NamedTuple
 import msgspec
 
 from cleveragents.content import fsio, walker
-from cleveragents.content.filecopy import Made, copy_files, finish, open_source, share_blocks
+from cleveragents.content.filecopy import (
+    IS_LARGE,
+    IS_OTHER,
+    Made,
+    copy_files,
+    finish,
+    open_source,
+    share_blocks,
+)
 from cleveragents.content.files import CHUNK, Base, Stamp, blocks, git_hash, stamp, store_blocks
 from cleveragents.content.packs import BLOB, Batch, key_of
 from cleveragents.content.scope import Scope
@@ -423,6 +431,8 @@ class _Descent:
             return None
         except PermissionError as error:
             raise _refused(path, error) from error
+        except NotADirectoryError as error:
+            raise _changed(path) from error
         try:
             os.mkdir(name, 0o700, dir_fd=there)
             target = os.open(name, fsio.DIRECTORY, dir_fd=there)
@@ -489,8 +499,10 @@ class _Descent:
         self._exchange.hand(handful._replace(weight=weight))
 
     def _not_copied(self, path: bytes, code: int, handful: Handful) -> None:
-        if code == errno.EFBIG:
+        if code == IS_LARGE:
             handful.large.append(path)
+        elif code == IS_OTHER:
+            raise _changed(path)
         elif code in (errno.EACCES, errno.EPERM):
             raise _refused(path, PermissionError(code, os.strerror(code)))
         elif code != errno.ENOENT:  # else somebody removed it while we were copying
@@ -519,6 +531,13 @@ def _opened(here: int, there: int, path: bytes) -> tuple[int, int]:
 def _close(pair: tuple[int, int]) -> None:
     for fd in pair:
         os.close(fd)
+
+
+def _changed(path: bytes) -> SandboxError:
+    return SandboxError(
+        f"{show_path(path)} became something else while it was copied",
+        "stop what changes it, and run the command again",
+    )
 
 
 def _refused(path: bytes, error: PermissionError) -> SandboxError:

@@ -16,6 +16,8 @@ Made = tuple[Stamp, bytes | None]
 """The stamp of a copy, and what was written to it, if that was read."""
 Copied = tuple[list[Made | int], bool]
 """One by one what was made or the errno, and whether to try to share blocks the next time."""
+IS_LARGE, IS_OTHER = -1, -2
+"""Stand for an errno: of `large` bytes or more, and no regular file."""
 _FICLONE = 0x40049409
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -63,7 +65,8 @@ def python_copy_files(
             break
         try:
             one = job.copy(name)
-            kept += len(one[1] or b"")
+            if not isinstance(one, int):
+                kept += len(one[1] or b"")
         except OSError as error:
             one = error.errno or errno.EIO
         made.append(one)
@@ -78,15 +81,20 @@ class _Job:
         self._keep = keep
         self._large = large
 
-    def copy(self, name: bytes) -> Made:
-        source = open_source(name, self._source)
+    def copy(self, name: bytes) -> Made | int:
+        try:
+            source = open_source(name, self._source)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENXIO):
+                raise
+            return IS_OTHER
         target = -1
         try:
             found = os.fstat(source)
             if not stat.S_ISREG(found.st_mode):
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                return IS_OTHER
             if found.st_size >= self._large:
-                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+                return IS_LARGE
             mode = stat.S_IMODE(found.st_mode)
             data = None
             if self.reflink:
@@ -94,6 +102,8 @@ class _Job:
                 self.reflink = share_blocks(source, target)
             if not self.reflink:
                 data = self._read(source, name, target)
+                if data is None:
+                    return IS_LARGE
                 if target < 0:
                     target = fsio.create(name, mode & 0o777, self._target)
                 fsio.write_all(target, data)
@@ -104,14 +114,15 @@ class _Job:
                 os.close(target)
         return stamp(copy), data if self._keep else None
 
-    def _read(self, source: int, name: bytes, target: int) -> bytes:
+    def _read(self, source: int, name: bytes, target: int) -> bytes | None:
+        """All of it; None if it is large by now."""
         data = b""
         while block := os.read(source, self._large + 1 - len(data)):
             data += block
             if len(data) >= self._large:
                 if target >= 0:
                     os.unlink(name, dir_fd=self._target)
-                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+                return None
         return data
 
 

@@ -15,6 +15,7 @@ from cleveragents.content import fsio, trees
 from cleveragents.content.copying import Copier
 from cleveragents.content.files import Base, stamp, write_content
 from cleveragents.content.packs import GIT, Batch
+from cleveragents.content.scope import Scope
 from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
 from cleveragents.errors import SandboxError
 from cleveragents.resource import Carry, Change
@@ -124,12 +125,17 @@ class GitWorktree(GitTarget, TreeSandbox):
         else:
             self._write_commit()
 
-    def _copier(self, making: Making, wanted: Callable[[bytes, bool], bool]) -> Copier:
+    def _copier(
+        self,
+        making: Making,
+        scope: Scope,
+        wanted: Callable[[bytes, bool], bool] = lambda _path, _is_dir: True,
+    ) -> Copier:
         return Copier(
-            source_scope(self.place, *self.own),
+            scope,
             wanted,
             lambda size: making.progress(self.name, size),
-            base=self._blob_of_base,
+            base=self._blob_of_base if self._beginning is not None else None,
         )
 
     def _blob_of_base(self, path: bytes) -> Base | None:

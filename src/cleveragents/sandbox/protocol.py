@@ -42,6 +42,8 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     confirm: Callable[[str, str], None]
     """Called above the limit with what is wrong and what to do; returns to go on, or raises."""
     progress: Callable[[str, int], None]
+    batch: Batch | None = None
+    """Content that is read while it is copied may go here: it is committed with the sandbox."""
 
 
 class Conflict(msgspec.Struct, frozen=True, kw_only=True):

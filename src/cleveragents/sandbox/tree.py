@@ -14,7 +14,9 @@ from cleveragents.content.engine import Borrowed, TreeEngine
 from cleveragents.content.grafting import graft
 from cleveragents.content.packs import Batch
 from cleveragents.content.switch import Op, Switch, stage, sync_in_place
+from cleveragents.content.scope import Scope
 from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
+from cleveragents.content.vouching import Vouched
 from cleveragents.errors import SandboxError
 from cleveragents.resource import Action, Change, show_path
 from cleveragents.sandbox import merging
@@ -43,8 +45,10 @@ class TreeSandbox:
         self.place = place
         self.manifests = trees.Manifests(place.packs.get)
         self._engine: TreeEngine | None = None
-        self.seed: dict[bytes, tuple[files.Stamp, bytes]] = {}
+        self.seed: Vouched = {}
         """What `create` knows of the files it wrote, for the first capture."""
+        self._put_bytes = 0
+        """What `create` put into the store, and the first checkpoint is told to have added."""
         self._compared: tuple[Tree, Tree, list[Difference]] | None = None
 
     @property
@@ -94,11 +98,7 @@ class TreeSandbox:
 
     def create_from(self, source: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
         fsio.make_private_dir(self.place.root)
-        copying.Copier(
-            source_scope(self.place),
-            lambda _path, _is_dir: True,
-            lambda size: making.progress(self.name, size),
-        ).copy(source, self.place.root)
+        self._copy_from(source, self._copier(making, source_scope(self.place)), making)
         self._make_links()
         return origin
 
@@ -118,19 +118,32 @@ class TreeSandbox:
         self._copy_wanted(making, lambda _path, _is_dir: True)
 
     def _copy_wanted(self, making: Making, wanted: Callable[[bytes, bool], bool]) -> None:
-        copier = self._copier(making, wanted)
-        copier.copy(self.place.resource.path, self.place.root)
+        copier = self._copier(making, source_scope(self.place, *self.own), wanted)
+        self._copy_from(self.place.resource.path, copier, making)
+
+    def _copy_from(self, source: str, copier: copying.Copier, making: Making) -> None:
+        before = making.batch.added_bytes if making.batch is not None else 0
+        copier.copy(source, self.place.root)
         self.seed = copier.known
+        if making.batch is not None:
+            self._put_bytes = making.batch.added_bytes - before
 
     def inherit(self, made: "TreeSandbox") -> None:
         """Go on with what another object of the same sandbox learned when it made it."""
         self.seed = made.seed
+        self._put_bytes = made._put_bytes
 
-    def _copier(self, making: Making, wanted: Callable[[bytes, bool], bool]) -> copying.Copier:
+    def _copier(
+        self,
+        making: Making,
+        scope: Scope,
+        wanted: Callable[[bytes, bool], bool] = lambda _path, _is_dir: True,
+    ) -> copying.Copier:
         return copying.Copier(
-            source_scope(self.place, *self.own),
+            scope,
             wanted,
             lambda size: making.progress(self.name, size),
+            batch=making.batch,
         )
 
     def _make_links(self) -> None:
@@ -152,7 +165,8 @@ class TreeSandbox:
             self.begin_fetching()
             batch.sort_out()
             self.keep_old(previous, tree, batch)
-        return self._state(tree, batch.added_bytes - before)
+            return self._state(tree, batch.added_bytes - before)
+        return self._state(tree, batch.added_bytes - before + self._put_bytes)
 
     def recapture(self, batch: Batch, staged: dict[str, Any]) -> SandboxCheckpoint:
         ops = msgspec.convert(staged["ops"], tuple[Op, ...])
