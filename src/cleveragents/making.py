@@ -83,6 +83,7 @@ def _create(ctx: Context, session: Session, sandbox: Sandbox, batch: Batch) -> d
         limit_files=ctx.settings.carry_limit_files,
         confirm=ctx.talk.confirm,
         progress=lambda name, size: ctx.talk.tell("copied", {"resource": name, "bytes": size}),
+        piece=lambda name, size: ctx.talk.tell("copying", {"resource": name, "bytes": size}),
         batch=batch,
     )
     source = sandbox.place.resource.source

@@ -215,6 +215,7 @@ class Copier:
     """Copies what belongs to a resource into a new directory.
 
     `base` names the blob that a file may turn out to be; what else is read goes into `batch`.
+    `progress` is told the size of each file, `piece` how much of a large one before.
     """
 
     def __init__(
@@ -224,6 +225,7 @@ class Copier:
         progress: Callable[[int], None],
         base: Callable[[bytes], Base | None] | None = None,
         batch: Batch | None = None,
+        piece: Callable[[int], None] = lambda _size: None,
     ) -> None:
         self._scope = scope
         self._left_out = frozenset((*scope.links, *scope.skip))
@@ -233,6 +235,7 @@ class Copier:
         """Path -> stamp of the copy and key, where it is the base's blob or in the batch."""
         self._wanted = wanted
         self._progress = progress
+        self._piece = piece
         self._reflink = True
         self._closed: list[tuple[bytes, int]] = []
         """Directories into which their own mode would not let us write."""
@@ -352,7 +355,7 @@ class Copier:
                 return None
         size = os.fstat(source).st_size
         base = self._base(path) if self._base is not None else None
-        passing = _passing(source, target)
+        passing = self._passing(source, target)
         if base is not None and base[1] == size:
             digest, copied = git_hash(base[0], size), 0
             for block in passing:
@@ -365,12 +368,12 @@ class Copier:
             pass
         return None
 
-
-def _passing(source: int, target: int) -> Iterator[bytes]:
-    """The blocks of a file, each when it was written to the other."""
-    for block in blocks(source):
-        fsio.write_all(target, block)
-        yield block
+    def _passing(self, source: int, target: int) -> Iterator[bytes]:
+        """The blocks of a file, each when it was written to the other."""
+        for block in blocks(source):
+            fsio.write_all(target, block)
+            self._piece(len(block))
+            yield block
 
 
 class _Descent:

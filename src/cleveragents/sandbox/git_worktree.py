@@ -106,6 +106,13 @@ class GitWorktree(GitTarget, TreeSandbox):
         noted = msgspec.to_builtins(self.repository)
         return {**made, "base": commit, "branch": branch, "repository": noted}
 
+    def create_from(self, source: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
+        with Meanwhile(lambda: self.repository.listing(origin["base"])) as listing:
+            self._beginning = _Beginning(origin["base"], origin["branch"], listing)
+            made = super().create_from(source, origin, making)
+        self._beginning = None
+        return made
+
     def _copy(self, making: Making) -> None:
         assert self._beginning is not None
         commit, branch, _ = self._beginning
@@ -135,7 +142,8 @@ class GitWorktree(GitTarget, TreeSandbox):
             scope,
             wanted,
             lambda size: making.progress(self.name, size),
-            base=self._blob_of_base if self._beginning is not None else None,
+            base=self._blob_of_base,
+            piece=lambda size: making.piece(self.name, size),
         )
 
     def _blob_of_base(self, path: bytes) -> Base | None:

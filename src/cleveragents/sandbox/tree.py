@@ -144,6 +144,7 @@ class TreeSandbox:
             wanted,
             lambda size: making.progress(self.name, size),
             batch=making.batch,
+            piece=lambda size: making.piece(self.name, size),
         )
 
     def _make_links(self) -> None:
