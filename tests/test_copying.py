@@ -79,15 +79,16 @@ def pair(tmp_path: Path) -> Pair:
 
 
 def both_ways(
-    pair: Pair, names: tuple[bytes, ...], keep: bool = True, most: int = 1 << 30
-) -> list[tuple[list[Any], bool]]:
+    pair: Pair, names: tuple[bytes, ...], keep: bool = True
+) -> list[tuple[list[Any], bool, bytes]]:
     """What both say of the same files, without inodes and change times."""
-    answers: list[tuple[list[Any], bool]] = []
+    answers: list[tuple[list[Any], bool, bytes]] = []
     for number, copy_files in enumerate(BOTH):
         target = pair.target / str(number)
         target.mkdir()
         with fsio.directory(str(pair.source)) as here, fsio.directory(str(target)) as there:
-            made, reflink = copy_files(here, there, names, True, keep, LARGE, most)
+            buffer = memoryview(bytearray(20 * LARGE))
+            made, reflink = copy_files(here, there, names, True, buffer, LARGE, keep)
             plain = [
                 one if isinstance(one, int) else ((one[0][1], one[0][2], one[0][4]), one[1])
                 for one in made
@@ -96,7 +97,8 @@ def both_ways(
                 if not isinstance(one, int):
                     found = os.stat(name, dir_fd=there, follow_symlinks=False)
                     assert files.stamp(found) == one[0]
-        answers.append((plain, reflink))
+        read = sum(one[1] or 0 for one in plain if not isinstance(one, int)) if keep else 0
+        answers.append((plain, reflink, bytes(buffer[:read])))
     assert look(pair.target / "0") == look(pair.target / "1")
     return answers
 
@@ -122,14 +124,17 @@ def test_both_ways_of_copying_say_and_do_the_same(
         os.utime(os.path.join(os.fsencode(pair.source), name), ns=(mtime, mtime))
     one, other = both_ways(pair, tuple(sorted(tree)), keep)
     assert one == other
+    at = 0
     for name, made in zip(sorted(tree), one[0], strict=True):
         size, mode, mtime = tree[name]
         if size >= LARGE:
             assert made == filecopy.IS_LARGE
             continue
         assert made[0] == (size, mtime, stat.S_IFREG | mode)
-        if not keep:
-            assert made[1] is None
+        if keep and made[1] is not None:  # None: the blocks are shared
+            where = os.path.join(os.fsencode(pair.source), name)
+            assert one[2][at : at + size] == Path(os.fsdecode(where)).read_bytes()
+            at += made[1]
 
 
 def test_both_leave_alone_what_is_no_small_regular_file(pair: Pair) -> None:
@@ -144,16 +149,18 @@ def test_both_leave_alone_what_is_no_small_regular_file(pair: Pair) -> None:
         one, other = both_ways(pair, names)
     assert one == other
     assert one[0][1:6] == [filecopy.IS_OTHER] * 4 + [errno.ENOENT]
-    assert one[0][0][1] in (b"bytes", None)  # None: the blocks are shared
+    assert one[2] in (b"bytesnew", b"")  # nothing where blocks are shared
     with (
         fsio.directory(str(pair.source)) as here,
         fsio.directory(str(pair.target / "0")) as there,
     ):
+        buffer = memoryview(bytearray(LARGE))
         for copy_files in BOTH:
-            assert copy_files(here, there, (b"taken",), False, True, LARGE, 0)[0] == [errno.EEXIST]
+            made, _ = copy_files(here, there, (b"taken",), False, buffer, LARGE, True)
+            assert made == [errno.EEXIST]
 
 
-def test_both_stop_when_enough_is_kept_and_count_nothing_that_is_not(pair: Pair) -> None:
+def test_both_stop_where_another_file_might_not_fit(pair: Pair) -> None:
     names = tuple(b"%d" % number for number in range(6))
     for name in names:
         pair.write(name, b"." * 1000)
@@ -165,7 +172,8 @@ def test_both_stop_when_enough_is_kept_and_count_nothing_that_is_not(pair: Pair)
                 fsio.directory(str(pair.source)) as here,
                 fsio.directory(str(pair.target)) as there,
             ):
-                made, reflink = copy_files(here, there, names, False, keep, LARGE, 2000)
+                buffer = memoryview(bytearray(LARGE + 2000))
+                made, reflink = copy_files(here, there, names, False, buffer, LARGE, keep)
             assert (len(made), len(os.listdir(pair.target)), reflink) == (count, count, False)
 
 
@@ -192,7 +200,8 @@ def test_a_disk_that_is_full_is_an_error_of_both(pair: Pair) -> None:
             target = pair.target / str(number)
             target.mkdir()
             with fsio.directory(str(pair.source)) as here, fsio.directory(str(target)) as there:
-                made, _ = copy_files(here, there, (b"file",), False, True, LARGE, 0)
+                buffer = memoryview(bytearray(LARGE))
+                made, _ = copy_files(here, there, (b"file",), False, buffer, LARGE, True)
             assert made == [errno.EFBIG]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -443,17 +452,19 @@ def test_a_file_that_grows_large_while_it_is_read_is_left_to_the_other_way(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair.write("file", b"small")
-    read = os.read
+    read = os.readv
 
-    def growing(fd: int, count: int) -> bytes:
+    def growing(fd: int, buffers: list[memoryview]) -> int:
         with (pair.source / "file").open("ab") as file:
             file.write(b"." * LARGE)
-        return read(fd, count)
+        return read(fd, buffers)
 
-    monkeypatch.setattr("cleveragents.content.filecopy.os.read", growing)
+    monkeypatch.setattr("cleveragents.content.filecopy.os.readv", growing)
+    monkeypatch.setattr(filecopy, "share_blocks", lambda _source, _target: False)
+    buffer = memoryview(bytearray(LARGE))
     with fsio.directory(str(pair.source)) as here, fsio.directory(str(pair.target)) as there:
-        made = filecopy.python_copy_files(here, there, (b"file",), True, True, LARGE, 0)
-    assert made[0] == [filecopy.IS_LARGE]
+        made = filecopy.python_copy_files(here, there, (b"file",), True, buffer, LARGE, True)
+    assert made == ([filecopy.IS_LARGE], False)
     assert os.listdir(pair.target) == []
 
 

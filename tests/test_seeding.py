@@ -205,23 +205,3 @@ def test_a_file_that_grows_while_it_is_copied_is_not_taken_for_the_blob(tmp_path
     copier.copy(str(source), str(target))
     assert copier.known == {}
     assert (target / "f").read_bytes() == first + b"more\n"
-
-
-def test_a_child_plans_sandbox_is_hashed_while_it_is_copied_too(
-    repo: Repo, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    repo.write("a.txt", b"a\n")
-    repo.write("sub/b.txt", b"b\n")
-    repo.commit()
-    read: list[bytes] = []
-    monkeypatch.setattr("cleveragents.content.engine.capture_file", noting(read))
-    (repo.top / "plan.yaml").write_text(
-        "name: parent\nresources: {work: {kind: git-checkout, path: repo}}\nsteps:\n"
-        "- {id: kid, subplan: {steps: [{id: s, on: work, run: 'cat sub/b.txt > c.txt'}]}}\n"
-    )
-    with open_workspace(str(repo.top / "store")) as ws:
-        plan = ws.run(str(repo.top / "plan.yaml"))
-        assert (Path(plan.sandboxes["work"]) / "c.txt").read_text() == "b\n"
-        plan.delete(force=True)
-    assert b"c.txt" in read
-    assert not {b"a.txt", b"sub/b.txt"} & set(read)

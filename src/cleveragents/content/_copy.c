@@ -1,11 +1,12 @@
 /* Copies regular files of one directory into another, without Python's lock.
  *
- * copy_files(source_fd, target_fd, names, reflink, keep, large, most) -> (list, reflink)
+ * copy_files(source_fd, target_fd, names, reflink, buffer, large, keep) -> (list, reflink)
  *
- * For each name, in order: ((inode, size, mtime_ns, ctime_ns, mode), bytes | None) of the copy, or an
- * errno. The bytes are what was written, if `keep` and if they were read: not after a reflink.
- * -1: of `large` bytes or more, -2: no regular file; both are left alone. The list ends early once
- * `most` bytes were kept. `reflink` comes back false if the disk cannot.
+ * For each name, in order: ((inode, size, mtime_ns, ctime_ns, mode), count | None) of the copy, or an
+ * errno. What was read and written lies in the buffer, `count` bytes of each file behind those of the
+ * one before if `keep`; None: blocks are shared and nothing was read. -1: of `large` bytes or more,
+ * -2: no regular file; both are left alone. The list ends early where the buffer might not do for
+ * another file. `reflink` comes back false if the disk cannot.
  *
  * `filecopy.py` has the same in Python; tests feed both the same trees.
  */
@@ -27,12 +28,12 @@
 #define IS_OTHER -2
 #define CANNOT -3
 
-typedef struct { const char *name; int error; uint64_t stamp[STAMP]; char *data; size_t size; } File;
+typedef struct { const char *name; int error, read; uint64_t stamp[STAMP]; size_t size; } File;
 
 typedef struct {
-    int source, target, reflink, keep;
-    size_t large, most;
-    char *buffer;
+    int source, target, reflink;
+    size_t large;
+    char *at; /* where in the buffer the next file goes */
 } Job;
 
 static int open_again(int fd, const char *name, int flags, mode_t mode) {
@@ -42,11 +43,11 @@ static int open_again(int fd, const char *name, int flags, mode_t mode) {
     return found;
 }
 
-/* The whole file into the buffer, which has room for one byte more than is allowed. */
+/* The whole file into the buffer, which has room for all that is allowed. */
 static int read_all(int fd, Job *job, size_t *size) {
     *size = 0;
     for (;;) {
-        ssize_t count = read(fd, job->buffer + *size, job->large + 1 - *size);
+        ssize_t count = read(fd, job->at + *size, job->large - *size);
         if (count < 0 && errno == EINTR) continue;
         if (count < 0) return errno;
         if (!count) return 0;
@@ -91,34 +92,25 @@ static int finish(int source, int target, mode_t mode, File *file) {
     return 0;
 }
 
-static int keep_bytes(Job *job, File *file, size_t size) {
-    file->data = malloc(size + 1);
-    if (!file->data) return ENOMEM;
-    memcpy(file->data, job->buffer, size);
-    file->size = size;
-    return 0;
-}
-
 static int create(Job *job, File *file, mode_t mode, int *target) {
     *target = open_again(job->target, file->name, O_WRONLY | O_CREAT | O_EXCL, mode & 0777);
     return *target < 0 ? errno : 0;
 }
 
 static int content(Job *job, File *file, int source, mode_t mode, int *target) {
-    size_t size;
-    int error = 0;
+    int error;
     if (job->reflink) {
         if ((error = create(job, file, mode, target))) return error;
         if ((error = share(source, *target))  != CANNOT) return error;
         job->reflink = 0;
     }
-    if ((error = read_all(source, job, &size))) {
+    if ((error = read_all(source, job, &file->size))) {
         if (*target >= 0) unlinkat(job->target, file->name, 0);
         return error;
     }
     if (*target < 0 && (error = create(job, file, mode, target))) return error;
-    if ((error = write_all(*target, job->buffer, size))) return error;
-    return job->keep ? keep_bytes(job, file, size) : 0;
+    file->read = 1;
+    return write_all(*target, job->at, file->size);
 }
 
 static int copy_one(Job *job, File *file) {
@@ -141,35 +133,35 @@ static int copy_one(Job *job, File *file) {
 static PyObject *described(const File *file) {
     if (file->error) return PyLong_FromLong(file->error);
     const uint64_t *stamp = file->stamp;
-    PyObject *data = Py_None;
-    if (file->data) {
-        data = PyBytes_FromStringAndSize(file->data, (Py_ssize_t)file->size);
-        if (!data) return NULL;
-    } else Py_INCREF(data);
+    PyObject *count = file->read ? PyLong_FromSize_t(file->size) : Py_NewRef(Py_None);
+    if (!count) return NULL;
     return Py_BuildValue("((KKLLK)N)", (unsigned long long)stamp[0], (unsigned long long)stamp[1],
                          (long long)stamp[2], (long long)stamp[3], (unsigned long long)stamp[4],
-                         data);
+                         count);
 }
 
 static PyObject *copy_files(PyObject *self, PyObject *arguments) {
     Job job = {0};
     PyObject *names, *list = NULL;
-    Py_ssize_t large, most;
-    if (!PyArg_ParseTuple(arguments, "iiO!ppnn", &job.source, &job.target, &PyTuple_Type, &names,
-                          &job.reflink, &job.keep, &large, &most))
+    Py_buffer buffer;
+    Py_ssize_t large;
+    int keep;
+    if (!PyArg_ParseTuple(arguments, "iiO!pw*np", &job.source, &job.target, &PyTuple_Type, &names,
+                          &job.reflink, &buffer, &large, &keep))
         return NULL;
     job.large = (size_t)large;
-    job.most = (size_t)most;
-    size_t count = (size_t)PyTuple_GET_SIZE(names), done = 0, kept = 0;
+    job.at = buffer.buf;
+    char *end = job.at + buffer.len;
+    size_t count = (size_t)PyTuple_GET_SIZE(names), done = 0;
     File *files = calloc(count + 1, sizeof *files);
-    job.buffer = malloc(job.large + 1);
-    if (!files || !job.buffer) { PyErr_NoMemory(); goto out; }
+    if (!files) { PyErr_NoMemory(); goto out; }
     for (size_t n = 0; n < count; n++)
         if (!(files[n].name = PyBytes_AsString(PyTuple_GET_ITEM(names, (Py_ssize_t)n)))) goto out;
     Py_BEGIN_ALLOW_THREADS
-    while (done < count && kept <= job.most) {
-        files[done].error = copy_one(&job, &files[done]);
-        kept += files[done++].size;
+    while (done < count && (size_t)(end - job.at) >= job.large) {
+        File *file = &files[done++];
+        file->error = copy_one(&job, file);
+        if (keep && !file->error && file->read) job.at += file->size;
     }
     Py_END_ALLOW_THREADS
     list = PyList_New((Py_ssize_t)done);
@@ -179,15 +171,14 @@ static PyObject *copy_files(PyObject *self, PyObject *arguments) {
         PyList_SET_ITEM(list, (Py_ssize_t)n, one);
     }
 out:
-    for (size_t n = 0; files && n < count; n++) free(files[n].data);
     free(files);
-    free(job.buffer);
+    PyBuffer_Release(&buffer);
     return list ? Py_BuildValue("(NO)", list, job.reflink ? Py_True : Py_False) : NULL;
 }
 
 static PyMethodDef methods[] = {
     {"copy_files", copy_files, METH_VARARGS,
-     "copy_files(source_fd, target_fd, names, reflink, keep, large, most)"},
+     "copy_files(source_fd, target_fd, names, reflink, buffer, large, keep)"},
     {NULL}};
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "_copy", "Copies of files.", -1, methods};

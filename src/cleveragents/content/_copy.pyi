@@ -3,8 +3,8 @@ def copy_files(
     target_fd: int,
     names: tuple[bytes, ...],
     reflink: bool,
-    keep: bool,
+    buffer: memoryview,
     large: int,
-    most: int,
+    keep: bool,
     /,
-) -> tuple[list[tuple[tuple[int, int, int, int, int], bytes | None] | int], bool]: ...
+) -> tuple[list[tuple[tuple[int, int, int, int, int], int | None] | int], bool]: ...

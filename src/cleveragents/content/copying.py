@@ -32,7 +32,7 @@ from cleveragents.resource import show_path
 
 THREADS = 2
 AT_ONCE = 2 << 20
-"""Bytes that are read before they are handed over."""
+"""Bytes that a thread reads before it looks at them."""
 MOST_WAITING = 16 << 20
 WORTH_WAKING = 1 << 20
 """Bytes, each file a thousand more, for which the thread with the books is woken."""
@@ -282,8 +282,9 @@ class Copier:
 
     def _work(self, here: int, there: int, exchange: Exchange) -> None:
         try:
+            buffer = memoryview(bytearray(AT_ONCE + CHUNK))
             while (folder := exchange.take()) is not None:
-                _Descent(self, exchange, here, there, *folder).go()
+                _Descent(self, exchange, buffer, here, there, *folder).go()
                 exchange.finished()
         except BaseException as error:  # noqa: BLE001 - raised again by the caller's thread
             exchange.stop(error)
@@ -295,13 +296,15 @@ class Copier:
             and self._wanted(path, is_dir)
         )
 
-    def copied(self, here: int, there: int, names: tuple[bytes, ...]) -> list[Made | int]:
+    def copied(
+        self, here: int, there: int, names: tuple[bytes, ...], buffer: memoryview
+    ) -> list[Made | int]:
         keep = self._base is not None or self._batch is not None
-        made, more = copy_files(here, there, names, self._reflink, keep, CHUNK, AT_ONCE)
+        made, more = copy_files(here, there, names, self._reflink, buffer, CHUNK, keep)
         self._reflink = self._reflink and more
         return made
 
-    def key(self, path: bytes, data: bytes) -> bytes | None:
+    def key(self, path: bytes, data: memoryview) -> bytes | None:
         """The name of what was copied, if anybody wants to know."""
         base = self._base(path) if self._base is not None else None
         if base is not None and base[1] == len(data):
@@ -383,6 +386,7 @@ class _Descent:
         self,
         copier: Copier,
         exchange: Exchange,
+        buffer: memoryview,
         here: int,
         there: int,
         path: bytes,
@@ -390,6 +394,7 @@ class _Descent:
     ) -> None:
         self._copier = copier
         self._exchange = exchange
+        self._buffer = buffer
         self._path = path
         self._names = names
         self._at = _opened(here, there, path)
@@ -456,7 +461,7 @@ class _Descent:
             except PermissionError as error:
                 raise _refused(prefix + name, error) from error
         while files and not self._exchange.over:
-            made = self._copier.copied(*at, files)
+            made = self._copier.copied(*at, files, self._buffer)
             self._hand(prefix, zip(files, made, strict=False))
             files = files[len(made) :]
         return folders
@@ -484,21 +489,25 @@ class _Descent:
 
     def _hand(self, prefix: bytes, made: Iterable[tuple[bytes, Made | int]]) -> None:
         handful = Handful([], {}, {}, [], 0)
-        weight = 0
+        weight = at = 0
         for name, one in made:
             path = prefix + name
             if isinstance(one, int):
                 self._not_copied(path, one, handful)
                 continue
-            copy, data = one
+            copy, count = one
             handful.sizes.append(copy[1])
             weight += 1000
-            if data is None or (key := self._copier.key(path, data)) is None:
+            if count is None:
+                continue
+            data = self._buffer[at : at + count]
+            at += count
+            if (key := self._copier.key(path, data)) is None:
                 continue
             handful.known[path] = copy, key
             if key[:1] == BLOB:
-                handful.content[key] = data
-                weight += len(data)
+                handful.content[key] = bytes(data)
+                weight += count
         self._exchange.hand(handful._replace(weight=weight))
 
     def _not_copied(self, path: bytes, code: int, handful: Handful) -> None:

@@ -1,6 +1,6 @@
 """Copies of a directory's small files: compiled where a compiler was there, else Python.
 
-`copy_files(source, target, names, reflink, keep, large, most)` tells in `_copy.c` what it returns.
+`copy_files(source, target, names, reflink, buffer, large, keep)`: `_copy.c` tells what it returns.
 """
 
 import errno
@@ -12,8 +12,8 @@ from collections.abc import Callable
 from cleveragents.content import fsio
 from cleveragents.content.files import Stamp, stamp
 
-Made = tuple[Stamp, bytes | None]
-"""The stamp of a copy, and what was written to it, if that was read."""
+Made = tuple[Stamp, int | None]
+"""The stamp of a copy, and how many bytes of the buffer are its content, if it was read."""
 Copied = tuple[list[Made | int], bool]
 """One by one what was made or the errno, and whether to try to share blocks the next time."""
 IS_LARGE, IS_OTHER = -1, -2
@@ -52,33 +52,35 @@ def python_copy_files(
     target: int,
     names: tuple[bytes, ...],
     reflink: bool,
-    keep: bool,
+    buffer: memoryview,
     large: int,
-    most: int,
+    keep: bool,
 ) -> Copied:
     """The twin of `_copy.copy_files`: slower, the same answer."""
-    job = _Job(source, target, reflink, keep, large)
+    job = _Job(source, target, reflink, buffer, large)
     made: list[Made | int] = []
-    kept = 0
     for name in names:
-        if kept > most:
+        if len(job.buffer) < large:
             break
         try:
             one = job.copy(name)
-            if not isinstance(one, int):
-                kept += len(one[1] or b"")
         except OSError as error:
             one = error.errno or errno.EIO
         made.append(one)
+        if keep and not isinstance(one, int) and one[1] is not None:
+            job.buffer = job.buffer[one[1] :]
     return made, job.reflink
 
 
 class _Job:
-    def __init__(self, source: int, target: int, reflink: bool, keep: bool, large: int) -> None:
+    def __init__(
+        self, source: int, target: int, reflink: bool, buffer: memoryview, large: int
+    ) -> None:
         self._source = source
         self._target = target
         self.reflink = reflink
-        self._keep = keep
+        self.buffer = buffer
+        """What is left of it."""
         self._large = large
 
     def copy(self, name: bytes) -> Made | int:
@@ -88,7 +90,7 @@ class _Job:
             if error.errno not in (errno.ELOOP, errno.ENXIO):
                 raise
             return IS_OTHER
-        target = -1
+        target, count = -1, None
         try:
             found = os.fstat(source)
             if not stat.S_ISREG(found.st_mode):
@@ -96,34 +98,30 @@ class _Job:
             if found.st_size >= self._large:
                 return IS_LARGE
             mode = stat.S_IMODE(found.st_mode)
-            data = None
             if self.reflink:
                 target = fsio.create(name, mode & 0o777, self._target)
                 self.reflink = share_blocks(source, target)
             if not self.reflink:
-                data = self._read(source, name, target)
-                if data is None:
+                count = self._read(source)
+                if count >= self._large:
+                    if target >= 0:
+                        os.unlink(name, dir_fd=self._target)
                     return IS_LARGE
                 if target < 0:
                     target = fsio.create(name, mode & 0o777, self._target)
-                fsio.write_all(target, data)
-            copy = finish(source, target, mode)
+                fsio.write_all(target, self.buffer[:count])
+            return stamp(finish(source, target, mode)), count
         finally:
             os.close(source)
             if target >= 0:
                 os.close(target)
-        return stamp(copy), data if self._keep else None
 
-    def _read(self, source: int, name: bytes, target: int) -> bytes | None:
-        """All of it; None if it is large by now."""
-        data = b""
-        while block := os.read(source, self._large + 1 - len(data)):
-            data += block
-            if len(data) >= self._large:
-                if target >= 0:
-                    os.unlink(name, dir_fd=self._target)
-                return None
-        return data
+    def _read(self, source: int) -> int:
+        """All of it, unless it is large by now."""
+        count = 0
+        while more := os.readv(source, [self.buffer[count : self._large]]):
+            count += more
+        return count
 
 
 try:
@@ -133,6 +131,6 @@ except ImportError:
 
 ACCELERATED = _compiled is not None
 """Whether the compiled copying is in use."""
-copy_files: Callable[[int, int, tuple[bytes, ...], bool, bool, int, int], Copied] = (
+copy_files: Callable[[int, int, tuple[bytes, ...], bool, memoryview, int, bool], Copied] = (
     _compiled or python_copy_files
 )

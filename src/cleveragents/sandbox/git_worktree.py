@@ -15,7 +15,6 @@ from cleveragents.content import fsio, trees
 from cleveragents.content.copying import Copier
 from cleveragents.content.files import Base, stamp, write_content
 from cleveragents.content.packs import GIT, Batch
-from cleveragents.content.scope import Scope
 from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
 from cleveragents.errors import SandboxError
 from cleveragents.resource import Carry, Change
@@ -106,13 +105,6 @@ class GitWorktree(GitTarget, TreeSandbox):
         noted = msgspec.to_builtins(self.repository)
         return {**made, "base": commit, "branch": branch, "repository": noted}
 
-    def create_from(self, source: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
-        with Meanwhile(lambda: self.repository.listing(origin["base"])) as listing:
-            self._beginning = _Beginning(origin["base"], origin["branch"], listing)
-            made = super().create_from(source, origin, making)
-        self._beginning = None
-        return made
-
     def _copy(self, making: Making) -> None:
         assert self._beginning is not None
         commit, branch, _ = self._beginning
@@ -132,14 +124,9 @@ class GitWorktree(GitTarget, TreeSandbox):
         else:
             self._write_commit()
 
-    def _copier(
-        self,
-        making: Making,
-        scope: Scope,
-        wanted: Callable[[bytes, bool], bool] = lambda _path, _is_dir: True,
-    ) -> Copier:
+    def _copier(self, making: Making, wanted: Callable[[bytes, bool], bool]) -> Copier:
         return Copier(
-            scope,
+            source_scope(self.place, *self.own),
             wanted,
             lambda size: making.progress(self.name, size),
             base=self._blob_of_base,

@@ -14,7 +14,6 @@ from cleveragents.content.engine import Borrowed, TreeEngine
 from cleveragents.content.grafting import graft
 from cleveragents.content.packs import Batch
 from cleveragents.content.switch import Op, Switch, stage, sync_in_place
-from cleveragents.content.scope import Scope
 from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
 from cleveragents.content.vouching import Vouched
 from cleveragents.errors import SandboxError
@@ -98,7 +97,13 @@ class TreeSandbox:
 
     def create_from(self, source: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
         fsio.make_private_dir(self.place.root)
-        self._copy_from(source, self._copier(making, source_scope(self.place)), making)
+        # Nothing is learned on the way: a child plan is run by other objects than make this.
+        copying.Copier(
+            source_scope(self.place),
+            lambda _path, _is_dir: True,
+            lambda size: making.progress(self.name, size),
+            piece=lambda size: making.piece(self.name, size),
+        ).copy(source, self.place.root)
         self._make_links()
         return origin
 
@@ -118,12 +123,9 @@ class TreeSandbox:
         self._copy_wanted(making, lambda _path, _is_dir: True)
 
     def _copy_wanted(self, making: Making, wanted: Callable[[bytes, bool], bool]) -> None:
-        copier = self._copier(making, source_scope(self.place, *self.own), wanted)
-        self._copy_from(self.place.resource.path, copier, making)
-
-    def _copy_from(self, source: str, copier: copying.Copier, making: Making) -> None:
+        copier = self._copier(making, wanted)
         before = making.batch.added_bytes if making.batch is not None else 0
-        copier.copy(source, self.place.root)
+        copier.copy(self.place.resource.path, self.place.root)
         self.seed = copier.known
         if making.batch is not None:
             self._put_bytes = making.batch.added_bytes - before
@@ -133,14 +135,9 @@ class TreeSandbox:
         self.seed = made.seed
         self._put_bytes = made._put_bytes
 
-    def _copier(
-        self,
-        making: Making,
-        scope: Scope,
-        wanted: Callable[[bytes, bool], bool] = lambda _path, _is_dir: True,
-    ) -> copying.Copier:
+    def _copier(self, making: Making, wanted: Callable[[bytes, bool], bool]) -> copying.Copier:
         return copying.Copier(
-            scope,
+            source_scope(self.place, *self.own),
             wanted,
             lambda size: making.progress(self.name, size),
             batch=making.batch,
