@@ -13,9 +13,12 @@ def still_kept(vouched: Vouched, packs: Packs) -> Vouched:
     stored = {key for _, key in vouched.values() if key[:1] != GIT}
     if not stored:
         return vouched
-    parts = {key: _parts(key, packs) for key in packs.index.among(stored)}
-    there = packs.index.among({part for found in parts.values() for part in found})
-    whole = {key for key, found in parts.items() if there.issuperset(found)}
+    there = packs.index.among(stored)
+    large = {key: _parts(key, packs) for key in there if key[:1] == CHUNKS}
+    pieces = packs.index.among({part for parts in large.values() for part in parts})
+    whole = {key for key in there if pieces.issuperset(large.get(key, ()))}
+    if whole == stored:
+        return vouched
     return {
         path: (stamp, key)
         for path, (stamp, key) in vouched.items()
