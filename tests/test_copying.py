@@ -694,3 +694,26 @@ def test_a_process_that_died_while_copying_leaves_nothing_in_the_way(
         assert look(Path(sandbox)) == look(docs)
         agents.run("check", "--read-data").expect(0)
     assert seen
+
+
+# counting before
+
+
+@pytest.mark.parametrize(
+    "scope", [Scope(), Scope(exclude=(b"*.no",)), Scope(skip=(b"b/c/x", b"own"))]
+)
+def test_what_is_counted_is_what_is_copied(pair: Pair, scope: Scope) -> None:
+    """Quickly where no rule can name anything in a directory, else name by name."""
+    for number, path in enumerate(("a", "b/x", "b/c/x", "b/c/y.no", "b/c/d/z", "own/x", "own/y")):
+        pair.write(path, b"." * (100 + number))
+    (pair.source / "b/c/link").symlink_to("y")
+    (pair.source / "b/empty").mkdir()
+    os.mkfifo(pair.source / "b/pipe")
+    found = copying.census(str(pair.source), scope)
+    pair.copy(scope)
+    copied = [p for p in pair.target.rglob("*") if p.is_symlink() or not p.is_dir()]
+    assert found.files == len(copied)
+    assert found.size == sum(p.lstat().st_size for p in copied)
+    sizes = dict(found.largest(9))
+    assert sizes["b"] == sum(p.lstat().st_size for p in copied if "b" in p.parts)
+    assert sizes["a"] == 100

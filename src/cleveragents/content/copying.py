@@ -77,6 +77,12 @@ def _add(root: int, folder: bytes, blob: bytes | int, scope: Scope, found: Censu
             raise OSError(blob, os.strerror(blob), folder or ".")
         return
     top, size = prefix.partition(b"/")[0], 0
+    if top and not scope.exclude and not any(spot.startswith(prefix) for spot in scope.skip):
+        files, size = walker.totals(blob)
+        found.files += files
+        found.size += size
+        found.folders[top] = found.folders.get(top, 0) + size
+        return
     for name, status in walker.unpack(blob).items():
         if stat.S_ISDIR(status[4]) or scope.leaves_out(prefix + name):
             continue
