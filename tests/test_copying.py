@@ -327,6 +327,28 @@ def test_what_vanishes_meanwhile_is_left_out(pair: Pair, way: str) -> None:
     assert b"stays" in look(pair.target)
 
 
+def test_a_directory_that_vanishes_before_somebody_comes_back_to_it_is_left_out(
+    pair: Pair, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in ("top/a/in/file", "top/b/in/file", "stays/file"):
+        pair.write(path)
+    real, moved = copying.Exchange.add, list[copying.Folder]()
+
+    def add(self: copying.Exchange, folder: copying.Folder) -> None:
+        """What is left of `top` is put on the pile, and `top` is gone before it is taken."""
+        if folder[0] == b"top":
+            moved.append(folder)
+            (pair.source / "top").rename(pair.source.parent / "away")
+        real(self, folder)
+
+    monkeypatch.setattr(copying.Exchange, "add", add)
+    pair.copy()
+    assert len(moved) == 1
+    copied = look(pair.target)
+    assert b"stays/file" in copied
+    assert len({b"top/a", b"top/b"} & copied.keys()) == 1
+
+
 def test_a_large_file_that_is_gone_before_its_turn_is_left_out(pair: Pair, way: str) -> None:
     pair.write("a-large", b"." * LARGE)
     pair.write("small")

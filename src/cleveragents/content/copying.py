@@ -290,7 +290,12 @@ class Copier:
         try:
             buffer = memoryview(bytearray(AT_ONCE + CHUNK))
             while (folder := exchange.take()) is not None:
-                _Descent(self, exchange, buffer, here, there, *folder).go()
+                try:
+                    at = _opened(here, there, folder[0])
+                except FileNotFoundError:
+                    at = None  # somebody removed it since it was put on the pile
+                if at is not None:
+                    _Descent(self, exchange, buffer, at, *folder).go()
                 exchange.finished()
         except BaseException as error:  # noqa: BLE001 - raised again by the caller's thread
             exchange.stop(error)
@@ -393,8 +398,7 @@ class _Descent:
         copier: Copier,
         exchange: Exchange,
         buffer: memoryview,
-        here: int,
-        there: int,
+        at: tuple[int, int],
         path: bytes,
         names: list[bytes] | None,
     ) -> None:
@@ -403,7 +407,7 @@ class _Descent:
         self._buffer = buffer
         self._path = path
         self._names = names
-        self._at = _opened(here, there, path)
+        self._at = at
 
     def go(self) -> None:
         try:
