@@ -339,7 +339,10 @@ def measure(size: str, rounds: int, peers: list[str], folder: Path) -> dict[str,
         ["git", "-c", "user.name=b", "-c", "user.email=b@x", "commit", "-qm", "base"], **quiet
     )
     checked_out, carried = by_hand(source, folder / "checkout")
+    os.sync()
     ours = Ours(folder, source)
+    # Not before: on ext4 without a journal, files are made slowly where many were just deleted.
+    subprocess.run(["git", "worktree", "remove", "--force", "../checkout"], cwd=source, check=True)
     theirs = [PEERS[name](ours.root, folder) for name in peers]
     table = Table()
     for peer in theirs:
@@ -388,9 +391,6 @@ def by_hand(source: Path, target: Path) -> tuple[float, float]:
     ).stdout
     copy = ["xargs", "-0", "-r", "cp", "-a", "--parents", "-t", os.fspath(target)]
     copied, _ = timed(lambda: subprocess.run(copy, cwd=source, input=rest, check=True))
-    subprocess.run(
-        ["git", "worktree", "remove", "--force", os.fspath(target)], cwd=source, check=True
-    )
     return checked_out, copied
 
 

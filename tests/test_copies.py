@@ -101,3 +101,43 @@ def test_copying_a_directory_is_told_file_by_file(agents: Agents, tmp_path: Path
     with open_workspace(settings=settings, talk=Talk(tell=tell)) as ws:
         ws.run(str(tmp_path / "plan.yaml"))
     assert told == [("all", 1000)] * 5
+
+
+def test_a_large_file_is_told_by_pieces_and_counted_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(common.time, "monotonic", lambda: clock[0])
+    progress = common.Progress()
+    for event, size in (("copied", 1), ("copying", 30), ("copying", 20), ("copied", 50)):
+        clock[0] += 1.1
+        progress.tell(event, {"resource": "app", "bytes": size * 1_000_000})
+    assert capsys.readouterr().err.splitlines() == [
+        "  copying app: 1 files, 1 MB so far",
+        "  copying app: 1 files, 31 MB so far",
+        "  copying app: 1 files, 51 MB so far",
+        "  copying app: 2 files, 51 MB so far",
+    ]
+
+
+def test_pieces_of_a_large_file_are_told_while_it_is_copied(tmp_path: Path) -> None:
+    from cleveragents.context import Talk
+    from cleveragents.settings import Settings
+    from cleveragents.workspace import open_workspace
+
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "large").write_bytes(b"." * 1_000_000)
+    (tmp_path / "plan.yaml").write_text(PLAN % source)
+    told: list[tuple[str, int]] = []
+
+    def tell(event: str, data: dict[str, object]) -> None:
+        if event in ("copying", "copied"):
+            told.append((event, int(str(data["bytes"]))))
+
+    settings = Settings(home=str(tmp_path / "store"), confine="off")
+    with open_workspace(settings=settings, talk=Talk(tell=tell)) as ws:
+        ws.run(str(tmp_path / "plan.yaml"))
+    assert told[-1] == ("copied", 1_000_000)
+    pieces = [size for event, size in told if event == "copying"]
+    assert pieces in ([262144, 262144, 262144, 213568], [])  # none where blocks are shared

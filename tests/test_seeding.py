@@ -193,15 +193,15 @@ def test_a_file_that_grows_while_it_is_copied_is_not_taken_for_the_blob(tmp_path
     source, target = tmp_path / "from", tmp_path / "to"
     source.mkdir()
     target.mkdir()
-    (source / "f").write_bytes(b"first\n")
-    key = git_key(b"first\n")
+    first = b"first\n" * 100_000  # so large that it is copied by pieces
+    (source / "f").write_bytes(first)
 
     def growing(path: bytes) -> tuple[bytes, int]:
         with (source / "f").open("ab") as file:
             file.write(b"more\n")
-        return key, 6
+        return git_key(first), len(first)
 
     copier = copying.Copier(Scope(), lambda _path, _dir: True, lambda _size: None, growing)
     copier.copy(str(source), str(target))
     assert copier.known == {}
-    assert (target / "f").read_bytes() == b"first\nmore\n"
+    assert (target / "f").read_bytes() == first + b"more\n"

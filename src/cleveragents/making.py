@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from cleveragents.content import fsio
+from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.ids import new_id
 from cleveragents.plan import Plan
@@ -60,25 +61,35 @@ def _make(ctx: Context, session: Session, sandbox: Sandbox, record: SandboxRecor
     with ctx.store.transaction(session.lease):
         ctx.store.resources.put_sandbox(record)
     sandbox.remove()
+    with ctx.manager.packs.batch() as batch:
+        origin = _create(ctx, session, sandbox, batch)
+        batch.seal()
+        ready = msgspec.structs.replace(
+            record,
+            state=SandboxState.READY,
+            identity=fsio.identity(place.root),
+            origin=origin,
+        )
+        with ctx.store.transaction(session.lease):
+            ctx.store.objects.add(batch.located.items())
+            # What a collection took meanwhile, the first capture reads again.
+            ctx.store.objects.reuse(batch.reused)
+            ctx.store.resources.put_sandbox(ready)
+
+
+def _create(ctx: Context, session: Session, sandbox: Sandbox, batch: Batch) -> dict[str, Any]:
     making = Making(
         limit_bytes=ctx.settings.carry_limit_bytes,
         limit_files=ctx.settings.carry_limit_files,
         confirm=ctx.talk.confirm,
         progress=lambda name, size: ctx.talk.tell("copied", {"resource": name, "bytes": size}),
+        piece=lambda name, size: ctx.talk.tell("copying", {"resource": name, "bytes": size}),
+        batch=batch,
     )
-    source = place.resource.source
+    source = sandbox.place.resource.source
     if source:
-        origin = sandbox.create_from(source, parents_origin(ctx, session.plan, source), making)
-    else:
-        origin = sandbox.create(making)
-    ready = msgspec.structs.replace(
-        record,
-        state=SandboxState.READY,
-        identity=fsio.identity(place.root),
-        origin=origin,
-    )
-    with ctx.store.transaction(session.lease):
-        ctx.store.resources.put_sandbox(ready)
+        return sandbox.create_from(source, parents_origin(ctx, session.plan, source), making)
+    return sandbox.create(making)
 
 
 def parents_origin(ctx: Context, child: Plan, source: str) -> dict[str, Any]:

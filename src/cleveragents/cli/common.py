@@ -224,18 +224,12 @@ class Progress:
 
     def __init__(self) -> None:
         self._copied: dict[str, tuple[int, int]] = {}
+        self._pieces = 0
         self._shown = time.monotonic()
 
     def tell(self, event: str, data: dict[str, Any]) -> None:
-        if event == "copied":
-            files, size = self._copied.get(data["resource"], (0, 0))
-            files, size = files + 1, size + data["bytes"]
-            self._copied[data["resource"]] = files, size
-            if time.monotonic() - self._shown > 1:
-                self._shown = time.monotonic()
-                self._say(
-                    f"  copying {data['resource']}: {files} files, {size / 1e6:.0f} MB so far"
-                )
+        if event in ("copying", "copied"):
+            self._copy(data["resource"], data["bytes"], event == "copied")
         elif event == "step":
             self._say(f"> {_which(data)} ({data['tool']})")
         elif event == "failed":
@@ -250,6 +244,20 @@ class Progress:
             self._say(f"> validate: {data['run']}")
         elif event == "warning":
             self._say(f"warning: {data['message']}")
+
+    def _copy(self, resource: str, added: int, is_whole: bool) -> None:
+        """Pieces of a large file count as they come, and then the file itself instead of them."""
+        files, size = self._copied.get(resource, (0, 0))
+        if is_whole:
+            files, size = files + 1, size + added
+            self._copied[resource] = files, size
+            self._pieces = 0
+        else:
+            self._pieces += added
+        if time.monotonic() - self._shown > 1:
+            self._shown = time.monotonic()
+            so_far = (size + self._pieces) / 1e6
+            self._say(f"  copying {resource}: {files} files, {so_far:.0f} MB so far")
 
     def _say(self, line: str) -> None:
         sys.stderr.write(render.safe(line) + "\n")

@@ -28,6 +28,7 @@ from cleveragents.content.scope import Scope
 from cleveragents.content.statcache import Known, load_known, save_known
 from cleveragents.content.tracker import Dirty, Tracker
 from cleveragents.content.trees import Entry, EntryKind, Listing, Manifests, Tree, kind_of
+from cleveragents.content.vouching import Vouched, relied_on, still_kept
 from cleveragents.errors import CheckpointFailed, ContentDamaged, SandboxError
 from cleveragents.resource import show_path
 
@@ -104,8 +105,7 @@ class TreeEngine:
         """Touched names of captures that were not committed: they count once more."""
         self.linked: dict[bytes, Stamp] = {}
         """Files with several names: a write through another name gives no event for this one."""
-        self.vouched: dict[bytes, tuple[Stamp, bytes]] = {}
-        """Path -> stamp and key of files whose content is known without reading them."""
+        self.vouched: Vouched = {}
         self.tell_gone: Callable[[Entry], None] | None = None
         self.replaced: Replaced | None = None
         """What the last capture began with and what it found replaced; None if it read it all."""
@@ -221,6 +221,7 @@ class TreeEngine:
         self._committed = False
         if self.tracker is not None:
             self._watch_all()
+        self.vouched = still_kept(self.vouched, self.packs)
         began = time.time_ns()
         stats = self._readable(self._walk_draining())
         if self.tracker is not None and not stats.keys() <= self._watched:
@@ -495,7 +496,8 @@ class _Pass:
         engine = self._engine
         status, links, data = found[:5], found[5], found[7]
         vouched = engine.vouched.get(path)
-        if vouched is not None and vouched[0] == status:
+        known = vouched is not None and vouched[0] == status
+        if vouched and known and relied_on(vouched[1], self.batch, engine.packs):
             key = vouched[1]
         else:
             # What had the key of the base's blob tells what that is.

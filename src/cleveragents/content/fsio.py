@@ -106,6 +106,12 @@ def inode_of(found: os.stat_result) -> Inode:
     return (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
+def open_below(root: int, path: bytes) -> int:
+    """Descriptor of the directory at `path`, which may be empty, reached step by step."""
+    with parent_of(root, path + b"/." if path else b".") as (fd, name):
+        return os.open(name, DIRECTORY, dir_fd=fd)
+
+
 def lstat_at(dir_fd: int, name: bytes) -> os.stat_result | None:
     try:
         return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)

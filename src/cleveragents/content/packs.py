@@ -55,7 +55,7 @@ class Index(Protocol):
         ...
 
 
-def key_of(kind: bytes, data: bytes) -> bytes:
+def key_of(kind: bytes, data: bytes | memoryview) -> bytes:
     return kind + blake3(data).digest()
 
 

@@ -17,6 +17,7 @@ Found = list[tuple[bytes, bytes | int]]
 _HEAD = struct.Struct("<q")
 _LENGTH = struct.Struct("<H")
 _FIELDS = struct.Struct("<QQqqQ")
+_DIRECTORY = stat.S_IFDIR >> 12
 _ONE_LINK = struct.pack("<I", 1)
 NOTHING = _HEAD.pack(0)
 """The stat data of an empty directory."""
@@ -85,6 +86,20 @@ def unpack(blob: bytes) -> dict[bytes, Stamp]:
         found[name] = (inode, size, mtime, ctime, mode & 0xFFFFFFFF)
         at += length + _FIELDS.size
     return found
+
+
+def totals(blob: bytes) -> tuple[int, int]:
+    """How many entries are not directories, and their size."""
+    files = size = 0
+    at, end = _HEAD.size, len(blob)
+    while at < end:
+        at += _LENGTH.size + (blob[at] | blob[at + 1] << 8)
+        # The kind is in the upper four of the mode's 16 bits.
+        if blob[at + 33] >> 4 != _DIRECTORY:
+            files += 1
+            size += int.from_bytes(blob[at + 8 : at + 16], "little")
+        at += _FIELDS.size
+    return files, size
 
 
 def linked(blob: bytes) -> dict[bytes, Stamp]:

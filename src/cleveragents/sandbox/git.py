@@ -102,6 +102,11 @@ class Repository(msgspec.Struct, frozen=True):
 
     def head(self) -> tuple[str | None, str | None]:
         """Commit and branch that are checked out; either may be missing."""
+        both = self.git(
+            "rev-parse", "HEAD^{commit}", "--symbolic-full-name", "HEAD", accept=(0, 128)
+        ).split()
+        if len(both) == 2 and both[1].startswith(b"refs/"):
+            return both[0].decode(), both[1].decode()
         commit = self.git("rev-parse", "--verify", "-q", "HEAD^{commit}", accept=(0, 1))
         branch = self.git("symbolic-ref", "-q", "HEAD", accept=(0, 1))
         return commit.decode().strip() or None, branch.decode().strip() or None
@@ -123,15 +128,22 @@ class Repository(msgspec.Struct, frozen=True):
 
     def tree(self, commit: str | None) -> dict[bytes, tuple[bytes, int]]:
         """Path -> (git key, size) of every file and link of a commit."""
-        if commit is None:
-            return {}
+        return self.listing(commit)[0]
+
+    def listing(self, commit: str | None) -> tuple[dict[bytes, tuple[bytes, int]], list[bytes]]:
+        """What `tree` tells, and the paths of submodules."""
         found: dict[bytes, tuple[bytes, int]] = {}
+        modules: list[bytes] = []
+        if commit is None:
+            return found, modules
         for line in self.git("ls-tree", "-r", "-z", "-l", "--full-tree", commit).split(b"\0"):
             if line.startswith((b"100", b"120")):
                 about, path = line.split(b"\t", 1)
                 _, _, name, size = about.split()
                 found[path] = (GIT + bytes.fromhex(name.decode()), int(size))
-        return found
+            elif line.startswith(b"160000"):
+                modules.append(line.split(b"\t", 1)[1])
+        return found, modules
 
 
 def locate(path: str) -> Repository:

@@ -5,38 +5,50 @@ lead nowhere, or to the user's own.
 """
 
 import os
+from collections.abc import Iterable
 
 from cleveragents.content import fsio
 from cleveragents.errors import SandboxError
 from cleveragents.sandbox import git
 
+_WANTED = r"^(user\.(name|email)|(remote|submodule)\..*\.url)$"
+
 
 def borrow(
-    repository: git.Repository, top: str, private: str, commit: str | None, branch: str | None
+    repository: git.Repository, private: str, commit: str | None, branch: str | None
 ) -> None:
-    """Make `private` the git directory of the work tree `top`, a copy of the repository's."""
+    """Make `private` a git directory like the repository's."""
     git.make_git_dir(private, repository, commit or f"ref: {branch}")
-    identity = {
-        key: values[0]
-        for key in ("name", "email")
-        if (values := git.user_config(repository.top, "--get", f"user.{key}"))
-    }
-    if identity:
-        git.add_config(private, "user", identity)
-    for section in ("remote", "submodule"):
-        for name, url in _urls(repository, section):
-            git.add_config(private, f'{section} "{name}"', {"url": url})
+    _copy_config(repository, private)
     _copy_refs(repository, private)
     if commit is not None:
         repository.git("read-tree", commit, extra={"GIT_INDEX_FILE": f"{private}/index"})
-    for path in sorted(repository.submodules(commit)):
+
+
+def borrow_modules(
+    repository: git.Repository, top: str, private: str, paths: Iterable[bytes]
+) -> None:
+    """The same for the submodules in the work tree `top`, which is there by now."""
+    for path in sorted(paths):
         _borrow_module(repository, top, private, os.fsdecode(path))
 
 
-def _urls(repository: git.Repository, section: str) -> list[tuple[str, str]]:
-    items = git.user_config(repository.top, "--get-regexp", rf"^{section}\..*\.url$")
-    parts = (item.partition("\n") for item in items)
-    return [(key.removeprefix(f"{section}.").removesuffix(".url"), url) for key, _, url in parts]
+def _copy_config(repository: git.Repository, private: str) -> None:
+    """Identity, remotes and where submodules come from, and nothing that git would run."""
+    identity: dict[str, str] = {}
+    urls: dict[str, list[tuple[str, str]]] = {"remote": [], "submodule": []}
+    for item in git.user_config(repository.top, "--get-regexp", _WANTED):
+        key, _, value = item.partition("\n")
+        section, _, name = key.partition(".")
+        if section == "user":
+            identity[name] = value
+        else:
+            urls[section].append((name.removesuffix(".url"), value))
+    if identity:
+        git.add_config(private, "user", identity)
+    for section, found in urls.items():
+        for name, url in found:
+            git.add_config(private, f'{section} "{name}"', {"url": url})
 
 
 def _copy_refs(repository: git.Repository, private: str) -> None:
@@ -61,6 +73,7 @@ def _borrow_module(repository: git.Repository, top: str, private: str, path: str
         return
     own = f"{private}/modules/{path}"
     commit, branch = module.head()
-    borrow(module, f"{top}/{path}", own, commit, branch if commit is None else None)
+    borrow(module, own, commit, branch if commit is None else None)
+    borrow_modules(module, f"{top}/{path}", own, module.submodules(commit))
     fsio.unlink_if_there(link)
     fsio.write_new(link, f"gitdir: {os.path.relpath(own, f'{top}/{path}')}\n".encode(), 0o644)

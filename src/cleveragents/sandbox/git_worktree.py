@@ -6,12 +6,13 @@ commit from being collected. git is never run in the sandbox: a tool may have ma
 
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import fsio, trees
+from cleveragents.content.copying import Copier
 from cleveragents.content.files import Base, stamp, write_content
 from cleveragents.content.packs import GIT, Batch
 from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
@@ -19,12 +20,21 @@ from cleveragents.errors import SandboxError
 from cleveragents.resource import Carry, Change
 from cleveragents.sandbox import git
 from cleveragents.sandbox.git_apply import GitTarget
-from cleveragents.sandbox.git_private import borrow
+from cleveragents.sandbox.git_private import borrow, borrow_modules
+from cleveragents.sandbox.meanwhile import Meanwhile
 from cleveragents.sandbox.protocol import Making, Place, source_scope
 from cleveragents.sandbox.tree import TreeSandbox, tree_of
 
 MOST_COPIED = 256 << 20
 """Bytes of borrowed content that are copied into the store when a sandbox is removed."""
+
+
+class _Beginning(NamedTuple):
+    """What a sandbox is made from, while it is made."""
+
+    commit: str | None
+    branch: str | None
+    listing: Meanwhile[tuple[dict[bytes, Base], list[bytes]]]
 
 
 class GitWorktree(GitTarget, TreeSandbox):
@@ -36,7 +46,7 @@ class GitWorktree(GitTarget, TreeSandbox):
         self._base: git.BaseTree | None = None
         self._blobs: git.Blobs | None = None
         self._repository: git.Repository | None = None
-        self._blobs_of_base: dict[bytes, Base] = {}
+        self._beginning: _Beginning | None = None
         self._keep_ref = False
         self._kept: set[bytes] = set()
         """Borrowed content that need not be asked for beforehand: it was once copied."""
@@ -84,16 +94,25 @@ class GitWorktree(GitTarget, TreeSandbox):
 
     def create(self, making: Making) -> dict[str, Any]:
         commit, branch = self.repository.head()
-        self._blobs_of_base = self.repository.tree(commit)
-        made = super().create(making)
-        self._blobs_of_base = {}
+        with Meanwhile(lambda: self.repository.listing(commit)) as listing:
+            self._beginning = _Beginning(commit, branch, listing)
+            made = super().create(making)
+            _, modules = listing.result()
         if commit is not None:
             self.repository.git("update-ref", self.ref, commit)
-        self._make_git_dir(commit, branch)
+        borrow_modules(self.repository, self.place.root, f"{self.place.root}/.git", modules)
+        self._beginning = None
         noted = msgspec.to_builtins(self.repository)
         return {**made, "base": commit, "branch": branch, "repository": noted}
 
     def _copy(self, making: Making) -> None:
+        assert self._beginning is not None
+        commit, branch, _ = self._beginning
+        private = f"{self.place.root}/.git"
+        with Meanwhile(lambda: borrow(self.repository, private, commit, branch)):
+            self._copy_carried(making)
+
+    def _copy_carried(self, making: Making) -> None:
         carry = self.place.resource.carry
         if carry is Carry.ALL:
             super()._copy(making)
@@ -105,8 +124,18 @@ class GitWorktree(GitTarget, TreeSandbox):
         else:
             self._write_commit()
 
-    def _base_for_copying(self, path: bytes) -> Base | None:
-        return self._blobs_of_base.get(path)
+    def _copier(self, making: Making, wanted: Callable[[bytes, bool], bool]) -> Copier:
+        return Copier(
+            source_scope(self.place, *self.own),
+            wanted,
+            lambda size: making.progress(self.name, size),
+            base=self._blob_of_base,
+            piece=lambda size: making.piece(self.name, size),
+        )
+
+    def _blob_of_base(self, path: bytes) -> Base | None:
+        assert self._beginning is not None
+        return self._beginning.listing.result()[0].get(path)
 
     def _write_commit(self) -> None:
         """The base commit's own bytes, without filters."""
@@ -136,9 +165,6 @@ class GitWorktree(GitTarget, TreeSandbox):
             write_content(blobs.get, key, fd, os.path.basename(where), permissions, durable=False)
             # It was read back and compared.
             self.seed[path] = stamp(os.lstat(where)), key
-
-    def _make_git_dir(self, commit: str | None, branch: str | None) -> None:
-        borrow(self.repository, self.place.root, f"{self.place.root}/.git", commit, branch)
 
     def about(self) -> dict[str, Any]:
         return {"base_commit": self.place.origin["base"]}

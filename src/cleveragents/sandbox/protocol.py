@@ -42,6 +42,11 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     confirm: Callable[[str, str], None]
     """Called above the limit with what is wrong and what to do; returns to go on, or raises."""
     progress: Callable[[str, int], None]
+    """Called for each file with the resource's name and the size."""
+    piece: Callable[[str, int], None] = lambda _name, _size: None
+    """Called for each piece of a large file, before `progress` is called for the whole."""
+    batch: Batch | None = None
+    """Content that is read while it is copied may go here: it is committed with the sandbox."""
 
 
 class Conflict(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from cleveragents.content.grafting import graft
 from cleveragents.content.packs import Batch
 from cleveragents.content.switch import Op, Switch, stage, sync_in_place
 from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
+from cleveragents.content.vouching import Vouched
 from cleveragents.errors import SandboxError
 from cleveragents.resource import Action, Change, show_path
 from cleveragents.sandbox import merging
@@ -43,8 +44,10 @@ class TreeSandbox:
         self.place = place
         self.manifests = trees.Manifests(place.packs.get)
         self._engine: TreeEngine | None = None
-        self.seed: dict[bytes, tuple[files.Stamp, bytes]] = {}
+        self.seed: Vouched = {}
         """What `create` knows of the files it wrote, for the first capture."""
+        self._put_bytes = 0
+        """What `create` put into the store, and the first checkpoint is told to have added."""
         self._compared: tuple[Tree, Tree, list[Difference]] | None = None
 
     @property
@@ -94,10 +97,12 @@ class TreeSandbox:
 
     def create_from(self, source: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
         fsio.make_private_dir(self.place.root)
+        # Nothing is learned on the way: a child plan is run by other objects than make this.
         copying.Copier(
             source_scope(self.place),
             lambda _path, _is_dir: True,
             lambda size: making.progress(self.name, size),
+            piece=lambda size: making.piece(self.name, size),
         ).copy(source, self.place.root)
         self._make_links()
         return origin
@@ -119,22 +124,24 @@ class TreeSandbox:
 
     def _copy_wanted(self, making: Making, wanted: Callable[[bytes, bool], bool]) -> None:
         copier = self._copier(making, wanted)
+        before = making.batch.added_bytes if making.batch is not None else 0
         copier.copy(self.place.resource.path, self.place.root)
         self.seed = copier.known
-
-    def _base_for_copying(self, path: bytes) -> files.Base | None:
-        """The blob that a file may turn out to be while it is copied."""
+        if making.batch is not None:
+            self._put_bytes = making.batch.added_bytes - before
 
     def inherit(self, made: "TreeSandbox") -> None:
         """Go on with what another object of the same sandbox learned when it made it."""
         self.seed = made.seed
+        self._put_bytes = made._put_bytes
 
     def _copier(self, making: Making, wanted: Callable[[bytes, bool], bool]) -> copying.Copier:
         return copying.Copier(
             source_scope(self.place, *self.own),
             wanted,
             lambda size: making.progress(self.name, size),
-            self._base_for_copying,
+            batch=making.batch,
+            piece=lambda size: making.piece(self.name, size),
         )
 
     def _make_links(self) -> None:
@@ -156,7 +163,8 @@ class TreeSandbox:
             self.begin_fetching()
             batch.sort_out()
             self.keep_old(previous, tree, batch)
-        return self._state(tree, batch.added_bytes - before)
+            return self._state(tree, batch.added_bytes - before)
+        return self._state(tree, batch.added_bytes - before + self._put_bytes)
 
     def recapture(self, batch: Batch, staged: dict[str, Any]) -> SandboxCheckpoint:
         ops = msgspec.convert(staged["ops"], tuple[Op, ...])

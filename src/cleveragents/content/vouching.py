@@ -1,0 +1,43 @@
+"""What is known of files since they were copied, as long as the store has their content."""
+
+from cleveragents.content.files import Stamp
+from cleveragents.content.packs import BLOB, CHUNKS, GIT, Batch, Packs
+from cleveragents.errors import ContentDamaged
+
+Vouched = dict[bytes, tuple[Stamp, bytes]]
+"""Path -> stamp and key of a file whose content is known without reading it."""
+
+
+def still_kept(vouched: Vouched, packs: Packs) -> Vouched:
+    """Without the files whose content a collection took: those have to be read again."""
+    stored = {key for _, key in vouched.values() if key[:1] != GIT}
+    if not stored:
+        return vouched
+    there = packs.index.among(stored)
+    large = {key: _parts(key, packs) for key in there if key[:1] == CHUNKS}
+    pieces = packs.index.among({part for parts in large.values() for part in parts})
+    whole = {key for key in there if pieces.issuperset(large.get(key, ()))}
+    if whole == stored:
+        return vouched
+    return {
+        path: (stamp, key)
+        for path, (stamp, key) in vouched.items()
+        if key[:1] == GIT or key in whole
+    }
+
+
+def relied_on(key: bytes, batch: Batch, packs: Packs) -> bool:
+    """Make the commit fail if a collection takes any part of it before; False if one has."""
+    try:
+        parts = [] if key[:1] == GIT else _parts(key, packs)
+    except ContentDamaged:
+        return False
+    for part in parts:
+        batch.rely_on(part)
+    return True
+
+
+def _parts(key: bytes, packs: Packs) -> list[bytes]:
+    """A key, and of a large file also those of its chunks."""
+    digests = packs.get(key) if key[:1] == CHUNKS else b""
+    return [key, *(BLOB + digests[start : start + 32] for start in range(0, len(digests), 32))]
