@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
+from cleveragents import earlier
 from cleveragents.checkpoint import CheckpointType
 from cleveragents.content import fsio
 from cleveragents.context import Context
@@ -324,7 +325,9 @@ def tidy(ctx: Context, session: Session, intent: Intent) -> None:
     if ctx.settings.sandbox_cleanup != "manual":
         _remove_children(ctx, session.plan.plan_id)
         ctx.checkpoints.keep_borrowed(session)
+        earlier.keep(ctx, session, intent.body["staged"])
         remove_sandboxes(ctx, session.plan.plan_id)
+        earlier.make_room(ctx, session.plan)
     with ctx.store.transaction(session.lease):
         ctx.store.intents.remove(intent.intent_id)
 

@@ -8,6 +8,7 @@ import msgspec
 
 from cleveragents.cli.common import Asked, command
 from cleveragents.context import Context
+from cleveragents.earlier import Held
 from cleveragents.render import Block, Reply, Table, Text
 from cleveragents.units import parse_duration, show_bytes
 
@@ -37,8 +38,10 @@ def check(ctx: Context, asked: Asked, read_data: bool) -> Reply:
 @command("gc")
 @click.option("--dry-run", is_flag=True, help="Show what would happen; do nothing.")
 @click.option("--grace", metavar="DURATION", help="How long unused content stays, e.g. 0s or 2h.")
-def gc(ctx: Context, asked: Asked, dry_run: bool, grace: str | None) -> Reply:
+@click.option("--databases", is_flag=True, help="Also drop what is kept for revert-applied.")
+def gc(ctx: Context, asked: Asked, dry_run: bool, grace: str | None, databases: bool) -> Reply:
     """Free what no plan refers to: first condemned, then, after the grace period, deleted."""
+    from cleveragents.earlier import kept, let_all_go
     from cleveragents.errors import UsageError
     from cleveragents.gc import collect
 
@@ -46,6 +49,8 @@ def gc(ctx: Context, asked: Asked, dry_run: bool, grace: str | None) -> Reply:
         seconds = parse_duration(grace) if grace is not None else ctx.settings.gc_grace
     except ValueError as error:
         raise UsageError(f"--grace: {error}", "agents gc --grace 1h") from error
+    held = kept(ctx) if databases else []
+    notes = let_all_go(ctx, held, "agents gc --databases", dry_run)
     result = collect(ctx, seconds, dry_run)
     word = "would be" if dry_run else "were"
     text = (
@@ -53,7 +58,9 @@ def gc(ctx: Context, asked: Asked, dry_run: bool, grace: str | None) -> Reply:
         f"{show_bytes(result.freed_bytes)} {word} freed; "
         f"{result.waiting} wait for their grace period"
     )
-    return Reply(data=msgspec.to_builtins(result), blocks=(Text(text),))
+    dropped = [msgspec.to_builtins(item) for item in held]
+    data = {**msgspec.to_builtins(result), "databases_dropped": dropped}
+    return Reply(data=data, blocks=(Text(text),), messages=notes)
 
 
 @command("du")
@@ -69,8 +76,16 @@ def du(ctx: Context, asked: Asked) -> Reply:
     blocks: tuple[Block, ...] = (
         Table(("plan", "id", "holds", "alone", "groups"), rows),
         Text(f"{show_bytes(result.packs)} on disk, {show_bytes(result.unused)} that no plan needs"),
+        *kept_table(result.databases),
     )
     return Reply(data=msgspec.to_builtins(result), blocks=blocks)
+
+
+def kept_table(found: tuple[Held, ...]) -> tuple[Block, ...]:
+    """Databases that hold what others held before a plan was applied to them."""
+    rows = tuple((one.name, show_bytes(one.bytes), one.where, one.plan_id) for one in found)
+    columns = ("database", "size", "holds the earlier state of", "plan")
+    return (Table(columns, rows, "Kept for agents plan revert-applied"),) if rows else ()
 
 
 @command("config list", context=False)
