@@ -18,6 +18,7 @@ from tests.scratch import git, make_repository, query, snapshot, without
 from tests.test_postgres import ADD, STRIDE, Project, without_password
 
 UPPER = 'id: up, tool: sql, with: {script: "UPDATE users SET name = upper(name)"}'
+LONGER = "id: more, tool: sql, with: {script: \"UPDATE users SET name = name || 'x'\"}"
 TABLE = "id: more, tool: sql, with: {script: CREATE TABLE more (x int)}"
 
 
@@ -502,7 +503,7 @@ def test_a_reversal_killed_anywhere_is_there_or_not(project: Project) -> None:
     first = applied(project)
     after = project.shop.dump()
     reached = 0
-    for number in range(20, 400, 4 * STRIDE):
+    for number in range(10, 400, STRIDE):
         kill = {"CLEVERAGENTS_TEST_KILL_AT": str(number)}
         died = project.agents.run("plan", "revert-applied", first, env=project.env | kill)
         assert project.shop.dump() == after, number
@@ -546,7 +547,7 @@ def test_letting_go_killed_anywhere_is_finished_by_the_next(project: Project) ->
             project.run("gc")
             assert project.ours() == []
             project.run("plan", "delete", first)
-            first = applied(project, UPPER)
+            first = applied(project, LONGER)
         if died.rc == 0:
             break
     assert died.rc == 0

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed, PlanBusy, SandboxError
 from cleveragents.leases import hold
@@ -112,12 +113,17 @@ def targets_of(ctx: Context, plan: Plan, names: Iterable[str]) -> set[str]:
 
 
 def make_room(ctx: Context, plan: Plan) -> None:
-    """After an apply: what is more than the setting allows, for the same databases, goes."""
+    """After an apply: what is more than the setting allows, for the same databases, goes.
+
+    Repeated after a crash it finds what it had let go and not yet dropped.
+    """
     assert plan.result is not None
     changed = [item["resource"] for item in plan.result["applied"] if _is_swapped(item)]
     targets = targets_of(ctx, plan, changed)
-    here = [one for one in kept(ctx) if one.where in targets]
-    for one in surplus(here, ctx.settings.keep_applied):
+    here = [one for one in held(ctx) if one.where in targets]
+    promised = [one for one in here if one.state is EarlierState.KEPT]
+    begun = [one for one in here if one.state is EarlierState.LET_GO and one.by == plan.plan_id]
+    for one in (*begun, *surplus(promised, ctx.settings.keep_applied)):
         let_go(ctx, one, by=plan.plan_id)
 
 
@@ -140,10 +146,12 @@ def let_go(ctx: Context, one: Held, by: str) -> bool:
         with hold(ctx.store, one.plan_id, "letting go of an earlier state", ctx.now):
             if one.state is EarlierState.KEPT:
                 _note(ctx, one, EarlierState.LET_GO, by)
+            fsio.point("let go")
             try:
                 ctx.manager.sandboxes(one.plan_id).named(one.resource).remove()
             except SandboxError:
                 return True
+            fsio.point("dropped")
             _note(ctx, one, EarlierState.GONE, by)
     except PlanBusy:
         return False
