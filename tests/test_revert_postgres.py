@@ -12,6 +12,7 @@ from cleveragents.earlier import Held, surplus
 from cleveragents.leases import hold
 from cleveragents.resource import EarlierState
 from cleveragents.workspace import open_workspace
+from tests import pgserver
 from tests.harness import Agents
 from tests.pgserver import Shop
 from tests.scratch import git, make_repository, query, snapshot, without
@@ -460,6 +461,37 @@ def test_one_conflict_stops_all_four(project: Project) -> None:
     assert "db:public.users" in made["error"]["message"]
     assert project.data("plan", "diff", "last")["files"] == []
     assert seen(project) == after
+
+
+TWO = """
+name: two
+resources:
+  a: {kind: postgres, url: $A}
+  b: {kind: postgres, url: $B}
+steps:
+  - {id: one, tool: sql, on: a, with: {script: "INSERT INTO users (name) VALUES ('eve')"}}
+  - {id: two, tool: sql, on: b, with: {script: "DROP TABLE users"}}
+"""
+
+
+def test_two_databases_are_taken_back_together(project: Project) -> None:
+    with pgserver.shop_on(project.shop.pg) as other:
+        project.env = {"A": project.shop.full_url, "B": other.full_url}
+        (project.agents.work / "plan.yaml").write_text(TWO)
+        before = (project.shop.dump(), other.dump())
+        first = project.data("plan", "run", "plan.yaml")["plan_id"]
+        project.run("plan", "apply", "last", "--yes")
+        assert sorted(kept(project)) == project.ours()
+        assert len(kept(project)) == 2
+        other.sql("CREATE TABLE theirs (x int)")
+        made = project.data("plan", "revert-applied", first, rc=5)
+        assert "b:public.theirs" in made["error"]["message"]
+        assert "a:" not in made["error"]["message"]
+        assert project.data("plan", "diff", "last")["files"] == []
+        other.sql("DROP TABLE theirs")
+        project.run("plan", "revert-applied", first)
+        project.run("plan", "apply", "last", "--yes")
+        assert (project.shop.dump(), other.dump()) == before
 
 
 # killed

@@ -17,7 +17,7 @@ from cleveragents.leases import hold
 from cleveragents.plan import Plan
 from cleveragents.postgres.address import shown
 from cleveragents.resource import Earlier, EarlierState, SandboxRecord, SandboxState
-from cleveragents.sandbox.protocol import STATEMENTS, SWAP, KeepsEarlier
+from cleveragents.sandbox.protocol import STATEMENTS, SWAP, KeepsEarlier, Proposal
 from cleveragents.session import Session
 from cleveragents.units import show_bytes
 
@@ -106,10 +106,9 @@ def keep(ctx: Context, session: Session, staged: dict[str, Any]) -> None:
     ctx.manager.forget(plan.plan_id)
 
 
-def targets_of(ctx: Context, plan: Plan, names: Iterable[str]) -> set[str]:
-    wanted = set(names)
+def _targets(ctx: Context, plan: Plan, names: list[str]) -> set[str]:
     resources = ctx.store.resources.of_plan(plan.plan_id)
-    return {shown(one.path) for one in resources if one.name in wanted}
+    return {shown(one.path) for one in resources if one.name in names}
 
 
 def make_room(ctx: Context, plan: Plan) -> None:
@@ -117,9 +116,9 @@ def make_room(ctx: Context, plan: Plan) -> None:
 
     Repeated after a crash it finds what it had let go and not yet dropped.
     """
-    assert plan.result is not None
-    changed = [item["resource"] for item in plan.result["applied"] if _is_swapped(item)]
-    targets = targets_of(ctx, plan, changed)
+    if not (changed := _swapped(plan)):
+        return
+    targets = _targets(ctx, plan, changed)
     here = [one for one in held(ctx) if one.where in targets]
     promised = [one for one in here if one.state is EarlierState.KEPT]
     begun = [one for one in here if one.state is EarlierState.LET_GO and one.by == plan.plan_id]
@@ -127,9 +126,12 @@ def make_room(ctx: Context, plan: Plan) -> None:
         let_go(ctx, one, by=plan.plan_id)
 
 
-def outdone_by(ctx: Context, plan: Plan, names: Iterable[str]) -> list[Held]:
-    """What applying the plan to these resources would let go of."""
-    targets = targets_of(ctx, plan, names)
+def outdone_by(ctx: Context, plan: Plan, proposals: Iterable[Proposal]) -> list[Held]:
+    """What applying the plan would let go of."""
+    changed = [item.resource for item in proposals if item.mode == SWAP and item.files]
+    if not changed:
+        return []
+    targets = _targets(ctx, plan, changed)
     limit = max(ctx.settings.keep_applied - plan.rollback_enabled, 0)
     return surplus([one for one in kept(ctx) if one.where in targets], limit)
 
@@ -199,11 +201,10 @@ def require_there(ctx: Context, plan: Plan) -> None:
                 " no copy of what it held before was ever made",
                 "write a plan whose sql does the opposite",
             )
-    for item in plan.result["applied"]:
-        if _is_swapped(item) and (why := _missing(ctx, plan, item["resource"])):
+    for name in _swapped(plan):
+        if why := _missing(ctx, plan, name):
             raise NotAllowed(
-                f"what was applied to database {item['resource']!r} cannot be taken back by a"
-                f" plan: {why}",
+                f"what was applied to database {name!r} cannot be taken back by a plan: {why}",
                 "write a plan whose sql does the opposite",
             )
 
@@ -232,8 +233,10 @@ def by_whom(by: str) -> str:
     return f"by {by}" if " " in by else f"when plan {by} was applied"
 
 
-def _is_swapped(item: dict[str, Any]) -> bool:
-    return item["mode"] == SWAP and bool(item["files"])
+def _swapped(plan: Plan) -> list[str]:
+    """The resources whose database was changed by swapping another one in."""
+    items: list[dict[str, Any]] = plan.result["applied"] if plan.result else []
+    return [item["resource"] for item in items if item["mode"] == SWAP and item["files"]]
 
 
 # telling
@@ -241,15 +244,16 @@ def _is_swapped(item: dict[str, Any]) -> bool:
 
 def told_after_apply(ctx: Context, plan: Plan) -> tuple[str, ...]:
     """What can be taken back now and what cannot any more, in words."""
-    assert plan.result is not None
-    mine = {one.resource: one for one in held(ctx) if one.plan_id == plan.plan_id}
-    lines = [
-        _told(plan, item["resource"], mine.get(item["resource"]))
-        for item in plan.result["applied"]
-        if _is_swapped(item) and ctx.settings.sandbox_cleanup != "manual"
-    ]
-    gone = [one for one in held(ctx) if one.by == plan.plan_id]
-    return (*lines, *(f"{left_behind(one)}{_limit(ctx)}" for one in gone))
+    if not (changed := _swapped(plan)) or ctx.settings.sandbox_cleanup == "manual":
+        return ()
+    known = held(ctx)
+    mine = {one.resource: one for one in known if one.plan_id == plan.plan_id}
+    gone = [left_behind(one) for one in known if one.by == plan.plan_id]
+    limit = f" (postgres.keep-applied is {ctx.settings.keep_applied})"
+    return (
+        *(_told(plan, name, mine.get(name)) for name in changed),
+        *(text + limit for text in gone),
+    )
 
 
 def _told(plan: Plan, resource: str, one: Held | None) -> str:
@@ -265,10 +269,6 @@ def _told(plan: Plan, resource: str, one: Held | None) -> str:
         f" agents plan revert-applied {plan.plan_id} takes the plan back,"
         f" agents plan prune {plan.plan_id} --databases frees the room"
     )
-
-
-def _limit(ctx: Context) -> str:
-    return f" (postgres.keep-applied is {ctx.settings.keep_applied})"
 
 
 def left_behind(one: Held) -> str:

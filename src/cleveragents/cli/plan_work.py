@@ -390,8 +390,7 @@ def apply(
     request = verb.Request(mode=mode, ignored=ignored, hooks=hooks)
     if one.result is None and (dry_run or not yes):
         proposals = verb.preview_apply(ctx, one, request)
-        changed = [item.resource for item in proposals if item.files]
-        lost = tuple(left_behind(held) for held in outdone_by(ctx, one, changed))
+        lost = tuple(left_behind(held) for held in outdone_by(ctx, one, proposals))
         if dry_run:
             return _proposal_reply(one, proposals, (*notes, *lost))
         controls = [name for item in proposals for name in item.control_files]

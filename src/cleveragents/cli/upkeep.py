@@ -1,16 +1,18 @@
 """Commands for the store and the settings."""
 
 import os
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 import msgspec
 
 from cleveragents.cli.common import Asked, command
 from cleveragents.context import Context
-from cleveragents.earlier import Held
 from cleveragents.render import Block, Reply, Table, Text
 from cleveragents.units import parse_duration, show_bytes
+
+if TYPE_CHECKING:
+    from cleveragents.earlier import Held
 
 
 @command("check")
@@ -81,7 +83,7 @@ def du(ctx: Context, asked: Asked) -> Reply:
     return Reply(data=msgspec.to_builtins(result), blocks=blocks)
 
 
-def kept_table(found: tuple[Held, ...]) -> tuple[Block, ...]:
+def kept_table(found: "tuple[Held, ...]") -> tuple[Block, ...]:
     """Databases that hold what others held before a plan was applied to them."""
     rows = tuple((one.name, show_bytes(one.bytes), one.where, one.plan_id) for one in found)
     columns = ("database", "size", "holds the earlier state of", "plan")
