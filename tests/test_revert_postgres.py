@@ -194,7 +194,7 @@ def test_plan_delete_drops_what_was_kept_and_says_so(project: Project) -> None:
     first = applied(project)
     [name] = kept(project)
     done = project.run("plan", "delete", first, "--json").json
-    assert [one["name"] for one in done["data"]["databases_dropped"]] == [name]
+    assert [one["name"] for one in done["data"]["databases"]] == [name]
     assert name in done["messages"][0]
     assert project.ours() == []
     assert project.shop.users() == ["ada", "bob", "eve"]
@@ -213,7 +213,9 @@ def test_what_is_kept_goes_when_asked_for_and_the_reason_is_remembered(
     assert project.ours() == kept(project)
     done = project.run(*argv, "--databases", "--json").json
     assert done["messages"] == would["messages"]
-    assert [one["resource"] for one in done["data"]["databases_dropped"]] == ["db"]
+    assert [(one["resource"], one["state"]) for one in done["data"]["databases"]] == [
+        ("db", "gone")
+    ]
     assert project.ours() == kept(project) == []
     said = project.error("plan", "revert-applied", first, rc=4)
     assert f"was let go, by agents {command} --databases" in said
@@ -341,7 +343,10 @@ def test_what_cannot_be_dropped_now_is_dropped_by_the_next_gc(project: Project) 
     first = applied(project)
     [name] = kept(project)
     with owned_by_another(project, name):
-        applied(project, UPPER)
+        project.plan(UPPER)
+        project.run("plan", "run", "plan.yaml")
+        told = project.run("plan", "apply", "last", "--yes", "--json").json["messages"]
+        assert any("the next agents gc tries again" in text for text in told)
         assert name in project.ours()
         assert name not in kept(project)
         assert "was let go" in project.error("plan", "revert-applied", first, rc=4)
@@ -351,6 +356,23 @@ def test_what_cannot_be_dropped_now_is_dropped_by_the_next_gc(project: Project) 
     project.run("gc")
     assert project.ours() == kept(project)
     assert project.data("doctor")["leftovers"] == []
+
+
+def test_an_apply_that_cannot_tidy_up_is_applied_all_the_same(project: Project) -> None:
+    before = project.shop.dump()
+    project.plan(ADD, LONGER)
+    project.run("plan", "run", "plan.yaml")
+    clones = [name for name in project.ours() if name != project.work()]
+    with owned_by_another(project, clones[-1]):
+        said = project.error("plan", "apply", "last", "--yes", rc=5)
+        assert "is applied" in said
+        assert "must be owner" in said
+        assert project.data("plan", "status")["state"] == "applied"
+    project.run("plan", "list")
+    assert project.ours() == kept(project)
+    project.run("plan", "revert-applied", "last")
+    project.run("plan", "apply", "last", "--yes")
+    assert project.shop.dump() == before
 
 
 def test_doctor_removes_what_a_removed_sandbox_left(project: Project) -> None:
@@ -374,6 +396,7 @@ def test_a_busy_plan_keeps_its_state(project: Project, monkeypatch: pytest.Monke
     with open_workspace() as ws, hold(ws.ctx.store, first, "a test", ws.ctx.now):
         done = project.run("gc", "--databases", "--json").json
         assert "is busy" in done["messages"][0]
+        assert done["data"]["databases"][0]["state"] == "kept"
     assert project.ours() == kept(project)
     assert len(kept(project)) == 1
 

@@ -139,36 +139,20 @@ def outdone_by(ctx: Context, plan: Plan, proposals: Iterable[Proposal]) -> list[
 # letting go
 
 
-def let_go(ctx: Context, one: Held, by: str) -> bool:
-    """Withdraw the promise, then drop the database; False if its plan is busy.
+def let_go(ctx: Context, one: Held, by: str) -> Held:
+    """Withdraw the promise, then drop the database; not while its plan is busy.
 
     What cannot be reached now is dropped by the next `agents gc`.
     """
     try:
         with hold(ctx.store, one.plan_id, "letting go of an earlier state", ctx.now):
-            if one.state is EarlierState.KEPT:
-                _note(ctx, one, EarlierState.LET_GO, by)
+            one = _noted(ctx, one, EarlierState.LET_GO, by)
             fsio.point("let go")
-            try:
-                ctx.manager.sandboxes(one.plan_id).named(one.resource).remove()
-            except SandboxError:
-                return True
+            ctx.manager.sandboxes(one.plan_id).named(one.resource).remove()
             fsio.point("dropped")
-            _note(ctx, one, EarlierState.GONE, by)
-    except PlanBusy:
-        return False
-    return True
-
-
-def let_all_go(ctx: Context, found: list[Held], by: str, dry_run: bool) -> tuple[str, ...]:
-    """Asked for by a command; what that means, in words."""
-    busy = [] if dry_run else [one for one in found if not let_go(ctx, one, by)]
-    return tuple(
-        f"plan {one.plan!r} {one.plan_id} is busy: {one.name} stays"
-        if one in busy
-        else left_behind(one)
-        for one in found
-    )
+            return _noted(ctx, one, EarlierState.GONE, by)
+    except (PlanBusy, SandboxError):
+        return one
 
 
 def finish(ctx: Context) -> None:
@@ -178,13 +162,14 @@ def finish(ctx: Context) -> None:
             let_go(ctx, one, one.by)
 
 
-def _note(ctx: Context, one: Held, state: EarlierState, by: str) -> None:
+def _noted(ctx: Context, one: Held, state: EarlierState, by: str) -> Held:
     with ctx.store.transaction():
         for record in ctx.store.resources.sandboxes(one.plan_id):
             if record.earlier is not None and record.earlier.name == one.name:
                 now = msgspec.structs.replace(record.earlier, state=state, by=by)
                 ctx.store.resources.put_sandbox(record.with_earlier(now))
     ctx.manager.forget(one.plan_id)
+    return msgspec.structs.replace(one, state=state, by=by)
 
 
 # counting on it
@@ -272,7 +257,21 @@ def _told(plan: Plan, resource: str, one: Held | None) -> str:
 
 
 def left_behind(one: Held) -> str:
-    return (
+    """What it means that an earlier state goes, or went."""
+    text = (
         f"plan {one.plan!r} {one.plan_id} cannot be taken back any more: {one.name}, which held"
         f" what {one.where} held before it, {show_bytes(one.bytes)}, goes"
+    )
+    if one.state is EarlierState.LET_GO:
+        text += "; it could not be dropped now, the next agents gc tries again"
+    return text
+
+
+def told_of(found: list[Held]) -> tuple[str, ...]:
+    """What became of those that a command was to let go."""
+    return tuple(
+        f"plan {one.plan!r} {one.plan_id} is busy: {one.name} stays"
+        if one.state is EarlierState.KEPT
+        else left_behind(one)
+        for one in found
     )

@@ -463,14 +463,14 @@ def delete(ctx: Context, asked: Asked, plan: str, yes: bool) -> Reply:
     if not yes and asked.interactive and (count := ending.unapplied(ctx, one)):
         asked.confirm(f"{count} changes were never applied; delete them?", "--yes")
         yes = True
-    dropped = [msgspec.to_builtins(held) for held in kept_of(ctx, one)]
+    dropped = [{**msgspec.to_builtins(held), "state": "gone"} for held in kept_of(ctx, one)]
     lost = ending.delete(ctx, one, force=yes)
     data = {
         "plan_id": one.plan_id,
         "name": one.name,
         "deleted": True,
         "unapplied_changes": lost,
-        "databases_dropped": dropped,
+        "databases": dropped,
     }
     notes += tuple(
         f"{held['name']}, which held what {held['where']} held before the plan, was dropped"
@@ -486,11 +486,15 @@ def delete(ctx: Context, asked: Asked, plan: str, yes: bool) -> Reply:
 @dry_option
 def prune(ctx: Context, asked: Asked, plan: str, databases: bool, dry_run: bool) -> Reply:
     """Drop checkpoint groups that the retention rule gives up; says why for each."""
-    from cleveragents.earlier import kept_of, let_all_go
+    from cleveragents.earlier import kept_of, left_behind, let_go, told_of
     from cleveragents.prune import preview_prune, prune_plan
 
     one, notes = found(ctx, plan)
     held = kept_of(ctx, one) if databases else []
+    told = tuple(left_behind(item) for item in held)
+    if not dry_run:
+        held = [let_go(ctx, item, "agents plan prune --databases") for item in held]
+        told = told_of(held)
     verdicts = (preview_prune if dry_run else prune_plan)(ctx, one)
     rows = tuple((v.group_id, "keep" if v.keep else "drop", v.reason) for v in verdicts)
     data = {
@@ -498,10 +502,9 @@ def prune(ctx: Context, asked: Asked, plan: str, databases: bool, dry_run: bool)
         "dry_run": dry_run,
         "keep": [msgspec.to_builtins(v) for v in verdicts if v.keep],
         "drop": [msgspec.to_builtins(v) for v in verdicts if not v.keep],
-        "databases_dropped": [msgspec.to_builtins(item) for item in held],
+        "databases": [msgspec.to_builtins(item) for item in held],
     }
-    notes += let_all_go(ctx, held, "agents plan prune --databases", dry_run)
-    return Reply(data=data, blocks=(Table(("group", "", "why"), rows),), messages=notes)
+    return Reply(data=data, blocks=(Table(("group", "", "why"), rows),), messages=(*notes, *told))
 
 
 @command("plan checkpoint create")

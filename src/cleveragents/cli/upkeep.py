@@ -43,7 +43,7 @@ def check(ctx: Context, asked: Asked, read_data: bool) -> Reply:
 @click.option("--databases", is_flag=True, help="Also drop what is kept for revert-applied.")
 def gc(ctx: Context, asked: Asked, dry_run: bool, grace: str | None, databases: bool) -> Reply:
     """Free what no plan refers to: first condemned, then, after the grace period, deleted."""
-    from cleveragents.earlier import kept, let_all_go
+    from cleveragents.earlier import kept, left_behind, let_go, told_of
     from cleveragents.errors import UsageError
     from cleveragents.gc import collect
 
@@ -52,7 +52,10 @@ def gc(ctx: Context, asked: Asked, dry_run: bool, grace: str | None, databases: 
     except ValueError as error:
         raise UsageError(f"--grace: {error}", "agents gc --grace 1h") from error
     held = kept(ctx) if databases else []
-    notes = let_all_go(ctx, held, "agents gc --databases", dry_run)
+    told = tuple(left_behind(one) for one in held)
+    if not dry_run:
+        held = [let_go(ctx, one, "agents gc --databases") for one in held]
+        told = told_of(held)
     result = collect(ctx, seconds, dry_run)
     word = "would be" if dry_run else "were"
     text = (
@@ -60,9 +63,8 @@ def gc(ctx: Context, asked: Asked, dry_run: bool, grace: str | None, databases: 
         f"{show_bytes(result.freed_bytes)} {word} freed; "
         f"{result.waiting} wait for their grace period"
     )
-    dropped = [msgspec.to_builtins(item) for item in held]
-    data = {**msgspec.to_builtins(result), "databases_dropped": dropped}
-    return Reply(data=data, blocks=(Text(text),), messages=notes)
+    data = {**msgspec.to_builtins(result), "databases": [msgspec.to_builtins(one) for one in held]}
+    return Reply(data=data, blocks=(Text(text),), messages=told)
 
 
 @command("du")
