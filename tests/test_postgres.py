@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from cleveragents.content.packs import Packs
 from cleveragents.errors import ToolFailed, UsageError
 from cleveragents.ids import new_id
-from cleveragents.postgres import address
+from cleveragents.postgres import address, server
 from cleveragents.postgres.script import require_local, require_no_control, split
 from cleveragents.resource import Resource
 from cleveragents.sandbox.postgres import PostgresSnapshot
@@ -889,3 +890,26 @@ def test_the_tests_use_a_server_of_their_own(pg: PgServer) -> None:
     assert pg.data.is_relative_to("/tmp")
     assert shutil.which("postgres", path=str(pg.bin))
     assert sys.platform == "linux"
+
+
+def test_a_database_that_is_being_vacuumed_is_dropped(project: Project) -> None:
+    pg, shop = project.shop.pg, project.shop
+    shop.sql("CREATE DATABASE agents_slow", "postgres")
+    slowly = "autovacuum_vacuum_threshold = 1, autovacuum_vacuum_cost_delay = 100"
+    shop.sql(
+        f"CREATE TABLE t (x text) WITH ({slowly}, autovacuum_vacuum_cost_limit = 1);"
+        "INSERT INTO t SELECT repeat('x', 500) FROM generate_series(1, 20000); DELETE FROM t",
+        "agents_slow",
+    )
+    working = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = 'agents_slow'"
+        " AND backend_type = 'autovacuum worker'"
+    )
+    for _ in range(300):
+        if pg.sql("postgres", working) == [(1,)]:
+            break
+        time.sleep(0.1)
+    assert pg.sql("postgres", working) == [(1,)]
+    with psycopg.connect(pg.url("postgres", "app", PASSWORD), autocommit=True) as db:
+        server.drop(db, "agents_slow")
+    assert "agents_slow" not in pg.databases()

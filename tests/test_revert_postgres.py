@@ -362,8 +362,12 @@ def test_an_apply_that_cannot_tidy_up_is_applied_all_the_same(project: Project) 
     before = project.shop.dump()
     project.plan(ADD, LONGER)
     project.run("plan", "run", "plan.yaml")
-    clones = [name for name in project.ours() if name != project.work()]
-    with owned_by_another(project, clones[-1]):
+    rows = project.data("plan", "checkpoints")["checkpoints"]
+    between = next(
+        r for r in rows if r["state_hash"] not in (rows[0]["state_hash"], rows[-1]["state_hash"])
+    )
+    shown = project.data("plan", "checkpoint", "show", "last", between["checkpoint_id"])
+    with owned_by_another(project, shown["checkpoints"][0]["metadata"]["clone"]):
         said = project.error("plan", "apply", "last", "--yes", rc=5)
         assert "is applied" in said
         assert "must be owner" in said
@@ -586,6 +590,28 @@ def test_a_reversal_killed_anywhere_is_there_or_not(project: Project) -> None:
     project.run("plan", "apply", "last", "--yes")
     assert project.shop.dump() == before
     settled(project)
+
+
+def test_a_reversal_of_four_killed_anywhere_is_all_or_nothing(project: Project) -> None:
+    make_four(project)
+    before = seen(project)
+    project.run("plan", "run", "plan.yaml")
+    project.run("plan", "apply", "last", "--yes")
+    after = seen(project)
+    project.run("plan", "revert-applied", "last")
+    killed = 0
+    for number in range(5, 400, 3 * STRIDE):
+        kill = {"CLEVERAGENTS_TEST_KILL_AT": str(number)}
+        died = project.agents.run("plan", "apply", "last", "--yes", env=project.env | kill)
+        state = project.data("plan", "status", "last")["state"]
+        assert seen(project) == (before if state == "applied" else after), number
+        settled(project)
+        if state == "applied":
+            break
+        killed += died.rc != 0
+    assert state == "applied"
+    assert killed > 3
+    assert seen(project) == before
 
 
 def test_letting_go_killed_anywhere_is_finished_by_the_next(project: Project) -> None:
