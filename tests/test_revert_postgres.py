@@ -535,7 +535,7 @@ def settled(project: Project) -> None:
 def test_an_apply_killed_anywhere_keeps_what_it_promises(project: Project) -> None:
     before = project.shop.dump()
     reached = 0
-    for number in range(2, 200, STRIDE):
+    for number in range(2, 200, 2 * STRIDE - 1):
         project.plan(ADD)
         plan_id = project.data("plan", "run", "plan.yaml")["plan_id"]
         kill = {"CLEVERAGENTS_TEST_KILL_AT": str(number)}
@@ -553,7 +553,7 @@ def test_an_apply_killed_anywhere_keeps_what_it_promises(project: Project) -> No
             break
         reached += 1
     assert died.rc == 0
-    assert reached > 5
+    assert reached > 3
 
 
 def test_a_reversal_killed_anywhere_is_there_or_not(project: Project) -> None:
@@ -600,7 +600,7 @@ def test_a_reversal_of_four_killed_anywhere_is_all_or_nothing(project: Project) 
     after = seen(project)
     project.run("plan", "revert-applied", "last")
     killed = 0
-    for number in range(5, 400, 3 * STRIDE):
+    for number in range(4, 400, STRIDE):
         kill = {"CLEVERAGENTS_TEST_KILL_AT": str(number)}
         died = project.agents.run("plan", "apply", "last", "--yes", env=project.env | kill)
         state = project.data("plan", "status", "last")["state"]
