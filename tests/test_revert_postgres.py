@@ -209,10 +209,12 @@ def test_what_is_kept_goes_when_asked_for_and_the_reason_is_remembered(
     project.run(*argv)
     assert len(kept(project)) == 1, "never without being asked"
     would = project.run(*argv, "--databases", "--dry-run", "--json").json
-    assert "cannot be taken back any more" in would["messages"][0]
+    assert "this drops agents_" in would["messages"][0]
+    assert "cannot be taken back then" in would["messages"][0]
     assert project.ours() == kept(project)
     done = project.run(*argv, "--databases", "--json").json
-    assert done["messages"] == would["messages"]
+    assert "dropped agents_" in done["messages"][0]
+    assert f"'p' {first} cannot be taken back any more" in done["messages"][0]
     assert [(one["resource"], one["state"]) for one in done["data"]["databases"]] == [
         ("db", "gone")
     ]
@@ -233,6 +235,7 @@ def test_the_next_apply_lets_the_older_state_go_and_says_so_before_and_after(
     would = project.run("plan", "apply", second, "--dry-run", "--json").json["messages"]
     assert any(first in text and old in text for text in would)
     assert kept(project) == [old]
+    assert f"this drops {old}" in project.error("plan", "apply", second, rc=4), "it asks"
     told = project.run("plan", "apply", second, "--yes", "--json").json["messages"]
     assert any(first in text and "postgres.keep-applied is 1" in text for text in told)
     assert kept(project) == project.ours() != [old]
@@ -346,7 +349,7 @@ def test_what_cannot_be_dropped_now_is_dropped_by_the_next_gc(project: Project) 
         project.plan(UPPER)
         project.run("plan", "run", "plan.yaml")
         told = project.run("plan", "apply", "last", "--yes", "--json").json["messages"]
-        assert any("the next agents gc tries again" in text for text in told)
+        assert any("agents gc tries again" in text for text in told)
         assert name in project.ours()
         assert name not in kept(project)
         assert "was let go" in project.error("plan", "revert-applied", first, rc=4)

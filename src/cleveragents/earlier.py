@@ -257,14 +257,14 @@ def _told(plan: Plan, resource: str, one: Held | None) -> str:
 
 
 def left_behind(one: Held) -> str:
-    """What it means that an earlier state goes, or went."""
-    text = (
-        f"plan {one.plan!r} {one.plan_id} cannot be taken back any more: {one.name}, which held"
-        f" what {one.where} held before it, {show_bytes(one.bytes)}, goes"
-    )
-    if one.state is EarlierState.LET_GO:
-        text += "; it could not be dropped now, the next agents gc tries again"
-    return text
+    """What it means that an earlier state will go, or is gone."""
+    what = f"{one.name}, {show_bytes(one.bytes)}, what {one.where} held before"
+    plan = f"plan {one.plan!r} {one.plan_id}"
+    if one.state is EarlierState.KEPT:
+        return f"this drops {what}: {plan} cannot be taken back then"
+    if one.state is EarlierState.GONE:
+        return f"dropped {what}: {plan} cannot be taken back any more"
+    return f"could not drop {what}: agents gc tries again; {plan} cannot be taken back any more"
 
 
 def told_of(found: list[Held]) -> tuple[str, ...]:

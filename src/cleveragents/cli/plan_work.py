@@ -395,7 +395,7 @@ def apply(
             return _proposal_reply(one, proposals, (*notes, *lost))
         controls = [name for item in proposals for name in item.control_files]
         warning = f" It changes control files: {', '.join(controls)}." if controls else ""
-        warning += "".join(f" Then {text}." for text in lost)
+        warning += "".join(f" Also, {text}." for text in lost)
         count = sum(len(item.files) for item in proposals)
         asked.confirm(f"apply {count} changes?{warning}", f"agents plan apply {plan} --yes")
     result = verb.apply(ctx, one, request)
