@@ -167,6 +167,10 @@ def test_a_kept_database_that_is_gone_is_said_before_anything_happens(project: P
     assert "is not on postgresql://app@" in said
     assert [p["plan_id"] for p in project.data("plan", "list")["plans"]] == [first]
     assert project.ours() == []
+    assert project.data("doctor")["databases"][0]["state"] == "gone"
+    assert "is not there" in project.run("doctor").stdout
+    nowhere = project.data("doctor", DATABASE_URL="", PGPASSWORD="wrong")["databases"]
+    assert nowhere[0]["state"] == "kept", "what cannot be looked at is as it was noted"
     project.run("plan", "delete", first)
 
 

@@ -194,6 +194,20 @@ def require_there(ctx: Context, plan: Plan) -> None:
             )
 
 
+def looked_at(ctx: Context, one: Held) -> Held:
+    """As it is on its server now; as it was noted, if that cannot be reached."""
+    sandbox = ctx.manager.sandboxes(one.plan_id).named(one.resource)
+    began = ctx.checkpoints.began_with(one.plan_id)[sandbox.place.resource.resource_id]
+    assert isinstance(sandbox, KeepsEarlier)
+    try:
+        found = sandbox.holding(began)
+    except SandboxError:
+        return one
+    if found is None:
+        return msgspec.structs.replace(one, state=EarlierState.GONE, bytes=0)
+    return msgspec.structs.replace(one, bytes=found[1])
+
+
 def _missing(ctx: Context, plan: Plan, name: str) -> str:
     """Why the earlier state is not there, in words; empty if it is."""
     sandboxes = ctx.manager.sandboxes(plan.plan_id)

@@ -87,7 +87,15 @@ def du(ctx: Context, asked: Asked) -> Reply:
 
 def kept_table(found: "tuple[Held, ...]") -> tuple[Block, ...]:
     """Databases that hold what others held before a plan was applied to them."""
-    rows = tuple((one.name, show_bytes(one.bytes), one.where, one.plan_id) for one in found)
+    rows = tuple(
+        (
+            one.name,
+            show_bytes(one.bytes) if one.state == "kept" else "is not there",
+            one.where,
+            one.plan_id,
+        )
+        for one in found
+    )
     columns = ("database", "size", "holds the earlier state of", "plan")
     return (Table(columns, rows, "Kept for agents plan revert-applied"),) if rows else ()
 
