@@ -100,10 +100,11 @@ def keep(ctx: Context, session: Session, staged: dict[str, Any]) -> None:
             continue
         if (found := sandbox.holding(began[rid])) is not None:
             name, size = found
+            noted = record.with_earlier(Earlier(name=name, bytes=size))
             with ctx.store.transaction(session.lease):
-                noted = record.with_earlier(Earlier(name=name, bytes=size))
                 ctx.store.resources.put_sandbox(noted)
-    ctx.manager.forget(plan.plan_id)
+            # In place: the sandboxes that are open know what else must stay.
+            sandboxes.records[rid] = noted
 
 
 def _targets(ctx: Context, plan: Plan, names: list[str]) -> set[str]:
