@@ -117,7 +117,10 @@ def test_four_resources_fail_go_back_resume_and_are_applied(four: Four) -> None:
     assert four.sandboxes() == changed
     four.run("plan", "apply", "last", "--yes")
     assert four.targets() == changed
-    assert not [name for name in four.shop.pg.databases() if name.startswith("agents_")]
+    ours = [name for name in four.shop.pg.databases() if name.startswith("agents_")]
+    assert ours == [one["name"] for one in four.run("doctor", "--json").data["databases"]]
+    assert len(ours) == 1, "what the database held before the last apply"
+    clear(four)
 
 
 def test_rollback_killed_at_any_moment_is_all_or_nothing(four: Four) -> None:
@@ -157,7 +160,10 @@ def test_apply_killed_at_any_moment_is_all_or_nothing(four: Four) -> None:
         undo(four)
         assert four.targets() == before
     assert died, "nothing was killed"
-    assert not [name for name in four.shop.pg.databases() if name.startswith("agents_")]
+    ours = [name for name in four.shop.pg.databases() if name.startswith("agents_")]
+    assert ours == [one["name"] for one in four.run("doctor", "--json").data["databases"]]
+    assert len(ours) == 1, "what the database held before the last apply"
+    clear(four)
 
 
 def undo(four: Four) -> None:

@@ -18,10 +18,10 @@ LAYERS = {
     "rules": "triggers retention lifecycle impact revision settings",
     "seams": "store content sandbox tools actors planfile postgres",
     "verbs": "acting adopting appending apply calling check checkpoints context correction "
-    "databases deciding difference doctor effects ending executor export failing gc hanging "
-    "keeping leases making names oneshot only preflight prune recovery reports restoring resume "
-    "reverting rollback sandboxes session settling snapshots subplans undo unsaved usage use "
-    "validating",
+    "databases deciding difference doctor earlier effects ending executor export failing gc "
+    "hanging keeping leases making names oneshot only preflight prune recovery reports restoring "
+    "resume reverting rollback sandboxes session settling snapshots subplans undo unsaved usage "
+    "use validating",
     "edges": "workspace config cli render demo",
     "kit": "testing",
 }

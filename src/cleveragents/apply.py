@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
+from cleveragents import earlier
 from cleveragents.checkpoint import CheckpointType
 from cleveragents.content import fsio
 from cleveragents.context import Context
@@ -21,6 +22,7 @@ from cleveragents.errors import (
     ApplyConflict,
     ApplyRefused,
     NotAllowed,
+    SandboxError,
     ValidationFailed,
 )
 from cleveragents.ids import new_id
@@ -132,6 +134,8 @@ def _alone_on_targets(ctx: Context, plan: Plan) -> Generator[None]:
 def _stop(
     ctx: Context, session: Session, state: State, error: AgentsError, entry: JournalEntry
 ) -> None:
+    if session.plan.result is not None:
+        return  # it is applied, whatever could not be tidied up
     failure = Failure(type(error).__name__, error.message, error.hint)
     with ctx.store.transaction(session.lease):
         session.write(phase=Phase.APPLY, state=state, error=failure)
@@ -311,7 +315,14 @@ def record(ctx: Context, session: Session, intent: Intent) -> dict[str, Any]:
         session.write(phase=Phase.APPLY, state=State.APPLIED, result=result, error=None)
         ctx.store.journal.put(session.closed(entry, outcome="applied"))
         ctx.store.intents.put(msgspec.structs.replace(intent, state="committed"))
-    tidy(ctx, session, msgspec.structs.replace(intent, state="committed"))
+    try:
+        tidy(ctx, session, msgspec.structs.replace(intent, state="committed"))
+    except SandboxError as error:
+        raise SandboxError(
+            f"plan {session.plan.name!r} is applied; what is left over could not be removed:"
+            f" {error.message}",
+            "mend that; the next command tries again",
+        ) from error
     return result
 
 
@@ -324,7 +335,9 @@ def tidy(ctx: Context, session: Session, intent: Intent) -> None:
     if ctx.settings.sandbox_cleanup != "manual":
         _remove_children(ctx, session.plan.plan_id)
         ctx.checkpoints.keep_borrowed(session)
+        earlier.keep(ctx, session, intent.body["staged"])
         remove_sandboxes(ctx, session.plan.plan_id)
+        earlier.make_room(ctx, session.plan)
     with ctx.store.transaction(session.lease):
         ctx.store.intents.remove(intent.intent_id)
 

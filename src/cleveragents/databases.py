@@ -5,11 +5,12 @@ import socket
 import msgspec
 
 from cleveragents.context import Context
+from cleveragents.earlier import Held, kept, kept_of
 from cleveragents.errors import AgentsError, SandboxError
 from cleveragents.plan import Plan
 from cleveragents.planspec import PlanSpec, ResourceSpec, StepSpec
 from cleveragents.postgres.address import database_of, shown
-from cleveragents.resource import Resource
+from cleveragents.resource import Resource, SandboxState
 from cleveragents.sandbox import pg_transaction
 from cleveragents.sandbox import postgres as snapshot
 from cleveragents.tools import resolve_tool
@@ -33,11 +34,14 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """Clones on the server that hold checkpoints."""
     clone_bytes: int
     cost: str
+    kept: str
+    """The database that holds what this one held before the plan was applied, or empty."""
+    kept_bytes: int
     not_captured: tuple[str, ...]
 
 
 class Leftover(msgspec.Struct, frozen=True, kw_only=True):
-    """A database of ours that belongs to no plan any more."""
+    """A database of ours that no plan needs any more."""
 
     name: str
     where: str
@@ -118,11 +122,14 @@ def _cost(ctx: Context, plan: Plan, resource: Resource) -> Cost:
             strategy=resource.strategy,
             clones=0,
             clone_bytes=0,
+            kept="",
+            kept_bytes=0,
             cost=f"each call runs {count} statements again on the database itself, with the locks"
             " they take, and rolls them back",
             not_captured=pg_transaction.NOT_CAPTURED,
         )
     gone = any(r.state == "removed" for r in ctx.store.resources.sandboxes(plan.plan_id))
+    earlier = {one.resource: one for one in kept_of(ctx, plan)}.get(resource.name)
     sizes = (
         {} if gone else {one["clone"]: one["database_bytes"] for one in states if "clone" in one}
     )
@@ -133,28 +140,52 @@ def _cost(ctx: Context, plan: Plan, resource: Resource) -> Cost:
         clones=len(sizes),
         clone_bytes=total,
         cost=f"a checkpoint of a changed database is a whole clone on the server: {len(sizes)} now,"
-        f" {show_bytes(total)}",
+        f" {show_bytes(total)}" + _kept_text(earlier),
+        kept=earlier.name if earlier else "",
+        kept_bytes=earlier.bytes if earlier else 0,
         not_captured=snapshot.NOT_CAPTURED,
     )
 
 
+def _kept_text(earlier: Held | None) -> str:
+    if earlier is None:
+        return ""
+    return (
+        f"; what it held before the apply is kept as {earlier.name}, {show_bytes(earlier.bytes)},"
+        " for agents plan revert-applied"
+    )
+
+
 def find_leftovers(ctx: Context) -> list[Leftover]:
-    """Databases with our names, on the servers that this store's plans know, of no plan of it."""
+    """Databases with our names, on the servers that this store's plans know, that none needs."""
     known: dict[str, Resource] = {}
     for plan_id in ctx.store.plans.ids():
         for resource in ctx.store.resources.of_plan(plan_id):
             if resource.kind == KIND:
                 known[snapshot.working_name(resource.resource_id)] = resource
+    in_use = set(known) - _ended(ctx)
+    promised = {one.name for one in kept(ctx)}
     found: dict[str, Leftover] = {}
     for resource in known.values():
         try:
-            found |= {one.name: one for one in _left_on(ctx, resource, set(known))}
+            left = _left_on(ctx, resource, in_use)
+            found |= {one.name: one for one in left if one.name not in promised}
         except AgentsError:
             continue  # a server that is not there now has nothing that can be removed
     return list(found.values())
 
 
-def _left_on(ctx: Context, resource: Resource, known: set[str]) -> list[Leftover]:
+def _ended(ctx: Context) -> set[str]:
+    """Names of clones whose sandbox was removed: whatever still has them was left by a crash."""
+    waiting = {intent.plan_id for intent in ctx.store.intents.all()}
+    return {
+        snapshot.working_name(record.resource_id)
+        for record in ctx.store.resources.all_sandboxes()
+        if record.state is SandboxState.REMOVED and record.plan_id not in waiting
+    }
+
+
+def _left_on(ctx: Context, resource: Resource, in_use: set[str]) -> list[Leftover]:
     from cleveragents.postgres import server
 
     with server.Server(resource.path).maintenance() as db:
@@ -166,7 +197,7 @@ def _left_on(ctx: Context, resource: Resource, known: set[str]) -> list[Leftover
             kept_because=_why_kept(ctx, one.name, one.comment),
         )
         for one in there
-        if one.name[: len(snapshot.PREFIX) + 26] not in known
+        if one.name[: len(snapshot.PREFIX) + 26] not in in_use
     ]
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from cleveragents.content import fsio
 from cleveragents.context import Context
+from cleveragents.earlier import Held, kept, looked_at
 from cleveragents.errors import AgentsError, NotAllowed
 from cleveragents.sandbox import git
 from cleveragents.tools import bwrap, landlock
@@ -61,6 +62,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     free_bytes: int
     reflink: bool
     leftovers: tuple[Leftover, ...]
+    databases: tuple[Held, ...] = ()
+    """Kept on purpose: the earlier states of databases; `gone`: somebody else dropped it."""
 
 
 def examine(ctx: Context, fix: bool = False) -> Report:
@@ -77,6 +80,7 @@ def examine(ctx: Context, fix: bool = False) -> Report:
         free_bytes=fsio.free_bytes(settings.sandboxes),
         reflink=_shares_blocks(settings.sandboxes),
         leftovers=tuple(_removed(ctx, one) if fix else one for one in find_leftovers(ctx)),
+        databases=tuple(looked_at(ctx, one) for one in kept(ctx)),
     )
 
 

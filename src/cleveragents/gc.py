@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from cleveragents import earlier
 from cleveragents.content import trees
 from cleveragents.content.packs import BLOB, CHUNKS, TREE, Location, squeezed
 from cleveragents.context import Context
@@ -74,6 +75,7 @@ def collect(ctx: Context, grace: float, dry_run: bool = False) -> Collected:
         ctx.store.objects.pardon(saved)
         ctx.store.objects.condemn(dead, now)
     let_go_everywhere(ctx)
+    earlier.finish(ctx)
     removed = _remove(ctx, before)
     freed, rewritten = _compact(ctx)
     ctx.store.compact()

@@ -10,8 +10,8 @@ from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.ids import new_id
 from cleveragents.plan import Plan
-from cleveragents.resource import SandboxRecord, SandboxState
-from cleveragents.sandbox.protocol import Making, Sandbox
+from cleveragents.resource import Earlier, EarlierState, SandboxRecord, SandboxState
+from cleveragents.sandbox.protocol import KeepsEarlier, Making, Sandbox
 from cleveragents.sandbox.tree import TreeSandbox, require_not_too_wide
 from cleveragents.sandboxes import PlanSandboxes
 from cleveragents.session import Session
@@ -99,6 +99,15 @@ def parents_origin(ctx: Context, child: Plan, source: str) -> dict[str, Any]:
     return {key: value for key, value in found.origin.items() if key != "state"}
 
 
+def _remove(sandbox: Sandbox, earlier: Earlier | None) -> None:
+    """All of it, but for a state from before the apply that is kept."""
+    if earlier is not None and earlier.state is EarlierState.KEPT:
+        assert isinstance(sandbox, KeepsEarlier)
+        sandbox.remove_but(earlier.name)
+    else:
+        sandbox.remove()
+
+
 def remove_sandboxes(ctx: Context, plan_id: str, again: bool = False) -> None:
     """Remove them from disk and note it; `again`: also what was left of removed ones."""
     current = ctx.manager.sandboxes(plan_id)
@@ -106,7 +115,7 @@ def remove_sandboxes(ctx: Context, plan_id: str, again: bool = False) -> None:
         record = current.records.get(resource_id)
         if record is None or (record.state is SandboxState.REMOVED and not again):
             continue
-        sandbox.remove()
+        _remove(sandbox, None if again else record.earlier)
         with ctx.store.transaction():
             gone = msgspec.structs.replace(record, state=SandboxState.REMOVED)
             ctx.store.resources.put_sandbox(gone)

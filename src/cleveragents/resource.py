@@ -43,6 +43,23 @@ class SandboxState(StrEnum):
     REMOVED = "removed"
 
 
+class EarlierState(StrEnum):
+    KEPT = "kept"
+    LET_GO = "let_go"
+    """Not to be counted on any more; what holds it may still have to be removed."""
+    GONE = "gone"
+
+
+class Earlier(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds, outside of the store, the state a target had before its plan was applied."""
+
+    name: str
+    bytes: int
+    state: EarlierState = EarlierState.KEPT
+    by: str = ""
+    """The plan whose apply let it go, or the command."""
+
+
 class SandboxRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A row of `sandboxes`: where the private copy is and what it was made from."""
 
@@ -57,6 +74,15 @@ class SandboxRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Device and inode of the root when we made it: a guard against restoring over a stranger."""
     origin: dict[str, Any]
     created_at: str
+
+    @property
+    def earlier(self) -> Earlier | None:
+        found = self.origin.get("earlier")
+        return msgspec.convert(found, Earlier) if found else None
+
+    def with_earlier(self, earlier: Earlier) -> "SandboxRecord":
+        origin = {**self.origin, "earlier": msgspec.to_builtins(earlier)}
+        return msgspec.structs.replace(self, origin=origin)
 
 
 class Action(StrEnum):

@@ -4,17 +4,19 @@ Its one step brings the difference that was applied, turned round, into a sandbo
 they are now, by the rules of apply; then it is looked at and applied like any other work.
 """
 
+from typing import Any
+
 from cleveragents.checkpoint import CheckpointGroup, CheckpointType, SandboxCheckpoint
 from cleveragents.content import fsio
-from cleveragents.content.switch import Switch, stage
+from cleveragents.content.switch import Op, Switch, stage
 from cleveragents.content.trees import Difference
 from cleveragents.context import Context
+from cleveragents.earlier import require_there
 from cleveragents.errors import NotAllowed, RollbackDisabled
 from cleveragents.ids import new_id
 from cleveragents.journal import Operation
 from cleveragents.plan import Plan, State
 from cleveragents.planspec import ApplySpec, DecisionSpec, PlanSpec, StepSpec
-from cleveragents.resource import show_path
 from cleveragents.sandbox.merging import merge_into
 from cleveragents.sandbox.protocol import STATEMENTS, SWAP, Conflict, Sandbox
 from cleveragents.sandbox.tree import TreeSandbox
@@ -57,17 +59,14 @@ def spec_to_revert(ctx: Context, plan: Plan) -> tuple[PlanSpec, tuple[str, ...]]
         )
     if not plan.rollback_enabled:
         raise RollbackDisabled(f"plan {plan.name!r} has rollback_enabled: false: nothing was kept")
-    modes = {item["resource"]: item["mode"] for item in plan.result["applied"]}
-    if databases := [
-        item["resource"]
+    require_there(ctx, plan)
+    modes = {
+        item["resource"]: item["mode"]
         for item in plan.result["applied"]
-        if item["mode"] in (SWAP, STATEMENTS) and item["files"]
-    ]:
-        raise NotAllowed(
-            f"what was applied to the database {', '.join(databases)} cannot be taken back by a"
-            " plan: its earlier states went with the sandbox",
-            "write a plan whose sql does the opposite",
-        )
+        if item["files"] or item["mode"] not in (SWAP, STATEMENTS)
+    }
+    if not modes:
+        raise NotAllowed(f"plan {plan.name!r} changed nothing when it was applied")
     branches = [name for name, mode in modes.items() if mode == "branch"]
     left = tuple(f"resource {name!r} was applied as a branch: delete that" for name in branches)
     wanted = tuple(name for name in modes if name not in branches)
@@ -103,12 +102,18 @@ def take_back(ctx: Context, session: Session, *, plan: str, group: str) -> ToolR
             way.merge(was, began[key], applied[key], _with_ignored(ctx, plan))
         else:
             way.replace(began[key], applied[key])
-        way.conflicts = [item for item in way.conflicts if item.path not in settled]
+        way.leave_out(settled)
         ways.append(way)
     conflicts = [item for way in ways for item in way.conflicts]
     if conflicts:
         return _refused(conflicts)
-    changed = sum(way.go() for way in ways)
+    try:
+        for way in ways:
+            way.stage()
+        changed = sum(way.go() for way in ways)
+    finally:
+        for way in ways:
+            way.discard()
     text = f"{changed} paths taken back"
     return ToolResult(ok=True, state=CallState.OK, output=text, output_bytes=len(text))
 
@@ -146,25 +151,36 @@ class _Way:
         self._target: SandboxCheckpoint | None = None
         self._was: TreeSandbox | None = None
         self._work: list[Difference] = []
+        self._staged: dict[str, Any] = {}
+        self._ops: tuple[Op, ...] = ()
+        self._whole = False
         self.conflicts: list[Conflict] = []
 
     def replace(self, began: SandboxCheckpoint, applied: SandboxCheckpoint) -> None:
         """As a whole: only what is as it was applied can go back."""
+        self._whole = True
         if _mark(self._now) == _mark(applied):
             self._target = began
-        elif _mark(self._now) != _mark(began):
+        elif _mark(began) not in (_mark(applied), _mark(self._now)):
             name = self._sandbox.place.resource.name
             changes = self._sandbox.changes(applied, self._now)
-            self.conflicts.append(
+            self.conflicts += [
                 Conflict(
                     resource=name,
-                    path=show_path(changes[0].path) if changes else name,
+                    path=path,
                     base=_mark(applied),
                     ours=_mark(began),
                     theirs=_mark(self._now),
                     reason="changed since the plan was applied",
                 )
-            )
+                for path in [change.shown for change in changes] or [name]
+            ]
+
+    def leave_out(self, settled: set[str]) -> None:
+        """What somebody put in order in the sandbox; one thing is in order or not as a whole."""
+        if self._whole and settled:
+            self.conflicts = []
+        self.conflicts = [item for item in self.conflicts if item.path not in settled]
 
     def merge(
         self,
@@ -188,20 +204,25 @@ class _Way:
         fsio.remove_tree(f"{self._staging}-merge")
         self._was, self._work, self.conflicts = was, merge.work.differences, merge.conflicts
 
+    def stage(self) -> None:
+        """All that can fail, before anything moves."""
+        if self._target is not None:
+            self._staged = self._sandbox.stage(self._now, self._target, self._staging)
+        elif self._was is not None:
+            self._ops = stage(self._was.read, self._work, self._staging, durable=False)
+
     def go(self) -> int:
         """How many paths went back."""
-        try:
-            if self._target is not None:
-                staged = self._sandbox.stage(self._now, self._target, self._staging)
-                self._sandbox.switch(staged, self._staging)
-                return 1
-            if self._was is None:
-                return 0
-            ops = stage(self._was.read, self._work, self._staging, durable=False)
-            Switch(self._sandbox.place.root, self._staging, ops, force=True).forward()
-            return len(ops)
-        finally:
-            fsio.remove_tree(self._staging)
+        if self._target is not None:
+            self._sandbox.switch(self._staged, self._staging)
+            return len(self._sandbox.changes(self._now, self._target))
+        if self._was is None:
+            return 0
+        Switch(self._sandbox.place.root, self._staging, self._ops, force=True).forward()
+        return len(self._ops)
+
+    def discard(self) -> None:
+        fsio.remove_tree(self._staging)
 
 
 def _mark(state: SandboxCheckpoint) -> str:

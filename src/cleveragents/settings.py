@@ -29,6 +29,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of a tool's output that are kept."""
     run_hooks: bool = False
     """Whether a commit that apply makes runs the repository's hooks."""
+    keep_applied: int = 1
+    """For how many applied plans the earlier state of a database is kept on its server."""
     answer_timeout: float = 600.0
     """Seconds an actor may take for its next answer."""
 
@@ -125,6 +127,12 @@ KEYS: tuple[Key, ...] = (
         "flag",
         "whether a commit that apply makes runs the repository's hooks",
         personal=ANY,
+    ),
+    Key(
+        "postgres.keep-applied",
+        "keep_applied",
+        "integer",
+        "applied plans per database that can be taken back; each costs a copy of it",
     ),
     Key(
         "actors.answer-timeout",

@@ -3,6 +3,7 @@
 import msgspec
 
 from cleveragents.context import Context
+from cleveragents.earlier import Held, kept
 from cleveragents.gc import reachable, roots_of
 
 
@@ -22,6 +23,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     unused: int
     """Bytes in them that no plan needs."""
     plans: tuple[Holding, ...]
+    databases: tuple[Held, ...] = ()
+    """On their servers: the earlier states of databases, kept for `plan revert-applied`."""
 
 
 def usage(ctx: Context) -> Usage:
@@ -45,4 +48,6 @@ def usage(ctx: Context) -> Usage:
         for plan in ctx.store.plans.all()
     )
     unused = sum(size for key, size in sizes.items() if key not in counted)
-    return Usage(packs=ctx.manager.packs.size(), unused=unused, plans=plans)
+    return Usage(
+        packs=ctx.manager.packs.size(), unused=unused, plans=plans, databases=tuple(kept(ctx))
+    )

@@ -4,6 +4,7 @@ import click
 import msgspec
 
 from cleveragents.cli.common import Asked, command
+from cleveragents.cli.upkeep import kept_table
 from cleveragents.context import Context
 from cleveragents.doctor import Confinement, Leftover, Report, examine
 from cleveragents.render import Block, Panel, Reply, Table, Text
@@ -29,6 +30,7 @@ def _blocks(report: Report) -> tuple[Block, ...]:
         ("inotify", limits or "not available"),
     )
     blocks: list[Block] = [Panel("Machine", rows), _confinement(report.confinement)]
+    blocks += kept_table(report.databases)
     if report.leftovers:
         blocks.append(_leftovers(report.leftovers))
         if any(not (one.removed or one.kept_because) for one in report.leftovers):

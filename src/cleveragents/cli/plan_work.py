@@ -384,15 +384,18 @@ def apply(
 ) -> Reply:
     """Make the plan's work real: every resource or none, exactly once."""
     from cleveragents import apply as verb
+    from cleveragents.earlier import left_behind, outdone_by, told_after_apply
 
     one, notes = found(ctx, plan)
     request = verb.Request(mode=mode, ignored=ignored, hooks=hooks)
     if one.result is None and (dry_run or not yes):
         proposals = verb.preview_apply(ctx, one, request)
+        lost = tuple(left_behind(held) for held in outdone_by(ctx, one, proposals))
         if dry_run:
-            return _proposal_reply(one, proposals, notes)
+            return _proposal_reply(one, proposals, (*notes, *lost))
         controls = [name for item in proposals for name in item.control_files]
         warning = f" It changes control files: {', '.join(controls)}." if controls else ""
+        warning += "".join(f" Also, {text}." for text in lost)
         count = sum(len(item.files) for item in proposals)
         asked.confirm(f"apply {count} changes?{warning}", f"agents plan apply {plan} --yes")
     result = verb.apply(ctx, one, request)
@@ -404,7 +407,8 @@ def apply(
         Table(("resource", "as", "files", "commit"), rows),
         Text(f"applied at {result['applied_at']}"),
     )
-    return Reply(data=result, blocks=blocks, messages=notes)
+    told = told_after_apply(ctx, ctx.store.plans.get(one.plan_id))
+    return Reply(data=result, blocks=blocks, messages=(*notes, *told))
 
 
 def _proposal_reply(plan: Plan, proposals: tuple[Any, ...], notes: tuple[str, ...]) -> Reply:
@@ -453,25 +457,44 @@ def cancel(ctx: Context, asked: Asked, plan: str) -> Reply:
 def delete(ctx: Context, asked: Asked, plan: str, yes: bool) -> Reply:
     """Remove a plan with its sandboxes and checkpoints; asks if work was never applied."""
     from cleveragents import ending
+    from cleveragents.earlier import kept_of
 
     one, notes = found(ctx, plan)
     if not yes and asked.interactive and (count := ending.unapplied(ctx, one)):
         asked.confirm(f"{count} changes were never applied; delete them?", "--yes")
         yes = True
+    dropped = [{**msgspec.to_builtins(held), "state": "gone"} for held in kept_of(ctx, one)]
     lost = ending.delete(ctx, one, force=yes)
-    data = {"plan_id": one.plan_id, "name": one.name, "deleted": True, "unapplied_changes": lost}
+    data = {
+        "plan_id": one.plan_id,
+        "name": one.name,
+        "deleted": True,
+        "unapplied_changes": lost,
+        "databases": dropped,
+    }
+    notes += tuple(
+        f"{held['name']}, which held what {held['where']} held before the plan, was dropped"
+        for held in dropped
+    )
     text = f"deleted {one.name} {one.plan_id}; agents gc frees the disk"
     return Reply(data=data, blocks=(Text(text),), messages=notes)
 
 
 @command("plan prune")
 @click.argument("plan")
+@click.option("--databases", is_flag=True, help="Also drop what is kept for revert-applied.")
 @dry_option
-def prune(ctx: Context, asked: Asked, plan: str, dry_run: bool) -> Reply:
+def prune(ctx: Context, asked: Asked, plan: str, databases: bool, dry_run: bool) -> Reply:
     """Drop checkpoint groups that the retention rule gives up; says why for each."""
+    from cleveragents.earlier import kept_of, left_behind, let_go, told_of
     from cleveragents.prune import preview_prune, prune_plan
 
     one, notes = found(ctx, plan)
+    held = kept_of(ctx, one) if databases else []
+    told = tuple(left_behind(item) for item in held)
+    if not dry_run:
+        held = [let_go(ctx, item, "agents plan prune --databases") for item in held]
+        told = told_of(held)
     verdicts = (preview_prune if dry_run else prune_plan)(ctx, one)
     rows = tuple((v.group_id, "keep" if v.keep else "drop", v.reason) for v in verdicts)
     data = {
@@ -479,8 +502,9 @@ def prune(ctx: Context, asked: Asked, plan: str, dry_run: bool) -> Reply:
         "dry_run": dry_run,
         "keep": [msgspec.to_builtins(v) for v in verdicts if v.keep],
         "drop": [msgspec.to_builtins(v) for v in verdicts if not v.keep],
+        "databases": [msgspec.to_builtins(item) for item in held],
     }
-    return Reply(data=data, blocks=(Table(("group", "", "why"), rows),), messages=notes)
+    return Reply(data=data, blocks=(Table(("group", "", "why"), rows),), messages=(*notes, *told))
 
 
 @command("plan checkpoint create")

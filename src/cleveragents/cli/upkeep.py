@@ -1,7 +1,7 @@
 """Commands for the store and the settings."""
 
 import os
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 import msgspec
@@ -10,6 +10,9 @@ from cleveragents.cli.common import Asked, command
 from cleveragents.context import Context
 from cleveragents.render import Block, Reply, Table, Text
 from cleveragents.units import parse_duration, show_bytes
+
+if TYPE_CHECKING:
+    from cleveragents.earlier import Held
 
 
 @command("check")
@@ -37,8 +40,10 @@ def check(ctx: Context, asked: Asked, read_data: bool) -> Reply:
 @command("gc")
 @click.option("--dry-run", is_flag=True, help="Show what would happen; do nothing.")
 @click.option("--grace", metavar="DURATION", help="How long unused content stays, e.g. 0s or 2h.")
-def gc(ctx: Context, asked: Asked, dry_run: bool, grace: str | None) -> Reply:
+@click.option("--databases", is_flag=True, help="Also drop what is kept for revert-applied.")
+def gc(ctx: Context, asked: Asked, dry_run: bool, grace: str | None, databases: bool) -> Reply:
     """Free what no plan refers to: first condemned, then, after the grace period, deleted."""
+    from cleveragents.earlier import kept, left_behind, let_go, told_of
     from cleveragents.errors import UsageError
     from cleveragents.gc import collect
 
@@ -46,6 +51,11 @@ def gc(ctx: Context, asked: Asked, dry_run: bool, grace: str | None) -> Reply:
         seconds = parse_duration(grace) if grace is not None else ctx.settings.gc_grace
     except ValueError as error:
         raise UsageError(f"--grace: {error}", "agents gc --grace 1h") from error
+    held = kept(ctx) if databases else []
+    told = tuple(left_behind(one) for one in held)
+    if not dry_run:
+        held = [let_go(ctx, one, "agents gc --databases") for one in held]
+        told = told_of(held)
     result = collect(ctx, seconds, dry_run)
     word = "would be" if dry_run else "were"
     text = (
@@ -53,7 +63,8 @@ def gc(ctx: Context, asked: Asked, dry_run: bool, grace: str | None) -> Reply:
         f"{show_bytes(result.freed_bytes)} {word} freed; "
         f"{result.waiting} wait for their grace period"
     )
-    return Reply(data=msgspec.to_builtins(result), blocks=(Text(text),))
+    data = {**msgspec.to_builtins(result), "databases": [msgspec.to_builtins(one) for one in held]}
+    return Reply(data=data, blocks=(Text(text),), messages=told)
 
 
 @command("du")
@@ -69,8 +80,24 @@ def du(ctx: Context, asked: Asked) -> Reply:
     blocks: tuple[Block, ...] = (
         Table(("plan", "id", "holds", "alone", "groups"), rows),
         Text(f"{show_bytes(result.packs)} on disk, {show_bytes(result.unused)} that no plan needs"),
+        *kept_table(result.databases),
     )
     return Reply(data=msgspec.to_builtins(result), blocks=blocks)
+
+
+def kept_table(found: "tuple[Held, ...]") -> tuple[Block, ...]:
+    """Databases that hold what others held before a plan was applied to them."""
+    rows = tuple(
+        (
+            one.name,
+            show_bytes(one.bytes) if one.state == "kept" else "is not there",
+            one.where,
+            one.plan_id,
+        )
+        for one in found
+    )
+    columns = ("database", "size", "holds the earlier state of", "plan")
+    return (Table(columns, rows, "Kept for agents plan revert-applied"),) if rows else ()
 
 
 @command("config list", context=False)

@@ -124,12 +124,27 @@ class PostgresSnapshot:
 
     def remove(self) -> None:
         """Everything but an original that an apply has put aside and not yet let go."""
+        self._remove_others()
+
+    def remove_but(self, kept: str) -> None:
+        self._remove_others(kept)
+
+    def _remove_others(self, *kept: str) -> None:
         with self._server.maintenance(self._purpose) as db:
             server.end_predecessors(db, self._purpose)
             for found in server.databases(db, self._work):
-                if found.name != self._named("aside"):
+                if found.name in kept:
+                    server.mark(db, found.name, self._mark("state before the apply"))
+                elif found.name != self._named("aside"):
+                    fsio.point("drop")
                     server.drop(db, found.name)
         fsio.remove_tree(self.place.root)
+
+    def holding(self, state: SandboxCheckpoint) -> tuple[str, int] | None:
+        name = str(state.metadata["clone"])
+        with self._server.maintenance() as db:
+            sizes = {found.name: found.size for found in server.databases(db, name)}
+        return (name, sizes[name]) if name in sizes else None
 
     def keep_only(self, roots: frozenset[bytes]) -> None:
         kept = {self._work, self._named("aside"), *(self._clone_of(root) for root in roots if root)}
@@ -365,7 +380,8 @@ class PostgresSnapshot:
         name = self._named("next")
         with self._server.maintenance(self._purpose) as db:
             server.end_predecessors(db, self._purpose)
-            kept = self._clone_of(target.root)
+            # Of another plan, if what that one applied is being taken back.
+            kept = str(target.metadata["clone"])
             if server.oid_of(db, kept) is None:
                 raise ContentDamaged(
                     f"the clone {kept!r} of this state is not on {self._server.shown} any more",

@@ -262,6 +262,19 @@ class LastsLater(Protocol):
 
 
 @runtime_checkable
+class KeepsEarlier(Protocol):
+    """A kind that can leave the state from before an apply where it is, when the sandbox goes."""
+
+    def holding(self, state: SandboxCheckpoint) -> tuple[str, int] | None:
+        """The name of what holds a state and its size in bytes; None if that is not there."""
+        ...
+
+    def remove_but(self, kept: str) -> None:
+        """As `remove`, but for what has this name; a later `remove` takes that as well."""
+        ...
+
+
+@runtime_checkable
 class CommitsLast(Protocol):
     """A kind whose `switch_apply` is a commit somewhere else.
 

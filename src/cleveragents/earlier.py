@@ -1,0 +1,292 @@
+"""What databases held before a plan was applied to them, kept so that it can be taken back.
+
+It stays where it is: the clone of the plan's first checkpoint, on its server. The row of the
+sandbox says so before the other clones go, and says that it is let go before it is dropped, so
+that after a crash every database of ours is either promised or found again.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from cleveragents.content import fsio
+from cleveragents.context import Context
+from cleveragents.errors import NotAllowed, PlanBusy, SandboxError
+from cleveragents.leases import hold
+from cleveragents.plan import Plan
+from cleveragents.postgres.address import shown
+from cleveragents.resource import Earlier, EarlierState, SandboxRecord, SandboxState
+from cleveragents.sandbox.protocol import STATEMENTS, SWAP, KeepsEarlier, Proposal
+from cleveragents.session import Session
+from cleveragents.units import show_bytes
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """The earlier state of one database, and the applied plan it belongs to."""
+
+    plan_id: str
+    plan: str
+    resource: str
+    where: str
+    """The database that was changed."""
+    name: str
+    """The database that holds what that one held before."""
+    bytes: int
+    state: EarlierState
+    by: str
+    applied_at: str
+
+
+def held(ctx: Context) -> list[Held]:
+    """All that were ever kept, and what became of each; connects to nothing."""
+    return [
+        _held(ctx, record, earlier)
+        for record in ctx.store.resources.all_sandboxes()
+        if (earlier := record.earlier) is not None
+    ]
+
+
+def kept(ctx: Context) -> list[Held]:
+    return [one for one in held(ctx) if one.state is EarlierState.KEPT]
+
+
+def kept_of(ctx: Context, plan: Plan) -> list[Held]:
+    records = ctx.store.resources.sandboxes(plan.plan_id)
+    found = [_held(ctx, record, record.earlier) for record in records if record.earlier]
+    return [one for one in found if one.state is EarlierState.KEPT]
+
+
+def _held(ctx: Context, record: SandboxRecord, earlier: Earlier) -> Held:
+    plan = ctx.store.plans.get(record.plan_id)
+    resources = ctx.store.resources.of_plan(record.plan_id)
+    resource = next(one for one in resources if one.resource_id == record.resource_id)
+    return Held(
+        plan_id=plan.plan_id,
+        plan=plan.name,
+        resource=resource.name,
+        where=shown(resource.path),
+        name=earlier.name,
+        bytes=earlier.bytes,
+        state=earlier.state,
+        by=earlier.by,
+        applied_at=plan.result["applied_at"] if plan.result else "",
+    )
+
+
+def surplus(found: Iterable[Held], limit: int) -> list[Held]:
+    """Those that are more than the limit for their database; the last applied stay (pure)."""
+    by_target: dict[str, list[Held]] = {}
+    for one in sorted(found, key=lambda one: one.applied_at, reverse=True):
+        by_target.setdefault(one.where, []).append(one)
+    return [one for several in by_target.values() for one in several[limit:]]
+
+
+# keeping
+
+
+def keep(ctx: Context, session: Session, staged: dict[str, Any]) -> None:
+    """Note for each database that was changed what holds its earlier state; may be repeated."""
+    plan = session.plan
+    if not plan.rollback_enabled or ctx.settings.keep_applied == 0:
+        return
+    sandboxes = ctx.manager.sandboxes(plan.plan_id)
+    began = ctx.checkpoints.began_with(plan.plan_id)
+    for rid, one in staged.items():
+        sandbox, record = sandboxes[rid], sandboxes.records[rid]
+        if not (isinstance(sandbox, KeepsEarlier) and one.get("files")):
+            continue
+        if record.earlier is not None or record.state is not SandboxState.READY:
+            continue
+        if (found := sandbox.holding(began[rid])) is not None:
+            name, size = found
+            noted = record.with_earlier(Earlier(name=name, bytes=size))
+            with ctx.store.transaction(session.lease):
+                ctx.store.resources.put_sandbox(noted)
+            # In place: the sandboxes that are open know what else must stay.
+            sandboxes.records[rid] = noted
+
+
+def _targets(ctx: Context, plan: Plan, names: list[str]) -> set[str]:
+    resources = ctx.store.resources.of_plan(plan.plan_id)
+    return {shown(one.path) for one in resources if one.name in names}
+
+
+def make_room(ctx: Context, plan: Plan) -> None:
+    """After an apply: what is more than the setting allows, for the same databases, goes.
+
+    Repeated after a crash it finds what it had let go and not yet dropped.
+    """
+    if not (changed := _swapped(plan)):
+        return
+    targets = _targets(ctx, plan, changed)
+    here = [one for one in held(ctx) if one.where in targets]
+    promised = [one for one in here if one.state is EarlierState.KEPT]
+    begun = [one for one in here if one.state is EarlierState.LET_GO and one.by == plan.plan_id]
+    for one in (*begun, *surplus(promised, ctx.settings.keep_applied)):
+        let_go(ctx, one, by=plan.plan_id)
+
+
+def outdone_by(ctx: Context, plan: Plan, proposals: Iterable[Proposal]) -> list[Held]:
+    """What applying the plan would let go of."""
+    changed = [item.resource for item in proposals if item.mode == SWAP and item.files]
+    if not changed:
+        return []
+    targets = _targets(ctx, plan, changed)
+    limit = max(ctx.settings.keep_applied - plan.rollback_enabled, 0)
+    return surplus([one for one in kept(ctx) if one.where in targets], limit)
+
+
+# letting go
+
+
+def let_go(ctx: Context, one: Held, by: str) -> Held:
+    """Withdraw the promise, then drop the database; not while its plan is busy.
+
+    What cannot be reached now is dropped by the next `agents gc`.
+    """
+    try:
+        with hold(ctx.store, one.plan_id, "letting go of an earlier state", ctx.now):
+            one = _noted(ctx, one, EarlierState.LET_GO, by)
+            fsio.point("let go")
+            ctx.manager.sandboxes(one.plan_id).named(one.resource).remove()
+            fsio.point("dropped")
+            return _noted(ctx, one, EarlierState.GONE, by)
+    except (PlanBusy, SandboxError):
+        return one
+
+
+def finish(ctx: Context) -> None:
+    """Drop what was let go and could not be dropped then."""
+    for one in held(ctx):
+        if one.state is EarlierState.LET_GO:
+            let_go(ctx, one, one.by)
+
+
+def _noted(ctx: Context, one: Held, state: EarlierState, by: str) -> Held:
+    with ctx.store.transaction():
+        for record in ctx.store.resources.sandboxes(one.plan_id):
+            if record.earlier is not None and record.earlier.name == one.name:
+                now = msgspec.structs.replace(record.earlier, state=state, by=by)
+                ctx.store.resources.put_sandbox(record.with_earlier(now))
+    ctx.manager.forget(one.plan_id)
+    return msgspec.structs.replace(one, state=state, by=by)
+
+
+# counting on it
+
+
+def require_there(ctx: Context, plan: Plan) -> None:
+    """Refuse to take a plan back if what a database held before is not there."""
+    assert plan.result is not None
+    for item in plan.result["applied"]:
+        if item["mode"] == STATEMENTS and item["files"]:
+            raise NotAllowed(
+                f"what was applied to database {item['resource']!r} cannot be taken back by a"
+                " plan: with transaction_rollback the statements ran on the database itself, and"
+                " no copy of what it held before was ever made",
+                "write a plan whose sql does the opposite",
+            )
+    for name in _swapped(plan):
+        if why := _missing(ctx, plan, name):
+            raise NotAllowed(
+                f"what was applied to database {name!r} cannot be taken back by a plan: {why}",
+                "write a plan whose sql does the opposite",
+            )
+
+
+def looked_at(ctx: Context, one: Held) -> Held:
+    """As it is on its server now; as it was noted, if that cannot be reached."""
+    sandbox = ctx.manager.sandboxes(one.plan_id).named(one.resource)
+    began = ctx.checkpoints.began_with(one.plan_id)[sandbox.place.resource.resource_id]
+    assert isinstance(sandbox, KeepsEarlier)
+    try:
+        found = sandbox.holding(began)
+    except SandboxError:
+        return one
+    if found is None:
+        return msgspec.structs.replace(one, state=EarlierState.GONE, bytes=0)
+    return msgspec.structs.replace(one, bytes=found[1])
+
+
+def _missing(ctx: Context, plan: Plan, name: str) -> str:
+    """Why the earlier state is not there, in words; empty if it is."""
+    sandboxes = ctx.manager.sandboxes(plan.plan_id)
+    sandbox = sandboxes.named(name)
+    rid = sandbox.place.resource.resource_id
+    record = sandboxes.records[rid]
+    earlier = record.earlier
+    if earlier is not None and earlier.state is not EarlierState.KEPT:
+        return f"what it held before was let go, {by_whom(earlier.by)}"
+    state = ctx.checkpoints.began_with(plan.plan_id)[rid]
+    if isinstance(sandbox, KeepsEarlier) and sandbox.holding(state) is not None:
+        return ""
+    if earlier is None:
+        return "what it held before was not kept (postgres.keep-applied says how many are)"
+    return (
+        f"the database {earlier.name!r}, which held what it held before, is not on"
+        f" {shown(sandbox.place.resource.path)} any more"
+    )
+
+
+def by_whom(by: str) -> str:
+    return f"by {by}" if " " in by else f"when plan {by} was applied"
+
+
+def _swapped(plan: Plan) -> list[str]:
+    """The resources whose database was changed by swapping another one in."""
+    items: list[dict[str, Any]] = plan.result["applied"] if plan.result else []
+    return [item["resource"] for item in items if item["mode"] == SWAP and item["files"]]
+
+
+# telling
+
+
+def told_after_apply(ctx: Context, plan: Plan) -> tuple[str, ...]:
+    """What can be taken back now and what cannot any more, in words."""
+    if not (changed := _swapped(plan)) or ctx.settings.sandbox_cleanup == "manual":
+        return ()
+    known = held(ctx)
+    mine = {one.resource: one for one in known if one.plan_id == plan.plan_id}
+    gone = [left_behind(one) for one in known if one.by == plan.plan_id]
+    limit = f" (postgres.keep-applied is {ctx.settings.keep_applied})"
+    return (
+        *(_told(plan, name, mine.get(name)) for name in changed),
+        *(text + limit for text in gone),
+    )
+
+
+def _told(plan: Plan, resource: str, one: Held | None) -> str:
+    if one is None:
+        return (
+            f"what database {resource!r} held before is not kept: the plan cannot be taken back"
+            " by a plan"
+        )
+    if one.state is not EarlierState.KEPT:
+        return f"what database {resource!r} held before was let go, {by_whom(one.by)}"
+    return (
+        f"what database {resource!r} held before is kept as {one.name}, {show_bytes(one.bytes)}:"
+        f" agents plan revert-applied {plan.plan_id} takes the plan back,"
+        f" agents plan prune {plan.plan_id} --databases frees the room"
+    )
+
+
+def left_behind(one: Held) -> str:
+    """What it means that an earlier state will go, or is gone."""
+    what = f"{one.name}, {show_bytes(one.bytes)}, what {one.where} held before"
+    plan = f"plan {one.plan!r} {one.plan_id}"
+    if one.state is EarlierState.KEPT:
+        return f"this drops {what}: {plan} cannot be taken back then"
+    if one.state is EarlierState.GONE:
+        return f"dropped {what}: {plan} cannot be taken back any more"
+    return f"could not drop {what}: agents gc tries again; {plan} cannot be taken back any more"
+
+
+def told_of(found: list[Held]) -> tuple[str, ...]:
+    """What became of those that a command was to let go."""
+    return tuple(
+        f"plan {one.plan!r} {one.plan_id} is busy: {one.name} stays"
+        if one.state is EarlierState.KEPT
+        else left_behind(one)
+        for one in found
+    )
