@@ -79,7 +79,7 @@ def pair(tmp_path: Path) -> Pair:
 
 
 def both_ways(
-    pair: Pair, names: tuple[bytes, ...], keep: bool = True
+    pair: Pair, names: tuple[bytes, ...], keep: int = filecopy.BYTES
 ) -> list[tuple[list[Any], bool, bytes]]:
     """What both say of the same files, without inodes and change times."""
     answers: list[tuple[list[Any], bool, bytes]] = []
@@ -97,7 +97,8 @@ def both_ways(
                 if not isinstance(one, int):
                     found = os.stat(name, dir_fd=there, follow_symlinks=False)
                     assert files.stamp(found) == one[0]
-        read = sum(one[1] or 0 for one in plain if not isinstance(one, int)) if keep else 0
+        counts = [one[1] or 0 for one in plain if not isinstance(one, int)]
+        read = sum(counts) if keep == filecopy.BYTES else 0
         answers.append((plain, reflink, bytes(buffer[:read])))
     assert look(pair.target / "0") == look(pair.target / "1")
     return answers
@@ -112,11 +113,14 @@ TIMES = st.sampled_from([0, -5_000_000_001, 1, 1_700_000_000_123_456_789])
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.dictionaries(NAMES, st.tuples(SIZES, MODES, TIMES), max_size=12), st.booleans())
+@given(
+    st.dictionaries(NAMES, st.tuples(SIZES, MODES, TIMES), max_size=12),
+    st.sampled_from([filecopy.NOTHING, filecopy.BYTES]),
+)
 def test_both_ways_of_copying_say_and_do_the_same(
     tmp_path_factory: pytest.TempPathFactory,
     tree: dict[bytes, tuple[int, int, int]],
-    keep: bool,
+    keep: int,
 ) -> None:
     pair = Pair(tmp_path_factory.mktemp("twins"))
     for number, (name, (size, mode, mtime)) in enumerate(tree.items()):
@@ -131,10 +135,47 @@ def test_both_ways_of_copying_say_and_do_the_same(
             assert made == filecopy.IS_LARGE
             continue
         assert made[0] == (size, mtime, stat.S_IFREG | mode)
-        if keep and made[1] is not None:  # None: the blocks are shared
+        if keep == filecopy.BYTES and made[1] is not None:  # None: the blocks are shared
             where = os.path.join(os.fsencode(pair.source), name)
             assert one[2][at : at + size] == Path(os.fsdecode(where)).read_bytes()
             at += made[1]
+
+
+@pytest.mark.skipif(not filecopy.HASHES, reason="the processor has no SHA-1")
+def test_both_name_a_blob_as_git_does(pair: Pair) -> None:
+    """Around every boundary of a block of 64 bytes, of which the head of a blob takes some."""
+    sizes = [*range(200), 999, 1000, 4096, 9999, 10_000, 65_536, 99_999, 100_000, LARGE - 1]
+    for size in sizes:
+        pair.write(str(size), os.urandom(size))
+    names = tuple(b"%d" % size for size in sizes)
+    one, other = both_ways(pair, names, filecopy.DIGEST)
+    assert one == other
+    for name, made in zip(names, one[0], strict=True):
+        data = (pair.source / os.fsdecode(name)).read_bytes()
+        assert made[1] in (git_key(data)[1:], None)  # None: the blocks are shared
+
+
+@pytest.mark.parametrize("sha1", [False, True])
+def test_what_is_the_bases_blob_is_known_and_nothing_else(
+    pair: Pair, way: str, sha1: bool, tmp_path: Path
+) -> None:
+    if shares_blocks(tmp_path):
+        pytest.skip("nothing is read here while it is copied")
+    pair.write("same", b"same")
+    pair.write("sub/changed", b"changed")
+    pair.write("sub/new", b"new")
+    pair.write("large", b"." * LARGE)
+    base = {
+        b"same": (git_key(b"same"), 4),
+        b"sub/changed": (git_key(b"CHANGED"), 7),
+        b"large": (git_key(b"." * LARGE), LARGE),
+    }
+    copier = pair.copy(base=base.get, sha1=sha1)
+    assert {path: known[1] for path, known in copier.known.items()} == {
+        path: base[path][0] for path in (b"same", b"large")
+    }
+    for path, (known, _) in copier.known.items():
+        assert files.stamp(os.lstat(pair.target / os.fsdecode(path))) == known
 
 
 def test_both_leave_alone_what_is_no_small_regular_file(pair: Pair) -> None:
@@ -156,7 +197,7 @@ def test_both_leave_alone_what_is_no_small_regular_file(pair: Pair) -> None:
     ):
         buffer = memoryview(bytearray(LARGE))
         for copy_files in BOTH:
-            made, _ = copy_files(here, there, (b"taken",), False, buffer, LARGE, True)
+            made, _ = copy_files(here, there, (b"taken",), False, buffer, LARGE, filecopy.BYTES)
             assert made == [errno.EEXIST]
 
 
@@ -165,7 +206,7 @@ def test_both_stop_where_another_file_might_not_fit(pair: Pair) -> None:
     for name in names:
         pair.write(name, b"." * 1000)
     for copy_files in BOTH:
-        for keep, count in ((True, 3), (False, 6)):
+        for keep, count in ((filecopy.BYTES, 3), (filecopy.NOTHING, 6)):
             shutil.rmtree(pair.target)
             pair.target.mkdir()
             with (
@@ -201,7 +242,7 @@ def test_a_disk_that_is_full_is_an_error_of_both(pair: Pair) -> None:
             target.mkdir()
             with fsio.directory(str(pair.source)) as here, fsio.directory(str(target)) as there:
                 buffer = memoryview(bytearray(LARGE))
-                made, _ = copy_files(here, there, (b"file",), False, buffer, LARGE, True)
+                made, _ = copy_files(here, there, (b"file",), False, buffer, LARGE, filecopy.BYTES)
             assert made == [errno.EFBIG]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -485,7 +526,7 @@ def test_a_file_that_grows_large_while_it_is_read_is_left_to_the_other_way(
     monkeypatch.setattr(filecopy, "share_blocks", lambda _source, _target: False)
     buffer = memoryview(bytearray(LARGE))
     with fsio.directory(str(pair.source)) as here, fsio.directory(str(pair.target)) as there:
-        made = filecopy.python_copy_files(here, there, (b"file",), True, buffer, LARGE, True)
+        made = filecopy.python_copy_files(here, there, (b"file",), True, buffer, LARGE, 1)
     assert made == ([filecopy.IS_LARGE], False)
     assert os.listdir(pair.target) == []
 

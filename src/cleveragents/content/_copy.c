@@ -4,7 +4,8 @@
  *
  * For each name, in order: ((inode, size, mtime_ns, ctime_ns, mode), count | None) of the copy, or an
  * errno. What was read and written lies in the buffer, `count` bytes of each file behind those of the
- * one before if `keep`; None: blocks are shared and nothing was read. -1: of `large` bytes or more,
+ * one before if `keep` is 1; if it is 2, which only works where KNOWS_SHA, there is the SHA-1 that
+ * git would give it instead of the count. None: blocks are shared and nothing was read. -1: of `large` bytes or more,
  * -2: no regular file; both are left alone. The list ends early where the buffer might not do for
  * another file. `reflink` comes back false if the disk cannot.
  *
@@ -22,19 +23,107 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <cpuid.h>
+#include <immintrin.h>
+#define HAS_SHA 1
+#else
+#define HAS_SHA 0
+#endif
+
 #define CLONE 0x40049409 /* FICLONE, as linux/fs.h has it */
 #define STAMP 5
 #define IS_LARGE -1
 #define IS_OTHER -2
 #define CANNOT -3
-
-typedef struct { const char *name; int error, read; uint64_t stamp[STAMP]; size_t size; } File;
+#define NOTHING 0
+#define BYTES 1
+#define DIGEST 2
+#define SHA1_SIZE 20
 
 typedef struct {
-    int source, target, reflink;
+    const char *name;
+    int error, read;
+    uint64_t stamp[STAMP];
+    size_t size;
+    unsigned char digest[SHA1_SIZE];
+} File;
+
+typedef struct {
+    int source, target, reflink, keep;
     size_t large;
     char *at; /* where in the buffer the next file goes */
 } Job;
+
+#if HAS_SHA
+static int knows_sha(void) {
+    unsigned a, b = 0, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && b >> 29 & 1;
+}
+
+/* SHA-1 by the processor's own instructions, four rounds at a time. */
+__attribute__((target("sha,sse4.1"))) static void sha1_blocks(uint32_t *state,
+                                                              const unsigned char *data,
+                                                              size_t count) {
+    const __m128i swap = _mm_set_epi64x(0x0001020304050607, 0x08090a0b0c0d0e0f);
+    __m128i abcd = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)state), 0x1b);
+    __m128i e = _mm_set_epi32((int)state[4], 0, 0, 0);
+    for (; count; count--, data += 64) {
+        __m128i m[4], began = abcd, began_e = e, before;
+        for (int n = 0; n < 4; n++)
+            m[n] = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(data + 16 * n)), swap);
+        e = _mm_add_epi32(e, m[0]);
+        before = abcd;
+        abcd = _mm_sha1rnds4_epu32(abcd, e, 0);
+#define ROUNDS(from, to, kind)                                                             \
+    _Pragma("GCC unroll 5") for (int k = from; k < to; k++) {                              \
+        if (k > 3)                                                                         \
+            m[k & 3] = _mm_sha1msg2_epu32(                                                 \
+                _mm_xor_si128(_mm_sha1msg1_epu32(m[k & 3], m[(k + 1) & 3]), m[(k + 2) & 3]), \
+                m[(k + 3) & 3]);                                                           \
+        e = _mm_sha1nexte_epu32(before, m[k & 3]);                                         \
+        before = abcd;                                                                     \
+        abcd = _mm_sha1rnds4_epu32(abcd, e, kind);                                         \
+    }
+        ROUNDS(1, 5, 0)
+        ROUNDS(5, 10, 1)
+        ROUNDS(10, 15, 2)
+        ROUNDS(15, 20, 3)
+        e = _mm_sha1nexte_epu32(before, began_e);
+        abcd = _mm_add_epi32(abcd, began);
+    }
+    _mm_storeu_si128((__m128i *)state, _mm_shuffle_epi32(abcd, 0x1b));
+    state[4] = (uint32_t)_mm_extract_epi32(e, 3);
+}
+
+/* The name git gives a blob. */
+static void blob_name(const char *content, size_t size, unsigned char *digest) {
+    uint32_t state[5] = {0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476, 0xc3d2e1f0};
+    const unsigned char *data = (const unsigned char *)content;
+    unsigned char block[128];
+    size_t used = (size_t)sprintf((char *)block, "blob %zu", size) + 1, bits = 8 * (used + size);
+    size_t first = size < 64 - used ? size : 64 - used;
+    memcpy(block + used, data, first);
+    used += first;
+    if (used == 64) {
+        size_t rest = size - first;
+        sha1_blocks(state, block, 1);
+        sha1_blocks(state, data + first, rest / 64);
+        used = rest % 64;
+        memcpy(block, data + first + rest - used, used);
+    }
+    block[used++] = 0x80;
+    size_t end = used > 56 ? 128 : 64;
+    memset(block + used, 0, end - used);
+    for (int n = 0; n < 8; n++) block[end - 1 - n] = (unsigned char)(bits >> 8 * n);
+    sha1_blocks(state, block, end / 64);
+    for (int n = 0; n < SHA1_SIZE; n++)
+        digest[n] = (unsigned char)(state[n / 4] >> (24 - 8 * (n % 4)));
+}
+#else
+static int knows_sha(void) { return 0; }
+static void blob_name(const char *content, size_t size, unsigned char *digest) {}
+#endif
 
 static int open_again(int fd, const char *name, int flags, mode_t mode) {
     int found;
@@ -110,6 +199,7 @@ static int content(Job *job, File *file, int source, mode_t mode, int *target) {
     }
     if (*target < 0 && (error = create(job, file, mode, target))) return error;
     file->read = 1;
+    if (job->keep == DIGEST) blob_name(job->at, file->size, file->digest);
     return write_all(*target, job->at, file->size);
 }
 
@@ -130,10 +220,14 @@ static int copy_one(Job *job, File *file) {
     return error;
 }
 
-static PyObject *described(const File *file) {
+static PyObject *described(const File *file, int keep) {
     if (file->error) return PyLong_FromLong(file->error);
     const uint64_t *stamp = file->stamp;
-    PyObject *count = file->read ? PyLong_FromSize_t(file->size) : Py_NewRef(Py_None);
+    PyObject *count;
+    if (!file->read) count = Py_NewRef(Py_None);
+    else if (keep == DIGEST)
+        count = PyBytes_FromStringAndSize((const char *)file->digest, SHA1_SIZE);
+    else count = PyLong_FromSize_t(file->size);
     if (!count) return NULL;
     return Py_BuildValue("((KKLLK)N)", (unsigned long long)stamp[0], (unsigned long long)stamp[1],
                          (long long)stamp[2], (long long)stamp[3], (unsigned long long)stamp[4],
@@ -145,9 +239,8 @@ static PyObject *copy_files(PyObject *self, PyObject *arguments) {
     PyObject *names, *list = NULL;
     Py_buffer buffer;
     Py_ssize_t large;
-    int keep;
-    if (!PyArg_ParseTuple(arguments, "iiO!pw*np", &job.source, &job.target, &PyTuple_Type, &names,
-                          &job.reflink, &buffer, &large, &keep))
+    if (!PyArg_ParseTuple(arguments, "iiO!pw*ni", &job.source, &job.target, &PyTuple_Type, &names,
+                          &job.reflink, &buffer, &large, &job.keep))
         return NULL;
     job.large = (size_t)large;
     job.at = buffer.buf;
@@ -161,12 +254,12 @@ static PyObject *copy_files(PyObject *self, PyObject *arguments) {
     while (done < count && (size_t)(end - job.at) >= job.large) {
         File *file = &files[done++];
         file->error = copy_one(&job, file);
-        if (keep && !file->error && file->read) job.at += file->size;
+        if (job.keep == BYTES && !file->error && file->read) job.at += file->size;
     }
     Py_END_ALLOW_THREADS
     list = PyList_New((Py_ssize_t)done);
     for (size_t n = 0; list && n < done; n++) {
-        PyObject *one = described(&files[n]);
+        PyObject *one = described(&files[n], job.keep);
         if (!one) { Py_CLEAR(list); break; }
         PyList_SET_ITEM(list, (Py_ssize_t)n, one);
     }
@@ -183,4 +276,8 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "_copy", "Copies of files.", -1, methods};
 
-PyMODINIT_FUNC PyInit__copy(void) { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit__copy(void) {
+    PyObject *made = PyModule_Create(&module);
+    if (made && PyModule_AddIntConstant(made, "KNOWS_SHA", knows_sha())) Py_CLEAR(made);
+    return made;
+}

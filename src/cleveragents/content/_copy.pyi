@@ -1,3 +1,5 @@
+KNOWS_SHA: int
+
 def copy_files(
     source_fd: int,
     target_fd: int,
@@ -5,6 +7,6 @@ def copy_files(
     reflink: bool,
     buffer: memoryview,
     large: int,
-    keep: bool,
+    keep: int,
     /,
-) -> tuple[list[tuple[tuple[int, int, int, int, int], int | None] | int], bool]: ...
+) -> tuple[list[tuple[tuple[int, int, int, int, int], int | bytes | None] | int], bool]: ...

@@ -16,8 +16,12 @@ import msgspec
 
 from cleveragents.content import fsio, walker
 from cleveragents.content.filecopy import (
+    BYTES,
+    DIGEST,
+    HASHES,
     IS_LARGE,
     IS_OTHER,
+    NOTHING,
     Made,
     copy_files,
     finish,
@@ -25,7 +29,7 @@ from cleveragents.content.filecopy import (
     share_blocks,
 )
 from cleveragents.content.files import CHUNK, Base, Stamp, blocks, git_hash, stamp, store_blocks
-from cleveragents.content.packs import BLOB, Batch, key_of
+from cleveragents.content.packs import BLOB, GIT, Batch, key_of
 from cleveragents.content.scope import Scope
 from cleveragents.errors import SandboxError
 from cleveragents.resource import show_path
@@ -221,7 +225,8 @@ class Copier:
     """Copies what belongs to a resource into a new directory.
 
     `base` names the blob that a file may turn out to be; what else is read goes into `batch`.
-    `progress` is told the size of each file, `piece` how much of a large one before.
+    `sha1`: the base's blobs are named by it. `progress` is told the size of each file, `piece` how
+    much of a large one before.
     """
 
     def __init__(
@@ -232,6 +237,7 @@ class Copier:
         base: Callable[[bytes], Base | None] | None = None,
         batch: Batch | None = None,
         piece: Callable[[int], None] = lambda _size: None,
+        sha1: bool = False,
     ) -> None:
         self._scope = scope
         self._left_out = frozenset((*scope.links, *scope.skip))
@@ -243,6 +249,10 @@ class Copier:
         self._progress = progress
         self._piece = piece
         self._reflink = True
+        self._keep = NOTHING
+        if base is not None or batch is not None:
+            # The quicker way, where git's own hash is all that anybody asks for.
+            self._keep = DIGEST if sha1 and HASHES and batch is None else BYTES
         self._closed: list[tuple[bytes, int]] = []
         """Directories into which their own mode would not let us write."""
 
@@ -310,8 +320,7 @@ class Copier:
     def copied(
         self, here: int, there: int, names: tuple[bytes, ...], buffer: memoryview
     ) -> list[Made | int]:
-        keep = self._base is not None or self._batch is not None
-        made, more = copy_files(here, there, names, self._reflink, buffer, CHUNK, keep)
+        made, more = copy_files(here, there, names, self._reflink, buffer, CHUNK, self._keep)
         self._reflink = self._reflink and more
         return made
 
@@ -324,6 +333,12 @@ class Copier:
             if digest.digest() == base[0][1:]:
                 return base[0]
         return key_of(BLOB, data) if self._batch is not None else None
+
+    def blob(self, path: bytes, size: int, digest: bytes) -> bytes | None:
+        """The base's key, if that is what was copied."""
+        base = self._base(path) if self._base is not None else None
+        key = GIT + digest
+        return key if base == (key, size) else None
 
     def leave_open(self, there: int, path: bytes, mode: int) -> None:
         """Give a directory its mode, now if we can still write into it then."""
@@ -509,6 +524,10 @@ class _Descent:
             handful.sizes.append(copy[1])
             weight += 1000
             if count is None:
+                continue
+            if isinstance(count, bytes):
+                if (key := self._copier.blob(path, copy[1], count)) is not None:
+                    handful.known[path] = copy, key
                 continue
             data = self._buffer[at : at + count]
             at += count

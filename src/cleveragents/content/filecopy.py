@@ -11,9 +11,12 @@ from collections.abc import Callable
 
 from cleveragents.content import fsio
 from cleveragents.content.files import Stamp, stamp
+from cleveragents.content.packs import git_key
 
-Made = tuple[Stamp, int | None]
-"""The stamp of a copy, and how many bytes of the buffer are its content, if it was read."""
+Made = tuple[Stamp, int | bytes | None]
+"""The stamp of a copy; if it was read, the bytes of it in the buffer, or the SHA-1 of the blob."""
+NOTHING, BYTES, DIGEST = 0, 1, 2
+"""What to keep of a file that was read."""
 Copied = tuple[list[Made | int], bool]
 """One by one what was made or the errno, and whether to try to share blocks the next time."""
 IS_LARGE, IS_OTHER = -1, -2
@@ -54,7 +57,7 @@ def python_copy_files(
     reflink: bool,
     buffer: memoryview,
     large: int,
-    keep: bool,
+    keep: int,
 ) -> Copied:
     """The twin of `_copy.copy_files`: slower, the same answer."""
     job = _Job(source, target, reflink, buffer, large)
@@ -66,9 +69,13 @@ def python_copy_files(
             one = job.copy(name)
         except OSError as error:
             one = error.errno or errno.EIO
+        if not isinstance(one, int) and isinstance(one[1], int):
+            count = one[1]
+            if keep == DIGEST:
+                one = one[0], git_key(bytes(job.buffer[:count]))[1:]
+            elif keep == BYTES:
+                job.buffer = job.buffer[count:]
         made.append(one)
-        if keep and not isinstance(one, int) and one[1] is not None:
-            job.buffer = job.buffer[one[1] :]
     return made, job.reflink
 
 
@@ -125,12 +132,14 @@ class _Job:
 
 
 try:
-    from cleveragents.content._copy import copy_files as _compiled
+    from cleveragents.content import _copy
 except ImportError:
-    _compiled = None
+    _copy = None
 
-ACCELERATED = _compiled is not None
+ACCELERATED = _copy is not None
 """Whether the compiled copying is in use."""
-copy_files: Callable[[int, int, tuple[bytes, ...], bool, memoryview, int, bool], Copied] = (
-    _compiled or python_copy_files
+HASHES = not _copy or bool(_copy.KNOWS_SHA)
+"""Whether it can be asked for a DIGEST."""
+copy_files: Callable[[int, int, tuple[bytes, ...], bool, memoryview, int, int], Copied] = (
+    _copy.copy_files if _copy else python_copy_files
 )

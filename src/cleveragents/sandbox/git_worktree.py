@@ -130,6 +130,7 @@ class GitWorktree(GitTarget, TreeSandbox):
             wanted,
             lambda size: making.progress(self.name, size),
             base=self._blob_of_base,
+            sha1=self.repository.object_format == "sha1",
             piece=lambda size: making.piece(self.name, size),
         )
 
