@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import stat
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -30,7 +31,6 @@ from tests.harness import Agents
 
 LARGE = files.CHUNK
 BOTH = [filecopy.python_copy_files, filecopy.copy_files]
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 def everything(_path: bytes, _is_dir: bool) -> bool:
@@ -314,10 +314,17 @@ def test_only_what_belongs_to_it_is_copied(pair: Pair, way: str) -> None:
     assert sorted(seen) == [(b"a", False), (b"b", True), (b"b/kept", False), (b"not-wanted", True)]
 
 
-def test_two_thousand_levels_are_no_problem(pair: Pair, way: str) -> None:
+@pytest.fixture
+def deep(tmp_path: Path) -> Generator[Pair]:
+    """Removed by `rm`: what pytest does at the end recurses, and fails for all tests."""
+    yield Pair(tmp_path)
+    subprocess.run(["rm", "-rf", tmp_path / "from", tmp_path / "to"], check=True)
+
+
+def test_two_thousand_levels_are_no_problem(deep: Pair, way: str) -> None:
     """Also with something beside each, so that threads leave it and come back."""
     depth = 2000
-    fd = os.open(pair.source, fsio.DIRECTORY)
+    fd = os.open(deep.source, fsio.DIRECTORY)
     for level in range(depth):
         os.mkdir("d", dir_fd=fd)
         if level % 200 == 0:
@@ -329,19 +336,19 @@ def test_two_thousand_levels_are_no_problem(pair: Pair, way: str) -> None:
     with os.fdopen(os.open("bottom", os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=fd), "w") as file:
         file.write("down here")
     os.close(fd)
-    pair.copy()
+    deep.copy()
     with (
-        fsio.directory(str(pair.target)) as top,
+        fsio.directory(str(deep.target)) as top,
         fsio.parent_of(top, b"d/" * depth + b"bottom") as (at, name),
     ):
         found = os.open(name, os.O_RDONLY, dir_fd=at)
         assert os.read(found, 100) == b"down here"
         os.close(found)
-    with fsio.directory(str(pair.target)) as top:
+    with fsio.directory(str(deep.target)) as top:
         for level in range(0, depth, 200):
             with fsio.parent_of(top, b"d/" * level + b"e/f") as (at, name):
                 assert fsio.lstat_at(at, name) is not None
-    for path in (pair.source, pair.target):
+    for path in (deep.source, deep.target):
         fsio.remove_tree(str(path))
         assert not path.exists()
 
