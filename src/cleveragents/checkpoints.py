@@ -36,6 +36,9 @@ MANY = 10_000
 """Snapshots that are remembered."""
 
 
+def _nothing() -> None: ...
+
+
 class Collected(CheckpointFailed):
     """Content that was found in the store was collected before it could be used again."""
 
@@ -149,11 +152,14 @@ class CheckpointService:
                 writes = bool(steps or decisions or fields)
                 if same and head and trigger in head.triggers and not (writes or prepare or also):
                     return head
-                wait = batch.begin_seal()
+                # What is left behind at once need not be kept twice: only times can differ.
+                kept = not (same and prepare)
+                wait = batch.begin_seal() if kept else _nothing
                 if prepare is not None:
                     prepare(after)
                 with session.transaction():
-                    self._keep_content(batch)
+                    if kept:
+                        self._keep_content(batch)
                     if also is not None:
                         also(before, after)
                     self._newest.pop(session.plan.plan_id, None)
@@ -182,7 +188,7 @@ class CheckpointService:
                         ending(before, after)
                     wait()
             self._newest[session.plan.plan_id] = group
-            for learned in batch.after_commit:
+            for learned in batch.after_commit if kept else ():
                 learned()
             if dropped:
                 self.let_go(session.plan.plan_id)
@@ -503,6 +509,8 @@ class CheckpointService:
             self._restore_child(child_id, todo)
         self._newest.pop(plan_id, None)
         commit_restoration(self._store, session, restoration, group, intent_id)
+        if not restoration.made:
+            self._newest[plan_id] = group
         session.afterwards(intent_id, lambda: self._manager.make_last(plan_id, staged))
 
     def _restore_child(self, plan_id: str, todo: Restoration) -> None:

@@ -350,6 +350,17 @@ static uint64_t number(Cursor *cursor) {
     return 0;
 }
 
+/* A number and a space. */
+static char *spelled(char *at, uint64_t value, unsigned base) {
+    char digits[24];
+    int count = 0;
+    do digits[count++] = (char)('0' + value % base);
+    while (value /= base);
+    while (count) *at++ = digits[--count];
+    *at++ = ' ';
+    return at;
+}
+
 static PyObject *state_text(PyObject *self, PyObject *manifest) {
     Cursor cursor = {0};
     Py_ssize_t size;
@@ -375,7 +386,10 @@ static PyObject *state_text(PyObject *self, PyObject *manifest) {
         if (cursor.bad || kind_length != 1) { cursor.bad = 1; break; }
         const char *content = *kind == 'd' ? state : key;
         size_t length = *kind == 'd' ? state_length : key_length;
-        at += sprintf(at, "%c%llo %zu %zu ", *kind, (unsigned long long)mode, name_length, length);
+        *at++ = *kind;
+        at = spelled(at, mode, 8);
+        at = spelled(at, name_length, 10);
+        at = spelled(at, length, 10);
         memcpy(at, name, name_length);
         memcpy(at + name_length, content, length);
         at += name_length + length;
