@@ -534,6 +534,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--peers", default="shadow,cline,gemini,opencode")
     parser.add_argument("--keep", action="store_true", help="write the table to results/")
+    parser.add_argument("--where", help="a folder on the file system to measure; else that of /tmp")
+    parser.add_argument("--called", default="", help="a word for the name of the table")
     given = parser.parse_args()
     here = Path(__file__).parent
     commit = subprocess.run(
@@ -548,14 +550,14 @@ def main() -> None:
         "sizes": {},
     }
     for size in given.sizes.split(","):
-        with tempfile.TemporaryDirectory(prefix="agents-peers-") as folder:
+        with tempfile.TemporaryDirectory(prefix="agents-peers-", dir=given.where) as folder:
             one = measure(size, given.rounds, given.peers.split(","), Path(folder))
         one["ratios"] = ratios(one["median_ms"])
         result["sizes"][size] = one
         print(report(result), flush=True)
     if given.keep:
         RESULTS.mkdir(exist_ok=True)
-        name = f"{result['date']}-{commit}"
+        name = "-".join(filter(None, (result["date"], commit, given.called)))
         (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
         (RESULTS / f"{name}.md").write_text(report(result) + "\n")
 
