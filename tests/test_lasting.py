@@ -48,7 +48,7 @@ class Machine:
         child = os.fork()
         if child == 0:
             os.environ.update(self.agents.env)
-            CheckpointManager.make_last = lambda *_: os._exit(9)  # type: ignore[method-assign]
+            CheckpointManager.making_last = lambda *_: os._exit(9)  # type: ignore[method-assign]
             try:
                 with open_workspace(self.home) as workspace:
                     workspace.find("lasting").rollback(self.first)

@@ -511,7 +511,7 @@ class CheckpointService:
         commit_restoration(self._store, session, restoration, group, intent_id)
         if not restoration.made:
             self._newest[plan_id] = group
-        session.afterwards(intent_id, lambda: self._manager.make_last(plan_id, staged))
+        session.afterwards(intent_id, self._manager.making_last(plan_id, staged))
 
     def _restore_child(self, plan_id: str, todo: Restoration) -> None:
         """A child plan goes back with its parent; repeated after a crash it finds itself there."""

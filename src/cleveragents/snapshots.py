@@ -1,6 +1,7 @@
 """The states of a plan's sandboxes, taken and put back: the half that knows no database rows."""
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -111,14 +112,18 @@ class CheckpointManager:
                         "something wrote to it meanwhile; run the command again",
                     )
 
-    def make_last(self, plan_id: str, staged: "Staged") -> None:
-        """Bring to disk what was switched, and remove what it replaced."""
+    def making_last(self, plan_id: str, staged: "Staged") -> Callable[[], None]:
+        """Brings to disk what was switched and removes what it replaced; for any thread."""
         current = self.sandboxes(plan_id)
-        for rid, one in staged.resources.items():
-            sandbox = current[rid]
-            if isinstance(sandbox, LastsLater):
-                sandbox.make_last(one)
-        fsio.remove_tree(staged.directory)
+        switched = [(current[rid], one) for rid, one in staged.resources.items()]
+
+        def make_last() -> None:
+            for sandbox, one in switched:
+                if isinstance(sandbox, LastsLater):
+                    sandbox.make_last(one)
+            fsio.remove_tree(staged.directory)
+
+        return make_last
 
     def sync(self, plan_id: str) -> None:
         """Bring everything that is in the sandboxes to disk."""

@@ -381,7 +381,7 @@ def sync_in_place(root: str, ops: tuple[Op, ...]) -> None:
         found = folders.setdefault(folder, [])
         if op.after is not None and op.after.kind is EntryKind.FILE:
             found.append(name)
-    with fsio.directory(root) as top:
+    with suppress(FileNotFoundError), fsio.directory(root) as top:
         if len(ops) > MANY:
             fsio.sync_all(top)
             return
