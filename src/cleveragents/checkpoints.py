@@ -489,7 +489,6 @@ class CheckpointService:
             return True
         if stands:
             self._manager.sync(plan.plan_id)
-        self._manager.discard_staging(plan.plan_id)
         with self._store.transaction(session.lease):
             self._store.intents.remove(intent.intent_id)
         return False

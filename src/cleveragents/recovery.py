@@ -39,11 +39,10 @@ def _recover_intent(ctx: Context, intent: Intent) -> list[str]:
             if intent.intent_id not in {item.intent_id for item in ctx.store.intents.all()}:
                 return []
             if intent.is_done:
-                if not ctx.checkpoints.confirm_rollback(session, intent):
-                    return []
-                return [
-                    f"plan {plan.name!r}: a rollback was done again after the machine went down"
-                ]
+                again = ctx.checkpoints.confirm_rollback(session, intent)
+                _tidy(ctx, session)
+                done = f"plan {plan.name!r}: a rollback was done again after the machine went down"
+                return [done] if again else []
             if intent.kind == "restore":
                 ctx.checkpoints.finish_rollback(session, intent)
                 session.settle()
@@ -88,16 +87,19 @@ def _clean(ctx: Context, plan_id: str) -> None:
     waiting = {intent.plan_id for intent in ctx.store.intents.all() if not intent.is_done}
     try:
         with hold(ctx.store, plan_id, "recovery", ctx.now) as lease:
-            if plan_id in waiting:
-                return
-            ctx.manager.discard_staging(plan_id)
-            ctx.checkpoints.let_go(plan_id)
-            fsio.remove_tree(f"{ctx.staging}/{plan_id}")
-            session = Session(ctx.store, ctx.store.plans.get(plan_id), lease, ctx.now)
-            if session.plan.state is not State.PROCESSING:
-                _close_entries(ctx, session)
+            if plan_id not in waiting:
+                _tidy(ctx, Session(ctx.store, ctx.store.plans.get(plan_id), lease, ctx.now))
     except PlanBusy:
         return
+
+
+def _tidy(ctx: Context, session: Session) -> None:
+    plan = session.plan
+    ctx.manager.discard_staging(plan.plan_id)
+    ctx.checkpoints.let_go(plan.plan_id)
+    fsio.remove_tree(f"{ctx.staging}/{plan.plan_id}")
+    if plan.state is not State.PROCESSING:
+        _close_entries(ctx, session)
 
 
 def _close_entries(ctx: Context, session: Session) -> None:
