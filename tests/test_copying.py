@@ -20,6 +20,9 @@ from hypothesis import strategies as st
 
 from cleveragents import gc
 from cleveragents.content import copying, engine, filecopy, files, fsio, trees
+from cleveragents.content import exchange as exchanging
+from cleveragents.content.census import census
+from cleveragents.content.exchange import Exchange, Folder
 from cleveragents.content.packs import BLOB, CHUNKS, git_key, key_of
 from cleveragents.content.scope import Scope
 from cleveragents.errors import SandboxError
@@ -380,16 +383,16 @@ def test_a_directory_that_vanishes_before_somebody_comes_back_to_it_is_left_out(
 ) -> None:
     for path in ("top/a/in/file", "top/b/in/file", "stays/file"):
         pair.write(path)
-    real, moved = copying.Exchange.add, list[copying.Folder]()
+    real, moved = Exchange.add, list[Folder]()
 
-    def add(self: copying.Exchange, folder: copying.Folder) -> None:
+    def add(self: Exchange, folder: Folder) -> None:
         """What is left of `top` is put on the pile, and `top` is gone before it is taken."""
         if folder[0] == b"top":
             moved.append(folder)
             (pair.source / "top").rename(pair.source.parent / "away")
         real(self, folder)
 
-    monkeypatch.setattr(copying.Exchange, "add", add)
+    monkeypatch.setattr(Exchange, "add", add)
     pair.copy()
     assert len(moved) == 1
     copied = look(pair.target)
@@ -468,8 +471,8 @@ def test_so_much_waits_and_no_more(
     pair: Pair, way: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The threads wait for a slow bookkeeper instead of filling the memory."""
-    monkeypatch.setattr(copying, "MOST_WAITING", 50_000)
-    monkeypatch.setattr(copying, "WORTH_WAKING", 1)
+    monkeypatch.setattr(exchanging, "MOST_WAITING", 50_000)
+    monkeypatch.setattr(exchanging, "WORTH_WAKING", 1)
     for number in range(400):
         pair.write(f"{number // 4}/{number}", os.urandom(5000))
     most = 0
@@ -483,10 +486,10 @@ def test_so_much_waits_and_no_more(
             most = max(most, weight)
             time.sleep(0.001)
 
-    exchange: list[copying.Exchange] = []
-    real = copying.Exchange
+    exchange: list[Exchange] = []
+    real = Exchange
 
-    def watched(first: copying.Folder) -> copying.Exchange:
+    def watched(first: Folder) -> Exchange:
         exchange.append(real(first))
         return exchange[0]
 
@@ -784,7 +787,7 @@ def test_what_is_counted_is_what_is_copied(pair: Pair, scope: Scope) -> None:
     (pair.source / "b/c/link").symlink_to("y")
     (pair.source / "b/empty").mkdir()
     os.mkfifo(pair.source / "b/pipe")
-    found = copying.census(str(pair.source), scope)
+    found = census(str(pair.source), scope)
     pair.copy(scope)
     copied = [p for p in pair.target.rglob("*") if p.is_symlink() or not p.is_dir()]
     assert found.files == len(copied)

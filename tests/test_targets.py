@@ -16,6 +16,7 @@ import pytest
 from cleveragents import apply as applying
 from cleveragents import gc
 from cleveragents.content import copying
+from cleveragents.content.census import census
 from cleveragents.content.scope import Scope
 from cleveragents.errors import (
     ApplyConflict,
@@ -969,15 +970,15 @@ def test_a_folder_that_cannot_be_read_is_named_before_anything_is_copied(
     closed.mkdir(mode=0)
     try:
         with pytest.raises(SandboxError, match="closed cannot be read: Permission denied"):
-            copying.census(str(unprivileged), Scope())
-        assert copying.census(str(unprivileged), Scope(exclude=(b"closed",))).files == 0
+            census(str(unprivileged), Scope())
+        assert census(str(unprivileged), Scope(exclude=(b"closed",))).files == 0
     finally:
         closed.chmod(0o700)
 
 
 def test_a_directory_that_is_missing_cannot_be_counted(tmp_path: Path) -> None:
     with pytest.raises(SandboxError, match="cannot be read: No such file"):
-        copying.census(str(tmp_path / "absent"), Scope())
+        census(str(tmp_path / "absent"), Scope())
 
 
 def test_roots_that_hold_everything_are_refused(

@@ -8,13 +8,10 @@ import errno
 import os
 import stat
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
 
-import msgspec
-
-from cleveragents.content import fsio, walker
+from cleveragents.content import fsio
+from cleveragents.content.exchange import Exchange, Handful, Known
 from cleveragents.content.filecopy import (
     BYTES,
     DIGEST,
@@ -28,7 +25,7 @@ from cleveragents.content.filecopy import (
     open_source,
     share_blocks,
 )
-from cleveragents.content.files import CHUNK, Base, Stamp, blocks, git_hash, stamp, store_blocks
+from cleveragents.content.files import CHUNK, Base, blocks, git_hash, stamp, store_blocks
 from cleveragents.content.packs import BLOB, GIT, Batch, key_of
 from cleveragents.content.scope import Scope
 from cleveragents.errors import SandboxError
@@ -37,188 +34,6 @@ from cleveragents.resource import show_path
 THREADS = 2
 AT_ONCE = 2 << 20
 """Bytes that a thread reads before it looks at them."""
-MOST_WAITING = 16 << 20
-WORTH_WAKING = 1 << 20
-"""Bytes, each file a thousand more, for which the thread with the books is woken."""
-
-
-class Census(msgspec.Struct):
-    """How much there is to copy, and where most of it lies."""
-
-    files: int = 0
-    size: int = 0
-    folders: dict[bytes, int] = {}
-
-    def largest(self, count: int = 3) -> list[tuple[str, int]]:
-        ranked = sorted(self.folders.items(), key=lambda item: -item[1])
-        return [(show_path(name), size) for name, size in ranked[:count]]
-
-
-def census(root: str, scope: Scope) -> Census:
-    found = Census()
-    try:
-        with fsio.directory(root) as fd:
-            for folder, blob in walker.walk(fd, scope.prune_names, scope.prune_paths):
-                _add(fd, folder, blob, scope, found)
-    except OSError as error:
-        where = error.filename if error.filename is not None else root
-        raise SandboxError(
-            f"{show_path(os.fsencode(where))} cannot be read: {error.strerror}",
-            "make it readable, or add it to the resource's exclude",
-        ) from error
-    return found
-
-
-def _add(root: int, folder: bytes, blob: bytes | int, scope: Scope, found: Census) -> None:
-    if folder and scope.leaves_out(folder):
-        return
-    prefix = folder + b"/" if folder else b""
-    if isinstance(blob, int):
-        if blob == errno.EXDEV:
-            with fsio.parent_of(root, prefix + b".") as (fd, _):
-                _count(fd, prefix, scope, found)
-        elif blob != errno.ENOENT:
-            raise OSError(blob, os.strerror(blob), folder or ".")
-        return
-    top, size = prefix.partition(b"/")[0], 0
-    if top and not scope.exclude and not any(spot.startswith(prefix) for spot in scope.skip):
-        files, size = walker.totals(blob)
-        found.files += files
-        found.size += size
-        found.folders[top] = found.folders.get(top, 0) + size
-        return
-    for name, status in walker.unpack(blob).items():
-        if stat.S_ISDIR(status[4]) or scope.leaves_out(prefix + name):
-            continue
-        found.files += 1
-        size += status[1]
-        if not top:
-            found.folders[name] = status[1]
-    found.size += size
-    if top:
-        found.folders[top] = found.folders.get(top, 0) + size
-
-
-def _count(fd: int, prefix: bytes, scope: Scope, found: Census) -> None:
-    with os.scandir(fd) as entries:
-        for entry in entries:
-            name = os.fsencode(entry.name)
-            path = prefix + name
-            if scope.leaves_out(path):
-                continue
-            try:
-                if entry.is_dir(follow_symlinks=False):
-                    with fsio.directory(name, fd) as below:
-                        _count(below, path + b"/", scope, found)
-                    continue
-                size = entry.stat(follow_symlinks=False).st_size
-            except FileNotFoundError:
-                continue
-            found.files += 1
-            found.size += size
-            top = path.split(b"/")[0]
-            found.folders[top] = found.folders.get(top, 0) + size
-
-
-Known = tuple[Stamp, bytes]
-"""The stamp of a copy, and the key of its content."""
-
-
-class Handful(NamedTuple):
-    """What a thread made at once, and the large files it left."""
-
-    sizes: list[int]
-    known: dict[bytes, Known]
-    content: dict[bytes, bytes]
-    """What has to go into the store, by key."""
-    large: list[bytes]
-    weight: int
-
-
-Folder = tuple[bytes, list[bytes] | None]
-"""Path of a directory that is there, and which of those in it to copy; None: everything."""
-
-
-class Exchange:
-    """What the copying threads and the thread that keeps the books pass to each other."""
-
-    def __init__(self, first: Folder) -> None:
-        lock = threading.Lock()
-        self._work = threading.Condition(lock)
-        self._news = threading.Condition(lock)
-        self._todo = [first]
-        self._busy = 0
-        self._idle = 0
-        self._done: deque[Handful] = deque()
-        self._weight = 0
-        self._over = False
-        self._error: BaseException | None = None
-
-    def take(self) -> Folder | None:
-        """The next thing to copy; None if there will be nothing any more."""
-        with self._work:
-            self._idle += 1
-            while not self._todo and self._busy and not self._over:
-                self._work.wait()
-            self._idle -= 1
-            if self._over or not self._todo:
-                return None
-            self._busy += 1
-            return self._todo.pop()
-
-    def finished(self) -> None:
-        with self._work:
-            self._busy -= 1
-            if not self._busy and not self._todo:
-                self._work.notify_all()
-                self._news.notify()
-
-    def add(self, folder: Folder) -> None:
-        with self._work:
-            self._todo.append(folder)
-            self._work.notify()
-
-    @property
-    def over(self) -> bool:
-        return self._over
-
-    @property
-    def wanting(self) -> bool:
-        """Whether a thread has nothing to do."""
-        return bool(self._idle) and not self._todo
-
-    def hand(self, handful: Handful) -> None:
-        """Waits while too much lies there."""
-        with self._work:
-            while self._weight > MOST_WAITING and not self._over:
-                self._work.wait()
-            self._done.append(handful)
-            self._weight += handful.weight
-            if self._weight > WORTH_WAKING or handful.large:
-                self._news.notify()
-
-    def handed(self) -> Iterator[Handful]:
-        """Everything in the order in which it was handed over, until all is copied."""
-        while True:
-            with self._work:
-                while not self._done and not self._over and (self._todo or self._busy):
-                    self._news.wait()
-                if self._error is not None:
-                    raise self._error
-                if not self._done:
-                    return
-                found = list(self._done)
-                self._done.clear()
-                self._weight = 0
-                self._work.notify_all()
-            yield from found
-
-    def stop(self, error: BaseException | None = None) -> None:
-        with self._work:
-            self._over = True
-            self._error = self._error or error
-            self._work.notify_all()
-            self._news.notify()
 
 
 class Copier:

@@ -10,6 +10,7 @@ from blake3 import blake3
 
 from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import copying, files, fsio, trees
+from cleveragents.content.census import census
 from cleveragents.content.engine import Borrowed, TreeEngine
 from cleveragents.content.grafting import graft
 from cleveragents.content.packs import Batch
@@ -108,7 +109,7 @@ class TreeSandbox:
         return origin
 
     def _require_within_limit(self, making: Making) -> None:
-        found = copying.census(self.place.resource.path, source_scope(self.place, *self.own))
+        found = census(self.place.resource.path, source_scope(self.place, *self.own))
         if found.size <= making.limit_bytes and found.files <= making.limit_files:
             return
         folders = found.largest()
