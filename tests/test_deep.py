@@ -1,8 +1,12 @@
 """Trees of more levels than Python has frames and a process has descriptors by default."""
 
 import os
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.harness import Agents
 
@@ -48,6 +52,13 @@ def depth(root: Path, name: str) -> int:
     ended = "leaf" in os.listdir(fd)
     os.close(fd)
     return found if ended else -1
+
+
+@pytest.fixture(autouse=True)
+def gone_afterwards(tmp_path: Path) -> Iterator[None]:
+    """pytest itself cannot remove such trees."""
+    yield
+    subprocess.run(["rm", "-rf", tmp_path], check=True)
 
 
 def test_a_very_deep_tree_is_copied_captured_rolled_back_applied_and_removed(

@@ -40,7 +40,8 @@ def _recover_intent(ctx: Context, intent: Intent) -> list[str]:
                 return []
             if intent.is_done:
                 again = ctx.checkpoints.confirm_rollback(session, intent)
-                _tidy(ctx, session)
+                if plan.plan_id not in _waiting(ctx):
+                    _tidy(ctx, session)
                 done = f"plan {plan.name!r}: a rollback was done again after the machine went down"
                 return [done] if again else []
             if intent.kind == "restore":
@@ -84,13 +85,17 @@ def _end_validations(ctx: Context, session: Session) -> None:
 
 def _clean(ctx: Context, plan_id: str) -> None:
     """What a dead process had prepared and never begun is removed."""
-    waiting = {intent.plan_id for intent in ctx.store.intents.all() if not intent.is_done}
     try:
         with hold(ctx.store, plan_id, "recovery", ctx.now) as lease:
-            if plan_id not in waiting:
+            if plan_id not in _waiting(ctx):
                 _tidy(ctx, Session(ctx.store, ctx.store.plans.get(plan_id), lease, ctx.now))
     except PlanBusy:
         return
+
+
+def _waiting(ctx: Context) -> set[str]:
+    """Plans with something that is still to be finished."""
+    return {intent.plan_id for intent in ctx.store.intents.all() if not intent.is_done}
 
 
 def _tidy(ctx: Context, session: Session) -> None:

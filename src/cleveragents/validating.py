@@ -21,6 +21,7 @@ def validate(ctx: Context, session: Session) -> None:
     if session.spec.validate and session.plan.head_group_id is not None:
         todo = Restoration(group_id=session.plan.head_group_id, plan={})
         ctx.checkpoints.rollback_to_checkpoint(session, todo)
+        session.settle()
     if failed:
         raise ValidationFailed(
             failed, f"agents plan rollback {session.plan.plan_id} CHECKPOINT, or correct it"
