@@ -438,7 +438,10 @@ def one_round(table: Table, ours: Ours, theirs: list[Peer], changer: Changer, tu
 
 def one_big_file(table: Table, ours: Ours, theirs: list[Peer]) -> None:
     big = ours.root / "big.bin"
-    big.write_bytes(random.Random(3).randbytes(50_000_000))
+    chance = random.Random(3)
+    with big.open("wb") as file:
+        for _ in range(50):  # all at once would count as memory of ours
+            file.write(chance.randbytes(1_000_000))
     for tool in (*theirs, ours):
         tool.checkpoint()
     for turn in range(2):

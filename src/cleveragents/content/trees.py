@@ -165,8 +165,8 @@ EMPTY = Tree(key_of(TREE, _NOTHING), blake3(state_text(_NOTHING)).digest())
 """A directory with nothing in it: known without asking the store."""
 
 
-def reading(read: Reader) -> Loader:
-    """Manifests as they come out of the store."""
+def reading(read: Reader, ahead: Callable[[list[bytes]], Reader] | None = None) -> Loader:
+    """Manifests as they come out of the store; `ahead` looks many keys up in one go."""
 
     def load(key: bytes) -> Listing:
         if key == EMPTY.key:
@@ -175,7 +175,8 @@ def reading(read: Reader) -> Loader:
         if data[:1] != PIECED:
             return Listing((entry.name, entry) for entry in _decoded(key, data))
         keys = [TREE + data[at : at + 32] for at in range(1, len(data), 32)]
-        found = Listing((entry.name, entry) for one in keys for entry in _decoded(one, read(one)))
+        get = ahead(keys) if ahead else read
+        found = Listing((entry.name, entry) for one in keys for entry in _decoded(one, get(one)))
         found.pieces = tuple(keys)
         return found
 
@@ -195,8 +196,8 @@ class Manifests:
     LIMIT = 60_000
     """Entries that are kept; about 20 MB."""
 
-    def __init__(self, read: Reader) -> None:
-        self._load = reading(read)
+    def __init__(self, read: Reader, ahead: Callable[[list[bytes]], Reader] | None = None) -> None:
+        self._load = reading(read, ahead)
         self._known: dict[bytes, Listing] = {}
         self._count = 0
 

@@ -43,7 +43,8 @@ class TreeSandbox:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self.manifests = trees.Manifests(place.packs.get)
+        packs = place.packs
+        self.manifests = trees.Manifests(packs.get, lambda keys: packs.reading(keys)[0])
         self._engine: TreeEngine | None = None
         self.seed: Vouched = {}
         """What `create` knows of the files it wrote, for the first capture."""
