@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 from cleveragents import gc
 from cleveragents.content import copying, engine, filecopy, files, fsio, trees
 from cleveragents.content import exchange as exchanging
+from cleveragents.content.beside import Beside
 from cleveragents.content.census import census
 from cleveragents.content.exchange import Exchange, Folder
 from cleveragents.content.packs import BLOB, CHUNKS, git_key, key_of
 from cleveragents.content.scope import Scope
 from cleveragents.errors import SandboxError
-from cleveragents.sandbox.meanwhile import Meanwhile
 from cleveragents.sandbox.tree import TreeSandbox, tree_of
 from cleveragents.testing import look
 from cleveragents.workspace import open_workspace
@@ -545,11 +545,11 @@ def test_something_done_meanwhile_is_waited_for_and_its_error_raised() -> None:
     def broken() -> int:
         raise ValueError("from over there")
 
-    with Meanwhile(lambda: 7) as fine:
-        assert fine.result() == 7
-    with pytest.raises(ValueError, match="from over there"), Meanwhile(broken):
+    with Beside(lambda: 7) as fine:
+        assert fine.wait() == 7
+    with pytest.raises(ValueError, match="from over there"), Beside(broken):
         pass
-    with pytest.raises(KeyError), Meanwhile(broken):
+    with pytest.raises(KeyError), Beside(broken):
         raise KeyError("the block's own comes first")
 
 

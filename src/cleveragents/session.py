@@ -28,7 +28,7 @@ class Session:
         self.lease = lease
         self.now = now
         self._read: tuple[dict[str, Any], PlanSpec] | None = None
-        self._behind: tuple[str, Beside] | None = None
+        self._behind: tuple[str, Beside[None]] | None = None
 
     @property
     def spec(self) -> PlanSpec:

@@ -2,24 +2,41 @@
 
 import threading
 from collections.abc import Callable
+from typing import Generic, Self, TypeVar
+
+T = TypeVar("T")
 
 
-class Beside:
-    """Begins at once; `wait` returns when it is done, or raises what it raised."""
+class Beside(Generic[T]):
+    """Begins at once; `wait` gives what it made, or raises what it raised.
 
-    def __init__(self, work: Callable[[], None]) -> None:
+    As a block: the end of it waits too, whatever happened.
+    """
+
+    def __init__(self, work: Callable[[], T]) -> None:
         self._work = work
+        self._made: list[T] = []
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            self._work()
+            self._made.append(self._work())
         except BaseException as error:  # noqa: BLE001 - whoever waits gets it
             self._error = error
 
-    def wait(self) -> None:
+    def wait(self) -> T:
         self._thread.join()
         if self._error is not None:
             raise self._error
+        return self._made[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """An error of the block itself comes first."""
+        self._thread.join()
+        if error is None:
+            self.wait()

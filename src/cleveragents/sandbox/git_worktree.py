@@ -12,6 +12,7 @@ import msgspec
 
 from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import fsio, trees
+from cleveragents.content.beside import Beside
 from cleveragents.content.copying import Copier
 from cleveragents.content.files import Base, stamp, write_content
 from cleveragents.content.packs import GIT, Batch
@@ -21,7 +22,6 @@ from cleveragents.resource import Carry, Change
 from cleveragents.sandbox import git
 from cleveragents.sandbox.git_apply import GitTarget
 from cleveragents.sandbox.git_private import borrow, borrow_modules
-from cleveragents.sandbox.meanwhile import Meanwhile
 from cleveragents.sandbox.protocol import Making, Place, source_scope
 from cleveragents.sandbox.tree import TreeSandbox, tree_of
 
@@ -34,7 +34,7 @@ class _Beginning(NamedTuple):
 
     commit: str | None
     branch: str | None
-    listing: Meanwhile[tuple[dict[bytes, Base], list[bytes]]]
+    listing: Beside[tuple[dict[bytes, Base], list[bytes]]]
 
 
 class GitWorktree(GitTarget, TreeSandbox):
@@ -94,10 +94,10 @@ class GitWorktree(GitTarget, TreeSandbox):
 
     def create(self, making: Making) -> dict[str, Any]:
         commit, branch = self.repository.head()
-        with Meanwhile(lambda: self.repository.listing(commit)) as listing:
+        with Beside(lambda: self.repository.listing(commit)) as listing:
             self._beginning = _Beginning(commit, branch, listing)
             made = super().create(making)
-            _, modules = listing.result()
+            _, modules = listing.wait()
         if commit is not None:
             self.repository.git("update-ref", self.ref, commit)
         borrow_modules(self.repository, self.place.root, f"{self.place.root}/.git", modules)
@@ -109,7 +109,7 @@ class GitWorktree(GitTarget, TreeSandbox):
         assert self._beginning is not None
         commit, branch, _ = self._beginning
         private = f"{self.place.root}/.git"
-        with Meanwhile(lambda: borrow(self.repository, private, commit, branch)):
+        with Beside(lambda: borrow(self.repository, private, commit, branch)):
             self._copy_carried(making)
 
     def _copy_carried(self, making: Making) -> None:
@@ -136,7 +136,7 @@ class GitWorktree(GitTarget, TreeSandbox):
 
     def _blob_of_base(self, path: bytes) -> Base | None:
         assert self._beginning is not None
-        return self._beginning.listing.result()[0].get(path)
+        return self._beginning.listing.wait()[0].get(path)
 
     def _write_commit(self) -> None:
         """The base commit's own bytes, without filters."""
