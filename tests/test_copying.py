@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import random
 import shutil
 import socket
 import stat
@@ -19,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cleveragents import gc
-from cleveragents.content import copying, engine, filecopy, files, fsio, trees
+from cleveragents.content import copying, engine, filecopy, files, fsio, packs, trees
 from cleveragents.content import exchange as exchanging
 from cleveragents.content.beside import Beside
 from cleveragents.content.census import census
@@ -795,3 +796,22 @@ def test_what_is_counted_is_what_is_copied(pair: Pair, scope: Scope) -> None:
     sizes = dict(found.largest(9))
     assert sizes["b"] == sum(p.lstat().st_size for p in copied if "b" in p.parts)
     assert sizes["a"] == 100
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_blobs_are_named_as_git_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: bool
+) -> None:
+    """Around every edge of a block of SHA-1, by the processor's instructions and without."""
+    if not compiled:
+        monkeypatch.setattr(packs, "_compiled_name", lambda: None)
+    sizes = [*range(200), 4095, 4096, 65_535, 1 << 20]
+    for size in sizes:
+        (tmp_path / str(size)).write_bytes(random.Random(size).randbytes(size))
+    listed = "".join(f"{tmp_path}/{size}\n" for size in sizes)
+    named = subprocess.run(
+        ["git", "hash-object", "--no-filters", "--stdin-paths"],
+        input=listed, text=True, capture_output=True, check=True,
+    ).stdout.split()  # fmt: skip
+    found = [git_key((tmp_path / str(size)).read_bytes())[1:].hex() for size in sizes]
+    assert found == named

@@ -112,7 +112,48 @@ def test_click_is_not_imported(planned: Agents) -> None:
     names = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "cleveragents.cli.quick" in names
     unused = {"click", "rich", "yaml", "inspect", "cleveragents.executor", "json"}
-    assert names.isdisjoint(unused)
+    slow = {"subprocess", "hashlib", "platform", "textwrap", "msgspec.inspect"}
+    assert not names & (unused | slow | {"cleveragents.content.copying"})
+
+
+SPARED = """
+import sys
+from cleveragents.cli import quick
+quick._import_msgspec()
+assert not {"platform", "textwrap", "msgspec.inspect", "typing_extensions"} & set(sys.modules)
+import msgspec, uuid, platform
+Told = msgspec.defstruct("Told", [("name", str)])
+Told.__doc__ = "Told.\\n\\n  So."
+assert msgspec.inspect.type_info(int) == msgspec.inspect.IntType()
+assert msgspec.json.schema(Told)["$defs"]["Told"]["description"].startswith("Told.")
+assert uuid._LINUX == (platform.system() == "Linux")
+"""
+
+
+def test_what_msgspec_was_spared_is_there_when_it_is_used() -> None:
+    subprocess.run([sys.executable, "-c", SPARED], check=True)
+
+
+ENDING = """
+import atexit, sys, threading, time
+from cleveragents.cli.quick import entry
+atexit.register(sys.stderr.write, "at the end\\n")
+if sys.argv.pop() == "thread":
+    threading.Thread(target=lambda: (time.sleep(0.5), sys.stderr.write("thread\\n"))).start()
+entry()
+"""
+
+
+@pytest.mark.parametrize("words", [("plan", "checkpoint", "create", "last"), ("plan", "list")])
+def test_the_end_is_short_and_still_an_end(planned: Agents, words: tuple[str, ...]) -> None:
+    """What others asked to be done at the end is done, and a thread is waited for."""
+    for thread, said in (("", "at the end\n"), ("thread", "thread\nat the end\n")):
+        done = subprocess.run(
+            [sys.executable, "-c", ENDING, *words, thread],
+            cwd=planned.work, env=planned.env, check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.stderr == said
+        assert "quick" in done.stdout or "checkpoint" in done.stdout
 
 
 def test_a_checkpoint_of_edits_can_be_undone_and_one_of_nothing_is_no_edit(planned: Agents) -> None:
@@ -129,12 +170,13 @@ def test_a_checkpoint_of_edits_can_be_undone_and_one_of_nothing_is_no_edit(plann
     assert (sandbox(planned) / "file").read_text() == "as it was\n"
 
 
-def test_whoever_reads_us_may_go_away(planned: Agents) -> None:
+@pytest.mark.parametrize("buffered", [{"PYTHONUNBUFFERED": "1"}, {}])
+def test_whoever_reads_us_may_go_away(planned: Agents, buffered: dict[str, str]) -> None:
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
         [sys.executable, "-m", "cleveragents", "plan", "checkpoint", "create", "last"],
-        cwd=planned.work, env={**planned.env, "PYTHONUNBUFFERED": "1"}, stdout=write, check=False,
+        cwd=planned.work, env={**planned.env, **buffered}, stdout=write, check=False,
         stderr=subprocess.PIPE,
     )  # fmt: skip
     os.close(write)

@@ -25,8 +25,8 @@ def host_name() -> str:
 
 def boot_id() -> str:
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as found:
-            return found.read().strip()
+        with open("/proc/sys/kernel/random/boot_id", "rb") as found:
+            return found.read().strip().decode()
     except OSError:
         return "unknown"
 

@@ -1,6 +1,5 @@
 """What commands tell: plain data made from the store, with the names programs rely on."""
 
-import base64
 from typing import Any
 
 import msgspec
@@ -214,6 +213,8 @@ def change_data(change: Change) -> dict[str, Any]:
     try:
         change.path.decode("utf-8")
     except UnicodeDecodeError:
+        import base64
+
         data["file_b64"] = base64.b64encode(change.path).decode("ascii")
     return data
 

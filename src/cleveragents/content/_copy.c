@@ -269,7 +269,24 @@ out:
     return list ? Py_BuildValue("(NO)", list, job.reflink ? Py_True : Py_False) : NULL;
 }
 
+static PyObject *blob_name_of(PyObject *self, PyObject *content) {
+    unsigned char digest[SHA1_SIZE];
+    Py_buffer data;
+    if (!knows_sha()) {
+        PyErr_SetString(PyExc_NotImplementedError, "this processor has no SHA instructions");
+        return NULL;
+    }
+    if (PyObject_GetBuffer(content, &data, PyBUF_SIMPLE)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    blob_name(data.buf, (size_t)data.len, digest);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&data);
+    return PyBytes_FromStringAndSize((const char *)digest, SHA1_SIZE);
+}
+
 static PyMethodDef methods[] = {
+    {"blob_name", blob_name_of, METH_O,
+     "blob_name(content): the SHA-1 git would give it; only where KNOWS_SHA"},
     {"copy_files", copy_files, METH_VARARGS,
      "copy_files(source_fd, target_fd, names, reflink, buffer, large, keep)"},
     {NULL}};

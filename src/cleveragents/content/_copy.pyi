@@ -1,5 +1,6 @@
 KNOWS_SHA: int
 
+def blob_name(content: bytes | memoryview, /) -> bytes: ...
 def copy_files(
     source_fd: int,
     target_fd: int,

@@ -14,7 +14,7 @@ from blake3 import blake3
 
 from cleveragents.content import fsio
 from cleveragents.content.fsio import NO_TIME, Inode, inode_of
-from cleveragents.content.packs import BLOB, CHUNKS, GIT, Batch, key_of
+from cleveragents.content.packs import BLOB, CHUNKS, GIT, Batch, key_of, matches
 from cleveragents.errors import CheckpointFailed, ContentDamaged
 from cleveragents.resource import show_path
 
@@ -140,11 +140,8 @@ def _open(dir_fd: int, name: bytes, path: bytes) -> int | None:
 
 def store_small(data: bytes, batch: Batch, base: Base | None) -> bytes:
     """The key of a file of less than CHUNK bytes, which is stored unless the base has it."""
-    if base is not None and base[1] == len(data):
-        digest = git_hash(base[0], len(data))
-        digest.update(data)
-        if digest.digest() == base[0][1:]:
-            return base[0]
+    if base is not None and base[1] == len(data) and matches(base[0], data):
+        return base[0]
     return batch.put(BLOB, data)
 
 

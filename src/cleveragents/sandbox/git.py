@@ -5,9 +5,9 @@ a built environment. Commands that could run filters are never used on the user'
 """
 
 import os
-import subprocess
+import signal
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO
 
 import msgspec
@@ -53,6 +53,8 @@ def run(
     accept: tuple[int, ...] = (0,),
 ) -> bytes:
     """Output of a git command; a failure is an error that shows git's own last line."""
+    import subprocess
+
     if cwd is not None and not os.path.isdir(cwd):
         raise SandboxError(f"no such directory: {cwd}")
     try:
@@ -173,6 +175,8 @@ def locate(path: str) -> Repository:
 
 def user_config(top: str, *arguments: str) -> list[str]:
     """Values of the user's own configuration, which only `git config` reads: nothing is run."""
+    import subprocess
+
     done = subprocess.run(
         ["git", "config", "-z", *arguments],
         cwd=top,
@@ -221,6 +225,42 @@ def add_config(git_dir: str, section: str, values: Mapping[str, str]) -> None:
         target.write("\n".join(lines) + "\n")
 
 
+class _Spoken:
+    """A git with a pipe either way; to import `subprocess` takes longer than to start one."""
+
+    def __init__(self, *arguments: str) -> None:
+        theirs, questions = os.pipe()
+        answers, ours = os.pipe()
+        to_them = [
+            (os.POSIX_SPAWN_DUP2, theirs, 0),
+            (os.POSIX_SPAWN_DUP2, ours, 1),
+            (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+        ]
+        self.questions = os.fdopen(questions, "wb")
+        self.answers = os.fdopen(answers, "rb")
+        try:
+            self._pid = os.posix_spawnp(
+                "git",
+                ["git", *_SAFE, *arguments],
+                environment(),
+                file_actions=to_them,
+                setsigdef=(signal.SIGPIPE,),
+            )
+        except OSError:
+            self.questions.close()
+            self.answers.close()
+            raise
+        finally:
+            os.close(theirs)
+            os.close(ours)
+
+    def close(self) -> None:
+        with suppress(BrokenPipeError):
+            self.questions.close()
+        self.answers.close()
+        os.waitpid(self._pid, 0)
+
+
 class Blobs:
     """Reads blobs of the user's repository through one `git cat-file --batch-command`."""
 
@@ -229,7 +269,7 @@ class Blobs:
 
     def __init__(self, repository: Callable[[], Repository]) -> None:
         self._repository = repository
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: _Spoken | None = None
         self._asked: list[bytes] = []
         """Keys that git was asked for and whose answers nobody has read."""
         self._ahead: dict[bytes, bytes] = {}
@@ -300,32 +340,18 @@ class Blobs:
     def _send(self, line: bytes) -> IO[bytes]:
         """Give git a line; returns where its answers come from."""
         if self._process is None:
-            self._process = subprocess.Popen(
-                [
-                    "git",
-                    *_SAFE,
-                    f"--git-dir={self._repository().git_dir}",
-                    "cat-file",
-                    "--batch-command",
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=environment(),
-            )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+            where = f"--git-dir={self._repository().git_dir}"
+            self._process = _Spoken(where, "cat-file", "--batch-command")
         try:
-            self._process.stdin.write(line)
+            self._process.questions.write(line)
         except BrokenPipeError:
             raise self._unreadable() from None
-        return self._process.stdout
+        return self._process.answers
 
     def _flush(self) -> None:
         assert self._process is not None
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.flush()
+            self._process.questions.flush()
         except BrokenPipeError:
             raise self._unreadable() from None
 
@@ -335,7 +361,7 @@ class Blobs:
     def close(self) -> None:
         self._asked, self._ahead = [], {}
         if self._process is not None:
-            self._process.communicate()
+            self._process.close()
             self._process = None
 
 

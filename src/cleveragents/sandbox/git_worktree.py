@@ -6,14 +6,13 @@ commit from being collected. git is never run in the sandbox: a tool may have ma
 
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import fsio, trees
 from cleveragents.content.beside import Beside
-from cleveragents.content.copying import Copier
 from cleveragents.content.files import Base, stamp, write_content
 from cleveragents.content.packs import GIT, Batch
 from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
@@ -21,9 +20,11 @@ from cleveragents.errors import SandboxError
 from cleveragents.resource import Carry, Change
 from cleveragents.sandbox import git
 from cleveragents.sandbox.git_apply import GitTarget
-from cleveragents.sandbox.git_private import borrow, borrow_modules
 from cleveragents.sandbox.protocol import Making, Place, source_scope
 from cleveragents.sandbox.tree import TreeSandbox, tree_of
+
+if TYPE_CHECKING:
+    from cleveragents.content.copying import Copier
 
 MOST_COPIED = 256 << 20
 """Bytes of borrowed content that are copied into the store when a sandbox is removed."""
@@ -93,6 +94,8 @@ class GitWorktree(GitTarget, TreeSandbox):
         return self._blobs
 
     def create(self, making: Making) -> dict[str, Any]:
+        from cleveragents.sandbox.git_private import borrow_modules
+
         commit, branch = self.repository.head()
         with Beside(lambda: self.repository.listing(commit)) as listing:
             self._beginning = _Beginning(commit, branch, listing)
@@ -106,6 +109,8 @@ class GitWorktree(GitTarget, TreeSandbox):
         return {**made, "base": commit, "branch": branch, "repository": noted}
 
     def _copy(self, making: Making) -> None:
+        from cleveragents.sandbox.git_private import borrow
+
         assert self._beginning is not None
         commit, branch, _ = self._beginning
         private = f"{self.place.root}/.git"
@@ -124,7 +129,9 @@ class GitWorktree(GitTarget, TreeSandbox):
         else:
             self._write_commit()
 
-    def _copier(self, making: Making, wanted: Callable[[bytes, bool], bool]) -> Copier:
+    def _copier(self, making: Making, wanted: Callable[[bytes, bool], bool]) -> "Copier":
+        from cleveragents.content.copying import Copier
+
         return Copier(
             source_scope(self.place, *self.own),
             wanted,

@@ -5,7 +5,6 @@ They are run by the user's own git with the user's own environment: whatever it 
 """
 
 import os
-import subprocess
 
 from cleveragents.content import fsio
 from cleveragents.errors import ApplyRefused
@@ -16,6 +15,8 @@ _LOCAL = ("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_PREFIX", "GIT_OBJEC
 
 def run_hook(repository: Repository, name: str, *arguments: str, may_fail: bool = False) -> None:
     """Run one, if it is there; its refusal is an error with its last line."""
+    import subprocess
+
     own = {key: value for key, value in os.environ.items() if key not in _LOCAL}
     done = subprocess.run(
         ["git", "hook", "run", "--ignore-missing", name, "--", *arguments],

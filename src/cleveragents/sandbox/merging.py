@@ -3,7 +3,6 @@
 import errno
 import os
 import stat
-import subprocess
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 
@@ -222,6 +221,8 @@ class _Target:
 
 def merge_texts(ours: bytes, base: bytes, theirs: bytes, scratch: str) -> bytes | None:
     """A three-way merge by git; None where the same lines changed differently."""
+    import subprocess
+
     fsio.make_private_dir(scratch)
     paths = [f"{scratch}/merge-{side}" for side in ("ours", "base", "theirs")]
     for path, text in zip(paths, (ours, base, theirs), strict=True):

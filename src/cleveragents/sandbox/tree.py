@@ -3,16 +3,14 @@
 import os
 import stat
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from blake3 import blake3
 
 from cleveragents.checkpoint import SandboxCheckpoint
-from cleveragents.content import copying, files, fsio, trees
-from cleveragents.content.census import census
+from cleveragents.content import files, fsio, trees
 from cleveragents.content.engine import Borrowed, TreeEngine
-from cleveragents.content.grafting import graft
 from cleveragents.content.packs import Batch
 from cleveragents.content.switch import Op, Switch, stage, sync_in_place
 from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
@@ -20,7 +18,6 @@ from cleveragents.content.vouching import Vouched
 from cleveragents.errors import SandboxError
 from cleveragents.resource import Action, Change, show_path
 from cleveragents.sandbox import merging
-from cleveragents.sandbox.merging_states import merge_states
 from cleveragents.sandbox.protocol import (
     Applied,
     ApplyOptions,
@@ -32,6 +29,9 @@ from cleveragents.sandbox.protocol import (
     source_scope,
 )
 from cleveragents.units import show_bytes
+
+if TYPE_CHECKING:
+    from cleveragents.content.copying import Copier
 
 
 class TreeSandbox:
@@ -98,9 +98,11 @@ class TreeSandbox:
         return {"path": self.place.resource.path}
 
     def create_from(self, source: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
+        from cleveragents.content.copying import Copier
+
         fsio.make_private_dir(self.place.root)
         # Nothing is learned on the way: a child plan is run by other objects than make this.
-        copying.Copier(
+        Copier(
             source_scope(self.place),
             lambda _path, _is_dir: True,
             lambda size: making.progress(self.name, size),
@@ -110,6 +112,8 @@ class TreeSandbox:
         return origin
 
     def _require_within_limit(self, making: Making) -> None:
+        from cleveragents.content.census import census
+
         found = census(self.place.resource.path, source_scope(self.place, *self.own))
         if found.size <= making.limit_bytes and found.files <= making.limit_files:
             return
@@ -137,8 +141,10 @@ class TreeSandbox:
         self.seed = made.seed
         self._put_bytes = made._put_bytes
 
-    def _copier(self, making: Making, wanted: Callable[[bytes, bool], bool]) -> copying.Copier:
-        return copying.Copier(
+    def _copier(self, making: Making, wanted: Callable[[bytes, bool], bool]) -> "Copier":
+        from cleveragents.content.copying import Copier
+
+        return Copier(
             source_scope(self.place, *self.own),
             wanted,
             lambda size: making.progress(self.name, size),
@@ -275,6 +281,8 @@ class TreeSandbox:
         paths: frozenset[bytes],
         batch: Batch,
     ) -> SandboxCheckpoint:
+        from cleveragents.content.grafting import graft
+
         old = tree_of(then)
         wanted = {path: trees.find(self.manifests, old, path) for path in paths - {b"."}}
         mode = (then if b"." in paths else now).metadata["mode"]
@@ -288,6 +296,9 @@ class TreeSandbox:
         batch: Batch,
         scratch: str,
     ) -> Merged:
+        from cleveragents.content.grafting import graft
+        from cleveragents.sandbox.merging_states import merge_states
+
         wanted, left_out = self.visible(base, ours, ignored=False)
         mine, now, known = tree_of(ours), tree_of(theirs), self.base().get
         merge = merge_states(self.name, wanted, mine, now, known, self.read, batch, scratch)
