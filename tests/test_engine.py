@@ -5,14 +5,16 @@ import os
 import random
 import shutil
 import threading
+import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from cleveragents.content import walker
+from cleveragents.content import engine, walker
 from cleveragents.content.engine import TreeEngine
+from cleveragents.content.files import Seen
 from cleveragents.content.packs import Location, Packs
 from cleveragents.content.scope import Scope
 from cleveragents.content.tracker import Tracker
@@ -288,8 +290,6 @@ def test_what_nobody_touched_is_not_read_again(
         one.capture()
         monkeypatch.setattr("cleveragents.content.engine.RACY_NS", -(10**18))
         read: list[bytes] = []
-        from cleveragents.content import engine
-
         real = engine.look
 
         def counting(fd, name, limit):  # type: ignore[no-untyped-def]
@@ -381,3 +381,72 @@ def test_a_directory_that_cannot_be_read_is_reported_by_both(tmp_path: Path) -> 
             assert dict(walk(fd, (), ()))[b""] == walker.NOTHING
     finally:
         os.close(fd)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_a_process_leaves_behind_hides_no_change_from_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Stat data is read again at the end, and counts only if nothing happened since the capture."""
+    monkeypatch.setattr("cleveragents.content.engine.RACY_NS", 50_000_000)
+    with bench(tmp_path, follow=True) as one:
+        vandal = Vandal(one.root, seed)
+        for _ in range(20):
+            vandal.write()
+        vandal.make_folder()
+        one.check()
+        for turn in range(12):
+            for _ in range(vandal.chance.randint(0, 3)):
+                vandal.act()
+            one.capture(commit=vandal.chance.random() < 0.8)
+            for mapped in vandal.maps:
+                mapped.close()
+            vandal.maps.clear()
+            time.sleep(0.06)
+            for _ in range(vandal.chance.choice((0, 0, 1))):
+                vandal.act()
+            one.restart()
+            assert one.capture().state == one.truth().state, f"turn {turn}"
+
+
+@pytest.mark.parametrize("touched", [False, True])
+def test_what_was_seen_young_proves_something_once_it_is_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, touched: bool
+) -> None:
+    monkeypatch.setattr("cleveragents.content.engine.RACY_NS", 200_000_000)
+    with bench(tmp_path, follow=True) as one:
+        for name in ("a", "b", "c"):
+            (one.root / name).write_text(name)
+        one.check()
+        time.sleep(0.3)
+        if touched:
+            (one.root / "a").write_text("A")
+        one.follow = False
+        one.restart()
+        looked: list[bytes] = []
+        real = engine.look
+        with monkeypatch.context() as patch:
+
+            def seeing(fd: int, name: bytes, most: int) -> Seen | None:
+                looked.append(name)
+                return real(fd, name, most)
+
+            patch.setattr(engine, "look", seeing)
+            tree = one.capture()
+        assert set(looked) == ({b"a", b"b", b"c"} if touched else set())
+        assert tree.state == one.truth().state
+
+
+def test_a_write_through_a_name_outside_is_not_taken_for_what_was_captured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cleveragents.content.engine.RACY_NS", 100_000_000)
+    with bench(tmp_path, follow=True) as one:
+        (one.root / "a").write_text("a")
+        (tmp_path / "outside").hardlink_to(one.root / "a")
+        one.check()
+        time.sleep(0.2)
+        (tmp_path / "outside").write_text("changed")
+        time.sleep(0.2)
+        one.restart()
+        assert one.capture().state == one.truth().state

@@ -100,6 +100,8 @@ class TreeEngine:
         """Whether `known` is what this process itself saw last."""
         self._kept = dict(self.known.stats) if self.known else None
         """The stat data that the cache holds."""
+        self._outlived = 0
+        """Directories whose stat data in the cache was too young to count, and is so no more."""
         self._watched: set[bytes] = set()
         self._again: Dirty = {}
         """Touched names of captures that were not committed: they count once more."""
@@ -229,7 +231,7 @@ class TreeEngine:
             self.tracker.distrust()
         one = _Pass(self, batch, stats)
         try:
-            self._by_stats(one, stats)
+            self._by_stats(one, stats, began)
         except ContentDamaged:
             self.known = None
             one = _Pass(self, batch, stats)
@@ -238,16 +240,19 @@ class TreeEngine:
         batch.after_commit.append(lambda: self._commit_walk(result))
         return one.tree
 
-    def _by_stats(self, one: "_Pass", stats: dict[bytes, bytes]) -> None:
+    def _by_stats(self, one: "_Pass", stats: dict[bytes, bytes], began: int) -> None:
         """Update the known tree in directories whose stat data differs, or scan everything."""
         if self.known is None:
             one.scan()
             return
         work = Work()
+        self._outlived = 0
         for path, blob in stats.items():
-            old = self.known.stats.get(path)
-            if old != blob or walker.newest(blob) + RACY_NS >= self.known.taken_ns:
+            if self.known.stats.get(path) != blob:
                 work.at(path).whole = True
+            elif (proves_from := walker.newest(blob) + RACY_NS) >= self.known.taken_ns:
+                work.at(path).whole = True
+                self._outlived += proves_from < began
         one.update(self._known_tree(one.batch), work)
 
     def _commit_walk(self, result: Known) -> None:
@@ -300,13 +305,36 @@ class TreeEngine:
                     "a tool replaced it: write through the link instead",
                 )
 
+    def _read_again(self) -> None:
+        """Have stat data of now, if events vouch that all is as it was captured.
+
+        What was read just after the sandbox was made is too young to prove anything to a new
+        process, which would have to read every file.
+        """
+        if self.known is None or self.tracker is None or self._again or not self._synced:
+            return
+        began = time.time_ns()
+        proves_from = [walker.newest(blob) + RACY_NS for blob in self.known.stats.values()]
+        self._outlived = sum(self.known.taken_ns <= moment < began for moment in proves_from)
+        if self._outlived * 100 < len(proves_from):
+            return
+        try:
+            stats = self._readable(self._walk_draining())
+        except CheckpointFailed:
+            return
+        told = self.tracker.take()
+        self._add_linked(dirty := dict(told or {}))
+        if told is not None and not dirty:
+            self.known = Known(self.known.tree, stats, began)
+
     def close(self) -> None:
         if self.tracker is not None:
+            self._read_again()
             self.tracker.close()
             self.tracker = None
         if self._cache is None or self.known is None or not os.path.isdir(self.root):
             return
-        if self._kept is None or self.known.differs_much(self._kept):
+        if self._kept is None or self.known.differs_much(self._kept, self._outlived):
             save_known(self._cache, self.root, self.known)
 
 

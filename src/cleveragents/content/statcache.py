@@ -20,11 +20,14 @@ class Known(msgspec.Struct, frozen=True):
     taken_ns: int
     """When the stat data was read; stamps not clearly older than this prove nothing."""
 
-    def differs_much(self, older: dict[bytes, bytes]) -> bool:
-        """Whether looking again where older stat data differs would cost more than keeping this."""
+    def differs_much(self, older: dict[bytes, bytes], outlived: int) -> bool:
+        """Whether looking again where older stat data differs would cost more than keeping this.
+
+        `outlived`: so many directories more would be looked at again without need.
+        """
         differing = sum(older.get(path) != blob for path, blob in self.stats.items())
         gone = len(older.keys() - self.stats.keys())
-        return (differing + gone) * 100 >= len(self.stats)
+        return (differing + gone + outlived) * 100 >= len(self.stats)
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
