@@ -27,7 +27,7 @@ from cleveragents.content.files import blocks, capture_file, write_content
 from cleveragents.content.fsio import inode_of
 from cleveragents.content.packs import BLOB, key_of
 from cleveragents.content.scope import Scope
-from cleveragents.content.statcache import load_known
+from cleveragents.content.statcache import StatCache
 from cleveragents.content.switch import Switch, stage
 from cleveragents.content.tracker import Tracker
 from cleveragents.content.trees import Difference, Entry, EntryKind
@@ -238,8 +238,9 @@ def test_a_pack_that_is_gone_or_in_use_cannot_be_locked() -> None:
 
 def test_a_stat_cache_of_another_form_is_not_used(tmp_path: Path) -> None:
     data = msgspec.msgpack.encode(["not", "what", 1])
-    (tmp_path / "cache").write_bytes(blake3(data).digest() + data)
-    assert load_known(str(tmp_path / "cache"), str(tmp_path)) is None
+    record = len(data).to_bytes(8, "little") + blake3(data).digest() + data
+    (tmp_path / "cache").write_bytes(record)
+    assert StatCache(str(tmp_path / "cache"), str(tmp_path)).load() is None
 
 
 def test_both_walkers_tell_of_mount_points_and_pruned_names_alike(tmp_path: Path) -> None:
@@ -1426,10 +1427,10 @@ def test_a_stat_cache_that_is_torn_is_not_used(tmp_path: Path) -> None:
         (one.root / "file").write_text("x")
         one.capture()
         one.restart()
-        assert load_known(one.cache, str(one.root)) is not None
+        assert StatCache(one.cache, str(one.root)).load() is not None
         with open(one.cache, "r+b") as file:
             file.truncate(os.path.getsize(one.cache) - 1)
-        assert load_known(one.cache, str(one.root)) is None
+        assert StatCache(one.cache, str(one.root)).load() is None
         one.restart()
         one.check()
 

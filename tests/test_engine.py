@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from cleveragents.content.engine import TreeEngine
 from cleveragents.content.files import Seen
 from cleveragents.content.packs import Location, Packs
 from cleveragents.content.scope import Scope
+from cleveragents.content.statcache import Known, StatCache
 from cleveragents.content.tracker import Tracker
 from cleveragents.content.trees import Tree
 from cleveragents.errors import CheckpointFailed
@@ -383,13 +385,14 @@ def test_a_directory_that_cannot_be_read_is_reported_by_both(tmp_path: Path) -> 
         os.close(fd)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("follow", [True, False], ids=["events", "walks"])
 def test_what_a_process_leaves_behind_hides_no_change_from_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, follow: bool
 ) -> None:
-    """Stat data is read again at the end, and counts only if nothing happened since the capture."""
+    """What a process with events reads again at the end counts only if nothing happened since."""
     monkeypatch.setattr("cleveragents.content.engine.RACY_NS", 50_000_000)
-    with bench(tmp_path, follow=True) as one:
+    with bench(tmp_path, follow=follow) as one:
         vandal = Vandal(one.root, seed)
         for _ in range(20):
             vandal.write()
@@ -450,3 +453,64 @@ def test_a_write_through_a_name_outside_is_not_taken_for_what_was_captured(
         time.sleep(0.2)
         one.restart()
         assert one.capture().state == one.truth().state
+
+
+def test_of_two_processes_that_began_alike_only_the_first_is_believed(tmp_path: Path) -> None:
+    """The other's tree with the first one's stat data would be something nobody saw."""
+    path, root = os.fspath(tmp_path / "cache"), os.fspath(tmp_path)
+    began = Known(Tree(b"began", b"began"), {b"%d" % n: b"as it was" for n in range(50)}, 1)
+    StatCache(path, root).keep(began)
+    first, other = StatCache(path, root), StatCache(path, root)
+    assert first.load() == other.load() == began
+    seen = Known(Tree(b"first", b"first"), {**began.stats, b"3": b"first"}, 2)
+    first.keep(seen)
+    other.keep(Known(Tree(b"other", b"other"), {**began.stats, b"4": b"other"}, 3))
+    after = StatCache(path, root)
+    assert after.load() == seen
+    gone = Known(seen.tree, {path: blob for path, blob in seen.stats.items() if path != b"7"}, 4)
+    after.keep(gone)
+    assert StatCache(path, root).load() == gone
+
+
+def test_the_cache_grows_by_what_changed_and_is_written_anew_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cleveragents.content.engine.RACY_NS", 20_000_000)
+    with bench(tmp_path, follow=False) as one:
+        for number in range(50):
+            (one.root / f"d{number}").mkdir()
+            (one.root / f"d{number}" / "f").write_text("1")
+        one.capture()
+        one.restart()
+        sizes = [os.path.getsize(one.cache)]
+        for number in range(60):
+            (one.root / f"d{number % 50}" / "f").write_text(f"turn {number}")
+            one.check()
+            one.restart()
+            sizes.append(os.path.getsize(one.cache))
+        steps = [after - before for before, after in pairwise(sizes)]
+        assert max(steps) < sizes[0] / 10
+        assert any(step < 0 for step in steps)
+        assert max(sizes) <= 2 * sizes[0] + 100
+
+
+def test_a_torn_end_of_the_cache_costs_only_what_it_said(tmp_path: Path) -> None:
+    with bench(tmp_path, follow=False) as one:
+        for number in range(20):
+            (one.root / f"d{number}").mkdir()
+            (one.root / f"d{number}" / "f").write_text("1")
+        one.capture()
+        one.restart()
+        whole = os.path.getsize(one.cache)
+        for text in ("2", "3"):
+            (one.root / "d3" / "f").write_text(text)
+            one.check()
+            one.restart()
+        assert os.path.getsize(one.cache) > whole
+        os.truncate(one.cache, os.path.getsize(one.cache) - 1)
+        one.engine = one.new_engine()
+        assert one.engine.known is not None
+        one.check()
+        one.restart()
+        assert one.engine.known is not None
+        assert one.engine.known.tree == one.capture()

@@ -25,7 +25,7 @@ from cleveragents.content.files import (
 )
 from cleveragents.content.packs import GIT, Batch, Packs
 from cleveragents.content.scope import Scope
-from cleveragents.content.statcache import Known, load_known, save_known
+from cleveragents.content.statcache import Known, StatCache
 from cleveragents.content.tracker import Dirty, Tracker
 from cleveragents.content.trees import Entry, EntryKind, Listing, Manifests, Tree, kind_of
 from cleveragents.content.vouching import Vouched, relied_on, still_kept
@@ -90,18 +90,14 @@ class TreeEngine:
         self.base = base
         self.packs = packs
         self.manifests = manifests or Manifests(packs.get)
-        self._cache = cache
-        self.known: Known | None = load_known(cache, root) if cache else None
+        self._cache = StatCache(cache, root) if cache else None
+        self.known: Known | None = self._cache.load() if self._cache else None
         """What the last committed capture saw."""
         self.tracker: Tracker | None = None
         self._synced = False
         """Whether everything since `known` is in the tracker or in `_again`."""
         self._committed = False
         """Whether `known` is what this process itself saw last."""
-        self._kept = dict(self.known.stats) if self.known else None
-        """The stat data that the cache holds."""
-        self._outlived = 0
-        """Directories whose stat data in the cache was too young to count, and is so no more."""
         self._watched: set[bytes] = set()
         self._again: Dirty = {}
         """Touched names of captures that were not committed: they count once more."""
@@ -231,7 +227,7 @@ class TreeEngine:
             self.tracker.distrust()
         one = _Pass(self, batch, stats)
         try:
-            self._by_stats(one, stats, began)
+            self._by_stats(one, stats)
         except ContentDamaged:
             self.known = None
             one = _Pass(self, batch, stats)
@@ -240,19 +236,16 @@ class TreeEngine:
         batch.after_commit.append(lambda: self._commit_walk(result))
         return one.tree
 
-    def _by_stats(self, one: "_Pass", stats: dict[bytes, bytes], began: int) -> None:
+    def _by_stats(self, one: "_Pass", stats: dict[bytes, bytes]) -> None:
         """Update the known tree in directories whose stat data differs, or scan everything."""
         if self.known is None:
             one.scan()
             return
         work = Work()
-        self._outlived = 0
         for path, blob in stats.items():
-            if self.known.stats.get(path) != blob:
+            old = self.known.stats.get(path)
+            if old != blob or walker.newest(blob) + RACY_NS >= self.known.taken_ns:
                 work.at(path).whole = True
-            elif (proves_from := walker.newest(blob) + RACY_NS) >= self.known.taken_ns:
-                work.at(path).whole = True
-                self._outlived += proves_from < began
         one.update(self._known_tree(one.batch), work)
 
     def _commit_walk(self, result: Known) -> None:
@@ -315,8 +308,8 @@ class TreeEngine:
             return
         began = time.time_ns()
         proves_from = [walker.newest(blob) + RACY_NS for blob in self.known.stats.values()]
-        self._outlived = sum(self.known.taken_ns <= moment < began for moment in proves_from)
-        if self._outlived * 100 < len(proves_from):
+        outlived = sum(self.known.taken_ns <= moment < began for moment in proves_from)
+        if outlived * 100 < len(proves_from):
             return
         try:
             stats = self._readable(self._walk_draining())
@@ -332,10 +325,8 @@ class TreeEngine:
             self._read_again()
             self.tracker.close()
             self.tracker = None
-        if self._cache is None or self.known is None or not os.path.isdir(self.root):
-            return
-        if self._kept is None or self.known.differs_much(self._kept, self._outlived):
-            save_known(self._cache, self.root, self.known)
+        if self._cache is not None and self.known is not None and os.path.isdir(self.root):
+            self._cache.keep(self.known)
 
 
 def _by_directory(paths: Iterable[bytes]) -> Dirty:

@@ -1,6 +1,13 @@
-"""What a capture knew, kept between processes. A cache: lost or doubtful, it is simply not used."""
+"""What a capture knew, kept between processes. A cache: lost or doubtful, it is simply not used.
+
+A file of records, each behind its length and its hash: first all that was known, then what changed
+from one process to the next. A change names the record it was made from, so that of two processes
+which began with the same one only the first is believed.
+"""
 
 import os
+import struct
+from collections.abc import Iterator
 
 import msgspec
 from blake3 import blake3
@@ -8,7 +15,12 @@ from blake3 import blake3
 from cleveragents.content import fsio
 from cleveragents.content.trees import Tree
 
-_VERSION = 1
+_VERSION = 2
+_LENGTH = struct.Struct("<Q")
+_DIGEST = 32
+Record = tuple[bytes, memoryview]
+"""Hash and payload."""
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -20,47 +32,127 @@ class Known(msgspec.Struct, frozen=True):
     taken_ns: int
     """When the stat data was read; stamps not clearly older than this prove nothing."""
 
-    def differs_much(self, older: dict[bytes, bytes], outlived: int) -> bool:
-        """Whether looking again where older stat data differs would cost more than keeping this.
 
-        `outlived`: so many directories more would be looked at again without need.
-        """
-        differing = sum(older.get(path) != blob for path, blob in self.stats.items())
-        gone = len(older.keys() - self.stats.keys())
-        return (differing + gone + outlived) * 100 >= len(self.stats)
-
-
-class _Kept(msgspec.Struct, frozen=True, array_like=True):
+class _Whole(msgspec.Struct, frozen=True, array_like=True):
     version: int
     root: str
     known: Known
 
 
-def save_known(path: str, root: str, known: Known) -> None:
-    data = msgspec.msgpack.encode(_Kept(_VERSION, fsio.identity(root), known))
-    fsio.make_private_dir(os.path.dirname(path))
-    temporary = f"{path}.{os.getpid()}"
-    fsio.unlink_if_there(temporary)
-    fd = fsio.create(temporary, 0o600)
-    try:
-        fsio.write_all(fd, blake3(data).digest() + data)
-    finally:
-        os.close(fd)
-    os.rename(temporary, path)
+class _Change(msgspec.Struct, frozen=True, array_like=True):
+    onto: bytes
+    """The hash of the record before."""
+    tree: Tree
+    taken_ns: int
+    stats: dict[bytes, bytes]
+    gone: list[bytes]
+
+    def made_to(self, known: Known) -> Known:
+        known.stats.update(self.stats)
+        for path in self.gone:
+            known.stats.pop(path, None)
+        return Known(self.tree, known.stats, self.taken_ns)
 
 
-def load_known(path: str, root: str) -> Known | None:
-    """What was kept for this very directory; None if there is nothing to rely on."""
-    try:
-        with open(path, "rb") as found:
-            digest, data = found.read(32), found.read()
-        identity = fsio.identity(root)
-    except OSError:
-        return None
-    if blake3(data).digest() != digest:
-        return None
-    try:
-        kept = msgspec.msgpack.decode(data, type=_Kept)
-    except msgspec.MsgspecError:
-        return None
-    return kept.known if (kept.version, kept.root) == (_VERSION, identity) else None
+class StatCache:
+    """The file for one root."""
+
+    def __init__(self, path: str, root: str) -> None:
+        self._path = path
+        self._root = root
+        self._kept: Known | None = None
+        """What the file says, if it can be added to; its stat data is nobody else's to change."""
+        self._last = b""
+        self._whole = self._size = 0
+        """Bytes of the first record, and of all."""
+
+    def load(self) -> Known | None:
+        """What was kept for this very directory; None if there is nothing to rely on."""
+        try:
+            with open(self._path, "rb") as found:
+                data = found.read()
+            records = list(_records(data))
+            known = self._read(records)
+        except (OSError, msgspec.MsgspecError):
+            return None
+        if known is not None and sum(map(_size, records)) == len(data):
+            self._kept = Known(known.tree, dict(known.stats), known.taken_ns)
+            self._whole, self._size = _size(records[0]), len(data)
+        return known
+
+    def _read(self, records: list[Record]) -> Known | None:
+        if not records:
+            return None
+        whole = msgspec.msgpack.decode(records[0][1], type=_Whole)
+        if (whole.version, whole.root) != (_VERSION, fsio.identity(self._root)):
+            return None
+        known, self._last = whole.known, records[0][0]
+        for digest, payload in records[1:]:
+            change = msgspec.msgpack.decode(payload, type=_Change)
+            if change.onto == self._last:
+                known = change.made_to(known)
+                self._last = digest
+        return known
+
+    def keep(self, known: Known) -> None:
+        """Have it for the next process: what changed, or all of it if changes become many."""
+        if self._kept is None:
+            self._keep_all(known)
+            return
+        old, new = self._kept.stats, known.stats
+        change = _Change(
+            self._last,
+            known.tree,
+            known.taken_ns,
+            {path: blob for path, blob in new.items() if old.get(path) != blob},
+            [path for path in old if path not in new],
+        )
+        data = msgspec.msgpack.encode(change)
+        if self._size + len(data) > 2 * self._whole:
+            self._keep_all(known)
+        elif known.tree != self._kept.tree or known.taken_ns != self._kept.taken_ns:
+            self._append(data)
+
+    def _keep_all(self, known: Known) -> None:
+        data = msgspec.msgpack.encode(_Whole(_VERSION, fsio.identity(self._root), known))
+        fsio.make_private_dir(os.path.dirname(self._path))
+        temporary = f"{self._path}.{os.getpid()}"
+        fsio.unlink_if_there(temporary)
+        fd = fsio.create(temporary, 0o600)
+        try:
+            fsio.write_all(fd, _record(data))
+        finally:
+            os.close(fd)
+        os.rename(temporary, self._path)
+
+    def _append(self, data: bytes) -> None:
+        try:
+            fd = os.open(self._path, _APPEND)
+        except FileNotFoundError:
+            return
+        try:
+            fsio.write_all(fd, _record(data))
+        finally:
+            os.close(fd)
+
+
+def _size(record: Record) -> int:
+    return _LENGTH.size + _DIGEST + len(record[1])
+
+
+def _record(payload: bytes) -> bytes:
+    return _LENGTH.pack(len(payload)) + blake3(payload).digest() + payload
+
+
+def _records(data: bytes) -> Iterator[Record]:
+    """Each of them, up to the first that is not whole."""
+    at, view = 0, memoryview(data)
+    while at + _LENGTH.size + _DIGEST <= len(data):
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        digest = data[at : at + _DIGEST]
+        at += _DIGEST + length
+        payload = view[at - length : at]
+        if blake3(payload).digest() != digest:
+            return
+        yield digest, payload
