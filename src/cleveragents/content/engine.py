@@ -23,7 +23,7 @@ from cleveragents.content.files import (
     stamp,
     store_small,
 )
-from cleveragents.content.packs import GIT, Batch, Packs
+from cleveragents.content.packs import BLOB, GIT, Batch, Packs, key_of
 from cleveragents.content.scope import Scope
 from cleveragents.content.statcache import Known, StatCache
 from cleveragents.content.tracker import Dirty, Tracker
@@ -119,6 +119,11 @@ class TreeEngine:
         if self.tracker is not None:
             self.tracker.drain()
 
+    @property
+    def walks(self) -> bool:
+        """Whether the next capture has to look at everything."""
+        return not (self._synced and self.tracker is not None)
+
     def doubt(self) -> None:
         """Trust nothing that was only told: the next capture looks at everything."""
         self._synced = False
@@ -147,7 +152,7 @@ class TreeEngine:
         self.replaced = None
         self.tell_gone = gone
         try:
-            if self._synced and self.tracker is not None:
+            if not self.walks:
                 return self._from_events(batch)
             if touched is not None and self._committed:
                 return self._update(batch, _by_directory(touched)).tree
@@ -449,8 +454,9 @@ class _Pass:
         """Find out by stamps which names of a directory to look at."""
         known = self._engine.known
         assert known is not None
-        before = walker.unpack(known.stats.get(prefix[:-1], walker.NOTHING))
-        now = walker.unpack(self._stats[prefix[:-1]])
+        old, blob = known.stats.get(prefix[:-1], walker.NOTHING), self._stats[prefix[:-1]]
+        now = walker.unpack(blob)
+        before = now if old == blob else walker.unpack(old)
         limit = known.taken_ns - RACY_NS
         for name in [name for name in entries if name not in now]:
             self._gone(entries.pop(name), None)
@@ -509,6 +515,19 @@ class _Pass:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
+    def _base(self, path: bytes, before: Entry | None) -> Base | None:
+        """The base's blob at a path; what had the key of that tells what it is."""
+        if before is not None and before.key[:1] == GIT:
+            return before.key, before.size
+        return self._engine.base.get(path)
+
+    def _small(self, data: bytes, path: bytes, before: Entry | None) -> bytes:
+        """The key of a small file, stored; one that is as it was is not asked of the base."""
+        if before is not None and before.key[:1] == BLOB and key_of(BLOB, data) == before.key:
+            self.batch.put_keyed(before.key, data)
+            return before.key
+        return store_small(data, self.batch, self._base(path, before))
+
     def _file(
         self, fd: int, name: bytes, path: bytes, found: Seen, old: Entry | None
     ) -> Entry | None:
@@ -519,12 +538,10 @@ class _Pass:
         if vouched and known and relied_on(vouched[1], self.batch, engine.packs):
             key = vouched[1]
         else:
-            # What had the key of the base's blob tells what that is.
-            borrowed = old is not None and old.key[:1] == GIT and old.kind is EntryKind.FILE
-            base = (old.key, old.size) if old and borrowed else engine.base.get(path)
+            before = old if old is not None and old.kind is EntryKind.FILE else None
             if data is not None:
-                key = store_small(data, self.batch, base)
-            elif (captured := capture_file(fd, name, path, self.batch, base)) is not None:
+                key = self._small(data, path, before)
+            elif captured := capture_file(fd, name, path, self.batch, self._base(path, before)):
                 key, status, links = captured[0], stamp(captured[1]), captured[1].st_nlink
             else:
                 return None

@@ -274,6 +274,10 @@ class Blobs:
         """Keys that git was asked for and whose answers nobody has read."""
         self._ahead: dict[bytes, bytes] = {}
 
+    def start(self) -> None:
+        """Let git get ready: something will be wanted soon."""
+        self._send(b"")
+
     def ask(self, key: bytes) -> None:
         """It will be wanted soon; after `begin` git fetches it meanwhile."""
         if len(self._asked) < self.TOGETHER and key not in self._asked:

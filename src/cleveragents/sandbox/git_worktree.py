@@ -177,6 +177,13 @@ class GitWorktree(GitTarget, TreeSandbox):
     def about(self) -> dict[str, Any]:
         return {"base_commit": self.place.origin["base"]}
 
+    def capture(
+        self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True
+    ) -> SandboxCheckpoint:
+        if previous is not None and self.engine.walks:
+            self.blobs.start()
+        return super().capture(batch, previous, strict)
+
     def keep_old(self, previous: SandboxCheckpoint, now: Tree, batch: Batch) -> None:
         wanted = {e.key for e in self._replaced(tree_of(previous), now) if _is_borrowed(e)}
         there = self.place.packs.index.among(wanted)
