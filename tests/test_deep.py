@@ -55,10 +55,10 @@ def depth(root: Path, name: str) -> int:
 
 
 @pytest.fixture(autouse=True)
-def gone_afterwards(tmp_path: Path) -> Iterator[None]:
+def gone_afterwards(private_process: Path) -> Iterator[None]:
     """pytest itself cannot remove such trees."""
     yield
-    subprocess.run(["rm", "-rf", tmp_path], check=True)
+    subprocess.run(["rm", "-rf", private_process], check=True)
 
 
 def test_a_very_deep_tree_is_copied_captured_rolled_back_applied_and_removed(
