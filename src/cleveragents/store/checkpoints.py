@@ -68,13 +68,14 @@ class CheckpointRepository:
         rows = self._db.execute(
             f"SELECT {GROUPS.selected} FROM checkpoint_groups {where}", parameters
         ).fetchall()
-        return [GROUPS.value(row, members=self._members(row[0])) for row in rows]
-
-    def _members(self, group_id: str) -> dict[str, str]:
-        rows = self._db.execute(
-            "SELECT resource_id, checkpoint_id FROM group_members WHERE group_id = ?", (group_id,)
-        )
-        return dict(rows.fetchall())
+        members: dict[str, dict[str, str]] = {row[0]: {} for row in rows}
+        for group_id, resource_id, checkpoint_id in self._db.execute(
+            "SELECT group_id, resource_id, checkpoint_id FROM group_members WHERE group_id IN"
+            f" (SELECT group_id FROM checkpoint_groups {where})",
+            parameters,
+        ):
+            members[group_id][resource_id] = checkpoint_id
+        return [GROUPS.value(row, members=members[row[0]]) for row in rows]
 
     def checkpoint(self, checkpoint_id: str) -> Checkpoint:
         found = CHECKPOINTS.select(self._db, "WHERE checkpoint_id = ?", (checkpoint_id,))
