@@ -136,11 +136,11 @@ def test_what_msgspec_was_spared_is_there_when_it_is_used() -> None:
 
 ENDING = """
 import atexit, sys, threading, time
-from cleveragents.cli.quick import entry
+from cleveragents.cli.quick import program
 atexit.register(sys.stderr.write, "at the end\\n")
 if sys.argv.pop() == "thread":
     threading.Thread(target=lambda: (time.sleep(0.5), sys.stderr.write("thread\\n"))).start()
-entry()
+program()
 """
 
 
@@ -168,6 +168,36 @@ def test_a_checkpoint_of_edits_can_be_undone_and_one_of_nothing_is_no_edit(plann
     assert {entry["state"] for entry in entries} == {"done"}
     planned.run("plan", "undo", "last").expect(0)
     assert (sandbox(planned) / "file").read_text() == "as it was\n"
+
+
+@pytest.mark.parametrize("options", [(), ("--json",), ("--set", "sandbox.cleanup=on_apply")])
+def test_an_answer_that_cannot_be_written_is_an_error_and_the_work_is_done(
+    planned: Agents, options: tuple[str, ...]
+) -> None:
+    before = len(planned.run("plan", "checkpoints", "last", "--json").data["checkpoints"])
+    command = [sys.executable, "-m", "cleveragents", "plan", "checkpoint", "create", "last"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*command, *options], cwd=planned.work, env=planned.env, stdout=full, check=False,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "error: the answer cannot be written: No space left on device\n"
+    after = planned.run("plan", "checkpoints", "last", "--json").data["checkpoints"]
+    assert len(after) == before + 1
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_were_closed_are_not_needed(planned: Agents, closed: str) -> None:
+    """The quick way and click's; nothing of the store gets the number of a stream."""
+    for words in ("plan checkpoint create last", "plan list", "plan run plan.yaml"):
+        command = f"exec {sys.executable} -m cleveragents {words} {closed}"
+        done = subprocess.run(
+            ["sh", "-c", command], cwd=planned.work, env=planned.env, check=False,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    assert planned.run("check", "--read-data", "--json").expect(0).data["problems"] == []
 
 
 @pytest.mark.parametrize("buffered", [{"PYTHONUNBUFFERED": "1"}, {}])

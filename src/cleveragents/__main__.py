@@ -1,5 +1,5 @@
 """`python -m cleveragents`: the same as the installed command."""
 
-from cleveragents.cli.quick import entry
+from cleveragents.cli.quick import program
 
-entry()
+program()

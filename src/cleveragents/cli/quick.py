@@ -11,6 +11,7 @@ import io
 import os
 import signal
 import sys
+from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -74,30 +75,60 @@ def create(ctx: "Context", asked: "Asked", plan: str, label: str | None) -> "Rep
     )
 
 
-def entry() -> None:
-    """The installed command."""
+def program() -> NoReturn:
+    """The installed command: it ends without taking the interpreter apart.
+
+    That takes a fifth of a short command's time, and nothing is left to be done by it.
+    """
+    try:
+        entry()
+    except SystemExit as ended:
+        if not isinstance(ended.code, int) or _has_threads():
+            raise
+        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+        with suppress(BrokenPipeError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(ended.code)
+
+
+def _has_threads() -> bool:
+    """Whether there is another thread, which is waited for."""
+    threading = sys.modules.get("threading")
+    return threading is not None and threading.active_count() > 1
+
+
+def entry() -> NoReturn:
+    """What was typed, done; for a process that goes on afterwards."""
+    _have_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     signal.signal(signal.SIGTERM, _interrupt)
     given = parsed(sys.argv[1:])
     try:
-        _leave(_with_click() if given is None else _at_once(given))
+        code = _with_click() if given is None else _at_once(given)
+        sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read us has gone; nothing of ours depends on it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        code = 141
+    except OSError as error:
+        sys.stderr.write(f"error: the answer cannot be written: {error.strerror}\n")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    sys.exit(code)
 
 
-def _leave(code: int) -> NoReturn:
-    """End without taking the interpreter apart, which takes a fifth of a short command's time."""
-    threading = sys.modules.get("threading")
-    if threading is not None and threading.active_count() > 1:
-        sys.exit(code)
-    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(code)
+def _have_streams() -> None:
+    """Open what was closed: else a file of ours would get its number, and a tool could write it."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # it gets the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
 def _with_click() -> int:
