@@ -93,9 +93,9 @@ def program() -> NoReturn:
 
 
 def _has_threads() -> bool:
-    """Whether there is another thread, which is waited for."""
+    """Whether there are threads that the interpreter would wait for."""
     threading = sys.modules.get("threading")
-    return threading is not None and threading.active_count() > 1
+    return threading is not None and sum(not one.daemon for one in threading.enumerate()) > 1
 
 
 def entry() -> NoReturn:
