@@ -4,6 +4,7 @@ import os
 import struct
 from binascii import crc32
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,12 +15,13 @@ from hypothesis import strategies as st
 from cleveragents.content import packs as packing
 from cleveragents.content import trees
 from cleveragents.content.packs import BLOB, RAW, TREE, ZLIB, Batch, Packs, key_of, squeezed
-from cleveragents.content.trees import Entry, EntryKind, Manifests
+from cleveragents.content.trees import Entry, EntryKind, Manifests, Tree
 from cleveragents.errors import ContentDamaged
 from tests.test_content_properties import DictIndex, opened_packs
 
 TEXT = b"the same words again and again\n" * 400
 NOISE = os.urandom(12_000)
+NOTHING = trees.manifest([])
 
 
 def stored(packs: Packs, *content: bytes, kind: bytes = BLOB) -> tuple[Batch, list[bytes]]:
@@ -116,8 +118,8 @@ named = st.dictionaries(st.binary(min_size=1, max_size=9), st.integers(0, 3), ma
 
 
 def listing(names: dict[bytes, int]) -> trees.Listing:
-    return trees.Listing(
-        (name, Entry(name, EntryKind.FILE, 0o600, 1, number, b"b%d" % number))
+    return trees.Listing.of(
+        Entry(name, EntryKind.FILE, 0o600, 1, number, b"b%d" % number)
         for name, number in names.items()
     )
 
@@ -139,11 +141,12 @@ def test_a_large_directory_is_kept_in_pieces_that_a_change_elsewhere_leaves_alon
     batch, found = Kept(), listing(names)
     tree = trees.store_directory(found, batch)
     loaded = trees.reading(batch.content.__getitem__)(tree.key)
-    assert loaded == found
+    assert loaded.data == found.data
     assert loaded.pieces == found.pieces
+    assert len(loaded) == len(names)
     assert bool(found.pieces) == (len(names) > trees.WHOLE)
-    whole = trees.manifest([found[name] for name in sorted(names)])
-    assert tree.state == blake3(trees.state_text(whole)).digest()
+    assert [*found.all()] == sorted(names)
+    assert tree.state == blake3(trees.state_text(found.data)).digest()
     keys = {key for key in trees.keys_in(lambda _: loaded, tree.key, set()) if key[:1] == TREE}
     assert keys == {tree.key, *loaded.pieces}
     if not found.pieces:
@@ -151,24 +154,58 @@ def test_a_large_directory_is_kept_in_pieces_that_a_change_elsewhere_leaves_alon
     name = data.draw(st.sampled_from(sorted(names)))
     again = Kept()
     changed = listing({**names, name: 4})
-    trees.store_directory(changed, again, loaded.pieces)
+    trees.store_directory(changed, again, loaded)
     assert len(again.content) == 2, "the list, and the piece that the name is in"
-    stored = {**batch.content, **again.content}
-    assert stored.keys() >= set(changed.pieces)
+    alone = Kept()
+    same = trees.store_directory(listing({**names, name: 4}), alone)
+    assert same == trees.store_directory(changed, Kept(), loaded)
+    assert alone.content.items() <= {**batch.content, **again.content}.items()
 
 
 @given(st.lists(entries, max_size=200))
 def test_both_twins_cut_a_manifest_in_the_same_pieces(found: list[Entry]) -> None:
     for entries in (found, [Entry(b"%d" % n, EntryKind.FIFO, n) for n in range(1500)] + found):
         manifest = trees.manifest(entries)
-        assert trees.pieces(manifest) == trees.python_pieces(manifest)
+        assert trees.pieces(manifest, NOTHING) == trees.python_pieces(manifest, NOTHING)
+
+
+@given(named, named)
+def test_both_twins_find_the_same_differences(
+    one: dict[bytes, int], other: dict[bytes, int]
+) -> None:
+    before, after = listing(one).data, listing(one | other).data
+    assert trees.pieces(after, before) == trees.python_pieces(after, before)
+    assert trees.unequal(before, after) == trees.python_unequal(before, after)
+    assert trees.unequal(after, before) == sorted(
+        name for name in other if one.get(name) != other[name]
+    )
+    names = sorted(other)
+    assert trees.picked(before, names) == trees.python_picked(before, names)
+    assert trees.picked(after, names) == listing(other).data
+    # A name with 0 is to go.
+    new = listing(other).all()
+    changes = [(n, trees.manifest([new[n]])[1:] if other[n] else b"") for n in names]
+    found = trees.changed(before, changes)
+    assert found == trees.python_changed(before, changes)
+    assert found == listing({n: v for n, v in (one | other).items() if n not in other or v}).data
+
+
+def test_where_a_manifest_is_cut_never_changes() -> None:
+    """A store keeps what an earlier version cut; a piece is known again by its place."""
+    large = [7, 25, 47, 39, 3, 49, 44, 11, 64, 10, 4, 33]
+    for count, sizes in ((40, [7, 6, 7, 6, 6, 8]), (1200, large)):
+        data = trees.manifest([Entry(b"%05d" % n, EntryKind.FIFO, 0) for n in range(count)])
+        for cut in (trees.pieces, trees.python_pieces):
+            parts = [part for part in cut(data, NOTHING) if isinstance(part, bytes)]
+            assert [len(trees.Listing(part)) for part in parts][:12] == sizes
 
 
 def test_no_piece_is_longer_than_the_longest() -> None:
     unlucky = [name for n in range(5000) if crc32(name := b"%d" % n) & 31]
     found = [Entry(name, EntryKind.FIFO, 0) for name in unlucky]
     for cut in (trees.pieces, trees.python_pieces):
-        parts = [msgspec.msgpack.decode(p, type=list[Entry]) for p in cut(trees.manifest(found))]
+        cuts = cut(trees.manifest(found), NOTHING)
+        parts = [msgspec.msgpack.decode(p, type=list[Entry]) for p in cuts if isinstance(p, bytes)]
         assert {len(part) for part in parts[:-1]} == {trees.LONGEST}
         assert [entry for part in parts for entry in part] == found
 
@@ -190,13 +227,64 @@ def test_the_compiled_twin_refuses_what_is_no_manifest(data: bytes) -> None:
 @pytest.mark.skipif(trees.state_text is trees.python_state_text, reason="not compiled")
 @pytest.mark.parametrize("head", [b"\xdd" + struct.pack(">I", 1 << 31), b"\x91\x97\xc6\xff"])
 def test_a_manifest_that_promises_more_than_it_holds_is_refused(head: bytes) -> None:
-    for read in (trees.state_text, trees.pieces):
+    for read in (
+        trees.state_text,
+        lambda data: trees.pieces(data, NOTHING),
+        lambda data: trees.pieces(NOTHING, data),
+        lambda data: trees.picked(data, [b"x"]),
+        lambda data: trees.changed(data, [(b"x", b"")]),
+        lambda data: trees.unequal(data, NOTHING),
+        lambda data: trees.unequal(NOTHING, data),
+    ):
         with pytest.raises(ValueError, match="not a manifest"):
             read(head)
 
 
+@pytest.mark.skipif(trees.state_text is trees.python_state_text, reason="not compiled")
+@given(st.binary(max_size=200), st.lists(st.binary(max_size=3)))
+def test_what_is_no_manifest_is_refused_wherever_one_is_read(
+    data: bytes, names: list[bytes]
+) -> None:
+    manifest = trees.manifest([Entry(name, EntryKind.FIFO, 0) for name in sorted(set(names))])
+    try:
+        msgspec.msgpack.decode(data, type=list[Entry])
+        return
+    except msgspec.MsgspecError:
+        pass
+    for read in (
+        lambda: trees.picked(data, sorted(names)),
+        lambda: trees.changed(data, [(name, b"") for name in sorted(names)]),
+        lambda: trees.unequal(data, manifest),
+        lambda: trees.pieces(data, manifest),
+    ):
+        try:
+            read()
+        except ValueError:
+            continue
+
+
+@pytest.mark.skipif(trees.state_text is trees.python_state_text, reason="not compiled")
+def test_what_is_asked_of_a_manifest_has_to_be_bytes() -> None:
+    wrong: Any = ["name"]
+    pair: Any = [[b"name", b""]]
+    for ask in (
+        lambda: trees.picked(NOTHING, wrong),
+        lambda: trees.changed(NOTHING, wrong),
+        lambda: trees.changed(NOTHING, pair),
+    ):
+        with pytest.raises(TypeError):
+            ask()
+
+
+def test_a_manifest_that_cannot_be_read_is_damaged_content() -> None:
+    for data in (b"\x91\x01", b"\x91\x97\xc4\x01x\xa1?\x00\x00\x00\xc4\x00\xc4\x00"):
+        key = key_of(TREE, data)
+        with pytest.raises(ContentDamaged, match="cannot be read"):
+            trees.find(trees.reading({key: data}.__getitem__), Tree(key, b""), b"x")
+
+
 def test_manifests_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Manifests, "LIMIT", 6)
+    monkeypatch.setattr(Manifests, "LIMIT", 1100)  # three of about 320 each
     read: list[bytes] = []
     content = {}
     for number in range(3):
@@ -205,8 +293,8 @@ def test_manifests_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch)
     manifests = Manifests(lambda key: read.append(key) or content[key])
     first, second, third = content
     for key in (first, second, first, third, second, first):
-        assert [*manifests(key)] == [b"%d" % list(content).index(key)]
+        assert [*manifests(key).all()] == [b"%d" % list(content).index(key)]
     assert read == [first, second, third]
-    manifests.put(b"new", trees.Listing({b"x": Entry(b"x", EntryKind.FIFO, 0)}))
+    manifests.put(b"new", trees.Listing.of([Entry(b"x", EntryKind.FIFO, 0)]))
     manifests(third)
     assert read == [first, second, third, third], "the one not used for longest had to go"

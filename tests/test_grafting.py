@@ -109,8 +109,8 @@ class Shelf:
     def _folder(self, paths: Paths, prefix: bytes, batch: Batch) -> Tree:
         here = [p for p in paths if p.startswith(prefix) and b"/" not in p[len(prefix) :]]
         names = {path[len(prefix) :]: path for path in here}
-        entries = {name: self._entry(paths, at, name, batch) for name, at in names.items()}
-        return trees.store_directory(trees.Listing(entries), batch)
+        entries = [self._entry(paths, at, name, batch) for name, at in names.items()]
+        return trees.store_directory(trees.Listing.of(entries), batch)
 
     def _entry(self, paths: Paths, path: bytes, name: bytes, batch: Batch) -> Entry:
         kind, mode, content = paths[path]

@@ -7,7 +7,12 @@
  *
  * state_text(manifest) -> what the state of a directory is the hash of
  *
- * pieces(manifest) -> manifests that hold its entries in parts
+ * pieces(manifest, before) -> manifests that hold its entries in parts; of a part that the manifest
+ *       before had as well, its number there
+ * picked(manifest, names) -> a manifest of the entries of these names
+ * changed(manifest, [(name, entry, or nothing)]) -> the manifest with these entries instead
+ * unequal(before, after) -> names whose entries differ
+ *       all sorted by name
  *
  * look(dir_fd, name, limit) -> None, or what stat says of a name and a small file's content
  * put(dir_fd, name, data, mode, mtime_ns) -> inode, size and mtime of a new file
@@ -403,64 +408,236 @@ static PyObject *state_text(PyObject *self, PyObject *manifest) {
     return found;
 }
 
-/* The checksum of zip and PNG, as `binascii.crc32` gives it. */
+/* The checksum of zip and PNG, as `binascii.crc32` gives it: four bits at a time. */
 static uint32_t crc32_of(const char *data, size_t length) {
+    static const uint32_t table[16] = {
+        0x00000000, 0x1db71064, 0x3b6e20c8, 0x26d930ac, 0x76dc4190, 0x6b6b51f4, 0x4db26158, 0x5005713c,
+        0xedb88320, 0xf00f9344, 0xd6d6a3e8, 0xcb61b38c, 0x9b64c2b0, 0x86d3d2d4, 0xa00ae278, 0xbdbdf21c};
     uint32_t crc = 0xffffffffu;
     for (size_t n = 0; n < length; n++) {
         crc ^= (unsigned char)data[n];
-        for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
+        crc = crc >> 4 ^ table[crc & 15];
+        crc = crc >> 4 ^ table[crc & 15];
     }
     return ~crc;
 }
 
-static int add_piece(PyObject *list, size_t count, const unsigned char *from,
-                     const unsigned char *to) {
-    char head[3] = {(char)(0x90 | count), 0, 0};
-    Py_ssize_t length = 1;
-    if (count > 15) {
-        head[0] = (char)0xdc;
-        head[2] = (char)count;
-        length = 3;
+/* One entry of a manifest: its bytes, and its name in them. */
+typedef struct { const char *data, *name; size_t length, name_length; } Item;
+
+/* A manifest that is read entry by entry. */
+typedef struct { Cursor cursor; size_t left; Item item; } Reading;
+
+/* The next entry; 0 if there is none, or what comes is none. */
+static int next_item(Reading *reading) {
+    Cursor *cursor = &reading->cursor;
+    Item *item = &reading->item;
+    size_t length;
+    if (cursor->bad || !reading->left) return 0;
+    reading->left--;
+    item->data = (const char *)cursor->at;
+    if (array_length(cursor) != 7) cursor->bad = 1;
+    item->name = bytes_of(cursor, &item->name_length);
+    bytes_of(cursor, &length);
+    for (int field = 0; field < 3; field++) number(cursor);
+    bytes_of(cursor, &length);
+    bytes_of(cursor, &length);
+    item->length = (size_t)((const char *)cursor->at - item->data);
+    return !cursor->bad;
+}
+
+/* An entry takes 14 bytes at least: there cannot be more of them than bytes. */
+static int begin(Reading *reading, PyObject *manifest) {
+    char *data;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(manifest, &data, &size)) return -1;
+    *reading = (Reading){{(const unsigned char *)data, (const unsigned char *)data + size, 0}, 0, {0}};
+    reading->left = array_length(&reading->cursor);
+    if (reading->left > (size_t)size) { reading->cursor.bad = 1; reading->left = 0; }
+    return 0;
+}
+
+static int read_well(const Reading *reading) {
+    if (!reading->cursor.bad && reading->cursor.at == reading->cursor.end) return 1;
+    PyErr_SetString(PyExc_ValueError, "not a manifest");
+    return 0;
+}
+
+static int compared(const char *one, size_t length, const char *other, size_t other_length) {
+    int order = memcmp(one, other, length < other_length ? length : other_length);
+    return order ? order : (length > other_length) - (length < other_length);
+}
+
+/* Entries that lie one behind the other, as an array of their own. */
+static PyObject *array_of(size_t count, const char *from, size_t length) {
+    unsigned char head[5] = {0x90 | (count & 15)};
+    int width = count < 16 ? 0 : count < 65536 ? 2 : 4;
+    if (width) {
+        head[0] = width == 2 ? 0xdc : 0xdd;
+        for (int n = 0; n < width; n++) head[1 + n] = (unsigned char)(count >> 8 * (width - 1 - n));
     }
-    PyObject *piece = PyBytes_FromStringAndSize(NULL, length + (to - from));
-    if (!piece) return -1;
-    memcpy(PyBytes_AS_STRING(piece), head, (size_t)length);
-    memcpy(PyBytes_AS_STRING(piece) + length, from, (size_t)(to - from));
-    int failed = PyList_Append(list, piece);
-    Py_DECREF(piece);
+    PyObject *array = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(1 + (size_t)width + length));
+    if (!array) return NULL;
+    memcpy(PyBytes_AS_STRING(array), head, 1 + (size_t)width);
+    memcpy(PyBytes_AS_STRING(array) + 1 + width, from, length);
+    return array;
+}
+
+/* Entries of a manifest that are stored together. */
+typedef struct { const char *from; size_t count, length, name, name_length; } Piece;
+
+static Piece *cut(Reading *reading, size_t *count) {
+    uint32_t mask = reading->left < LARGE ? 7 : 31;
+    Piece *found = malloc((reading->left + 1) * sizeof *found), *last = found;
+    *count = 0;
+    if (!found) { PyErr_NoMemory(); return NULL; }
+    last->count = 0;
+    while (next_item(reading)) {
+        Item *item = &reading->item;
+        if (!last->count)
+            *last = (Piece){item->data, 0, 0, (size_t)(item->name - item->data), item->name_length};
+        last->count++;
+        last->length += item->length;
+        if ((crc32_of(item->name, item->name_length) & mask) && last->count < LONGEST && reading->left)
+            continue;
+        ++*count;
+        (++last)->count = 0;
+    }
+    if (read_well(reading)) return found;
+    free(found);
+    return NULL;
+}
+
+static PyObject *pieces(PyObject *self, PyObject *arguments) {
+    PyObject *manifest, *before, *list = NULL;
+    Reading now, then;
+    size_t count, old_count, at = 0;
+    if (!PyArg_ParseTuple(arguments, "SS", &manifest, &before)) return NULL;
+    if (begin(&now, manifest) || begin(&then, before)) return NULL;
+    Piece *found = cut(&now, &count), *old = found ? cut(&then, &old_count) : NULL;
+    if (old) list = PyList_New((Py_ssize_t)count);
+    for (size_t n = 0; list && n < count; n++) {
+        Piece *one = &found[n];
+        while (at < old_count && compared(old[at].from + old[at].name, old[at].name_length,
+                                          one->from + one->name, one->name_length) < 0)
+            at++;
+        int same = at < old_count && old[at].length == one->length && old[at].count == one->count &&
+                   !memcmp(old[at].from, one->from, one->length);
+        PyObject *item = same ? PyLong_FromSize_t(at) : array_of(one->count, one->from, one->length);
+        if (!item) Py_CLEAR(list);
+        else PyList_SET_ITEM(list, (Py_ssize_t)n, item);
+    }
+    free(found);
+    free(old);
+    return list;
+}
+
+/* Where entries are gathered; nothing ever goes in beyond what it was made for. */
+typedef struct { char *data, *at; size_t count; } Gathered;
+
+static void gather(Gathered *gathered, const char *data, size_t length) {
+    memcpy(gathered->at, data, length);
+    gathered->at += length;
+    gathered->count++;
+}
+
+static PyObject *gathered_of(Gathered *gathered, const Reading *reading) {
+    PyObject *array = NULL;
+    if (read_well(reading))
+        array = array_of(gathered->count, gathered->data, (size_t)(gathered->at - gathered->data));
+    free(gathered->data);
+    return array;
+}
+
+static PyObject *picked(PyObject *self, PyObject *arguments) {
+    PyObject *manifest, *names;
+    Reading reading;
+    if (!PyArg_ParseTuple(arguments, "SO!", &manifest, &PyList_Type, &names)) return NULL;
+    Py_ssize_t count = PyList_GET_SIZE(names), at = 0;
+    for (Py_ssize_t n = 0; n < count; n++)
+        if (!PyBytes_Check(PyList_GET_ITEM(names, n)))
+            return PyErr_Format(PyExc_TypeError, "names are bytes");
+    if (begin(&reading, manifest)) return NULL;
+    Gathered found = {malloc((size_t)PyBytes_GET_SIZE(manifest) + 1)};
+    if (!(found.at = found.data)) return PyErr_NoMemory();
+    while (next_item(&reading)) {
+        Item *item = &reading.item;
+        int order = -1;
+        for (; at < count; at++) {
+            PyObject *name = PyList_GET_ITEM(names, at);
+            order = compared(PyBytes_AS_STRING(name), (size_t)PyBytes_GET_SIZE(name), item->name,
+                             item->name_length);
+            if (order >= 0) break;
+        }
+        if (at < count && !order) gather(&found, item->data, item->length);
+    }
+    return gathered_of(&found, &reading);
+}
+
+/* The changes as (name, entry or nothing), and how many bytes the entries have; -1 if they are not. */
+static Py_ssize_t size_of(PyObject *changes) {
+    Py_ssize_t size = 0;
+    for (Py_ssize_t n = 0; n < PyList_GET_SIZE(changes); n++) {
+        PyObject *name, *entry;
+        PyObject *pair = PyList_GET_ITEM(changes, n);
+        if (!PyTuple_Check(pair)) { PyErr_SetString(PyExc_TypeError, "changes are pairs"); return -1; }
+        if (!PyArg_ParseTuple(pair, "SS", &name, &entry)) return -1;
+        size += PyBytes_GET_SIZE(entry);
+    }
+    return size;
+}
+
+static PyObject *changed(PyObject *self, PyObject *arguments) {
+    PyObject *manifest, *changes;
+    Reading reading;
+    if (!PyArg_ParseTuple(arguments, "SO!", &manifest, &PyList_Type, &changes)) return NULL;
+    Py_ssize_t count = PyList_GET_SIZE(changes), at = 0, more = size_of(changes);
+    if (more < 0 || begin(&reading, manifest)) return NULL;
+    Gathered made = {malloc((size_t)(PyBytes_GET_SIZE(manifest) + more) + 1)};
+    if (!(made.at = made.data)) return PyErr_NoMemory();
+    int there = next_item(&reading);
+    while (there || at < count) {
+        Item *item = &reading.item;
+        PyObject *pair = at < count ? PyList_GET_ITEM(changes, at) : NULL;
+        PyObject *name = pair ? PyTuple_GET_ITEM(pair, 0) : NULL;
+        int order = !name ? 1 : !there ? -1 : compared(
+            PyBytes_AS_STRING(name), (size_t)PyBytes_GET_SIZE(name), item->name, item->name_length);
+        if (order > 0) {
+            gather(&made, item->data, item->length);
+        } else {
+            PyObject *entry = PyTuple_GET_ITEM(pair, 1);
+            if (PyBytes_GET_SIZE(entry))
+                gather(&made, PyBytes_AS_STRING(entry), (size_t)PyBytes_GET_SIZE(entry));
+            at++;
+        }
+        if (order >= 0) there = next_item(&reading);
+    }
+    return gathered_of(&made, &reading);
+}
+
+static int add_name(PyObject *list, const Item *item) {
+    PyObject *name = PyBytes_FromStringAndSize(item->name, (Py_ssize_t)item->name_length);
+    int failed = !name || PyList_Append(list, name);
+    Py_XDECREF(name);
     return failed;
 }
 
-static PyObject *pieces(PyObject *self, PyObject *manifest) {
-    Cursor cursor = {0};
-    Py_ssize_t size;
-    char *data;
-    if (PyBytes_AsStringAndSize(manifest, &data, &size)) return NULL;
-    cursor.at = (const unsigned char *)data;
-    cursor.end = cursor.at + size;
-    size_t count = array_length(&cursor), inside = 0;
-    const unsigned char *start = cursor.at;
-    uint32_t mask = count < LARGE ? 7 : 31;
-    PyObject *list = PyList_New(0);
-    for (size_t n = 0; list && n < count && !cursor.bad; n++) {
-        size_t name_length, length;
-        if (array_length(&cursor) != 7) cursor.bad = 1;
-        const char *name = bytes_of(&cursor, &name_length);
-        bytes_of(&cursor, &length);
-        for (int field = 0; field < 3; field++) number(&cursor);
-        bytes_of(&cursor, &length);
-        bytes_of(&cursor, &length);
-        if (cursor.bad) break;
-        inside++;
-        if ((crc32_of(name, name_length) & mask) && inside < LONGEST && n + 1 < count) continue;
-        if (add_piece(list, inside, start, cursor.at)) Py_CLEAR(list);
-        start = cursor.at;
-        inside = 0;
+static PyObject *unequal(PyObject *self, PyObject *arguments) {
+    PyObject *before, *after, *list;
+    Reading one, other;
+    if (!PyArg_ParseTuple(arguments, "SS", &before, &after)) return NULL;
+    if (begin(&one, before) || begin(&other, after) || !(list = PyList_New(0))) return NULL;
+    int left = next_item(&one), right = next_item(&other);
+    while (list && (left || right)) {
+        Item *a = &one.item, *b = &other.item;
+        int order = !right ? -1 : !left ? 1 : compared(a->name, a->name_length, b->name,
+                                                       b->name_length);
+        int same = !order && a->length == b->length && !memcmp(a->data, b->data, a->length);
+        if (!same && add_name(list, order > 0 ? b : a)) Py_CLEAR(list);
+        if (order <= 0) left = next_item(&one);
+        if (order >= 0) right = next_item(&other);
     }
-    if (list && (cursor.bad || cursor.at != cursor.end)) {
-        Py_CLEAR(list);
-        PyErr_SetString(PyExc_ValueError, "not a manifest");
-    }
+    if (list && !(read_well(&one) && read_well(&other))) Py_CLEAR(list);
     return list;
 }
 
@@ -547,7 +724,10 @@ static PyObject *put(PyObject *self, PyObject *arguments) {
 static PyMethodDef methods[] = {
     {"walk", walk_tree, METH_VARARGS, "walk(root_fd, prune_names, prune_paths)"},
     {"state_text", state_text, METH_O, "state_text(manifest)"},
-    {"pieces", pieces, METH_O, "pieces(manifest)"},
+    {"pieces", pieces, METH_VARARGS, "pieces(manifest, before)"},
+    {"picked", picked, METH_VARARGS, "picked(manifest, names)"},
+    {"changed", changed, METH_VARARGS, "changed(manifest, changes)"},
+    {"unequal", unequal, METH_VARARGS, "unequal(before, after)"},
     {"look", look, METH_VARARGS, "look(dir_fd, name, limit)"},
     {"put", put, METH_VARARGS, "put(dir_fd, name, data, mode, mtime_ns)"},
     {NULL}};

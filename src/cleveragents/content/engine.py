@@ -65,6 +65,10 @@ class Work:
             node = node.below.setdefault(part, Work())
         return node
 
+    def all_names(self) -> set[bytes]:
+        """Also those of directories of which only the mode, or what is below, is looked at."""
+        return {name.removesuffix(b"/") for name in self.names} | self.below.keys()
+
     @staticmethod
     def of(dirty: Mapping[bytes, Iterable[bytes]]) -> "Work":
         work = Work()
@@ -380,9 +384,9 @@ class _Pass:
             self.tree = self._updated(fd, b"", old, work)
         self._engine.replaced = old, self._replaced
 
-    def _store(self, entries: Listing, there: tuple[bytes, ...] = ()) -> Tree:
-        tree = trees.store_directory(entries, self.batch, there)
-        self._load.put(tree.key, entries)
+    def _store(self, listing: Listing, before: Listing | None = None) -> Tree:
+        tree = trees.store_directory(listing, self.batch, before)
+        self._load.put(tree.key, listing)
         return tree
 
     def _scan(self, fd: int, prefix: bytes) -> Listing:
@@ -392,16 +396,13 @@ class _Pass:
             self._engine.tracker.drain()
         with os.scandir(fd) as items:
             names = [os.fsencode(item.name) for item in items]
-        entries = Listing()
-        for name in names:
-            entry = self._look(fd, name, prefix + name)
-            if entry is not None:
-                entries[name] = entry
-        return entries
+        found = [self._look(fd, name, prefix + name) for name in names]
+        return Listing.of([entry for entry in found if entry is not None])
 
     def _updated(self, fd: int, prefix: bytes, old: Tree, work: Work) -> Tree:
-        before = self._load(old.key)
-        entries = Listing(before)
+        listing = self._load(old.key)
+        before = listing.all() if work.whole else listing.some(work.all_names())
+        entries = dict(before)
         if work.whole:
             self._whole(fd, prefix, entries, work)
         for name in work.names:
@@ -415,7 +416,12 @@ class _Pass:
             entry = entries.get(name)
             if entry is not None and entry.kind is EntryKind.DIRECTORY and name not in work.names:
                 self._put(entries, name, self._below(fd, prefix, entry, below), prefix, True)
-        return old if entries == before else self._store(entries, before.pieces)
+        changed = {
+            name: entries.get(name)
+            for name in before.keys() | entries.keys()
+            if entries.get(name) != before.get(name)
+        }
+        return self._store(listing.changed(changed), listing) if changed else old
 
     def _set_mode(self, fd: int, entries: dict[bytes, Entry], name: bytes, work: Work) -> None:
         """Only the mode of a directory was touched; what is below it has events of its own."""

@@ -38,14 +38,14 @@ def graft(load: Loader, tree: Tree, wanted: Mapping[bytes, Entry | None], batch:
 
 
 def _entries(load: Loader, tree: Tree | None, work: _Node, batch: Batch) -> Listing:
-    entries = Listing() if tree is None else Listing(load(tree.key))
-    for name, node in work.below.items():
-        found = _entry(load, name, entries.get(name), node, batch)
-        if found is None:
-            entries.pop(name, None)
-        else:
-            entries[name] = found
-    return entries
+    listing = Listing() if tree is None else load(tree.key)
+    before = listing.some(work.below)
+    return listing.changed(
+        {
+            name: _entry(load, name, before.get(name), node, batch)
+            for name, node in work.below.items()
+        }
+    )
 
 
 def _entry(

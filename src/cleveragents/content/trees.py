@@ -6,7 +6,8 @@ which are put back but do not make two states differ.
 
 import stat
 from binascii import crc32
-from collections.abc import Callable, Collection, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
 
 import msgspec
@@ -92,23 +93,17 @@ LONGEST = 64
 """Entries of the longest piece."""
 
 
-class Listing(dict[bytes, Entry]):
-    """Name -> entry of one directory."""
-
-    pieces: tuple[bytes, ...] = ()
-    """Keys of the pieces that its manifest is made of, if it is."""
-
-
-Loader = Callable[[bytes], Listing]
-"""From the key of a manifest to what it says."""
-
-
 def manifest(entries: list[Entry]) -> bytes:
     return _encoder.encode(entries)
 
 
-def python_pieces(manifest: bytes) -> list[bytes]:
+def python_pieces(manifest: bytes, before: bytes) -> list[bytes | int]:
     """The twin of `_walk.pieces`."""
+    old = {part: number for number, part in enumerate(_cut(before))}
+    return [old.get(part, part) for part in _cut(manifest)]
+
+
+def _cut(manifest: bytes) -> list[bytes]:
     entries = _decoder.decode(manifest)
     mask = 7 if len(entries) < LARGE else 31
     parts: list[list[Entry]] = [[]]
@@ -117,6 +112,28 @@ def python_pieces(manifest: bytes) -> list[bytes]:
         if crc32(entry.name) & mask == 0 or len(parts[-1]) == LONGEST:
             parts.append([])
     return [_encoder.encode(part) for part in parts if part]
+
+
+def python_picked(manifest: bytes, names: list[bytes]) -> bytes:
+    """The twin of `_walk.picked`."""
+    wanted = set(names)
+    return _encoder.encode([item for item in _decoder.decode(manifest) if item.name in wanted])
+
+
+def python_changed(manifest: bytes, changes: list[tuple[bytes, bytes]]) -> bytes:
+    """The twin of `_walk.changed`."""
+    entries = {entry.name: entry for entry in _decoder.decode(manifest)}
+    for name, entry in changes:
+        entries.pop(name, None)
+        if entry:
+            entries[name] = msgspec.msgpack.decode(entry, type=Entry)
+    return _encoder.encode([entries[name] for name in sorted(entries)])
+
+
+def python_unequal(before: bytes, after: bytes) -> list[bytes]:
+    """The twin of `_walk.unequal`."""
+    old, new = ({item.name: item for item in _decoder.decode(data)} for data in (before, after))
+    return sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
 
 
 def python_state_text(manifest: bytes) -> bytes:
@@ -135,32 +152,96 @@ except ImportError:
     _walk = None
 
 state_text: Callable[[bytes], bytes] = _walk.state_text if _walk else python_state_text
-pieces: Callable[[bytes], list[bytes]] = _walk.pieces if _walk else python_pieces
+pieces: Callable[[bytes, bytes], list[bytes | int]] = _walk.pieces if _walk else python_pieces
 """A manifest in parts, so that one changed entry does not bring all of a large directory anew.
 
-Where a part ends depends on names alone: what happens in one does not move the others.
+Where a part ends depends on names alone: what happens in one does not move the others. Of a part
+that the manifest before had as well comes only its number there.
 """
-
-
-def store_directory(entries: Listing, batch: Batch, there: Collection[bytes] = frozenset()) -> Tree:
-    """Put the manifest of a directory into the batch; entries in any order.
-
-    `there`: pieces that the store is known to have.
-    """
-    data = manifest([entries[name] for name in sorted(entries)])
-    state = blake3(state_text(data)).digest()
-    if len(entries) <= WHOLE:
-        entries.pieces = ()
-        return Tree(batch.put(TREE, data), state)
-    parts = {key_of(TREE, part): part for part in pieces(data)}
-    entries.pieces = tuple(parts)
-    for key, part in parts.items():
-        if key not in there:
-            batch.put_keyed(key, part)
-    return Tree(batch.put(TREE, PIECED + b"".join([key[1:] for key in parts])), state)
-
+picked: Callable[[bytes, list[bytes]], bytes] = _walk.picked if _walk else python_picked
+"""A manifest of the entries of these names, which are sorted."""
+changed: Callable[[bytes, list[tuple[bytes, bytes]]], bytes] = (
+    _walk.changed if _walk else python_changed
+)
+"""A manifest with other entries: name, and what it has now or nothing; sorted."""
+unequal: Callable[[bytes, bytes], list[bytes]] = _walk.unequal if _walk else python_unequal
+"""Names whose entries are not the same in two manifests."""
 
 _NOTHING = manifest([])
+
+
+class Listing:
+    """What one directory holds. It stays a manifest, of which only what is asked for is read."""
+
+    __slots__ = ("data", "pieces")
+
+    def __init__(self, data: bytes = _NOTHING, pieces: tuple[bytes, ...] = ()) -> None:
+        self.data = data
+        self.pieces = pieces
+        """Keys of the pieces that it is stored in, if it is."""
+
+    @staticmethod
+    def of(entries: Iterable[Entry]) -> "Listing":
+        return Listing(manifest(sorted(entries, key=lambda entry: entry.name)))
+
+    def __len__(self) -> int:
+        head = self.data[: _head_of(self.data)]
+        return int.from_bytes(head[1:]) if head[1:] else head[0] & 15
+
+    def all(self) -> dict[bytes, Entry]:
+        """Name -> entry, sorted by name."""
+        return _by_name(self.data)
+
+    def some(self, names: Collection[bytes]) -> dict[bytes, Entry]:
+        """The same of those of the names that are there."""
+        return _by_name(picked(self.data, sorted(names)))
+
+    def get(self, name: bytes) -> Entry | None:
+        return self.some((name,)).get(name)
+
+    def changed(self, entries: Mapping[bytes, Entry | None]) -> "Listing":
+        """With these instead; None for nothing."""
+        new = [
+            (name, b"" if entry is None else _encoder.encode(entry))
+            for name, entry in sorted(entries.items())
+        ]
+        return Listing(changed(self.data, new))
+
+
+def _head_of(data: bytes) -> int:
+    """How many bytes of a MessagePack array say how long it is."""
+    return {0xDC: 3, 0xDD: 5}.get(data[0], 1)
+
+
+def _by_name(data: bytes) -> dict[bytes, Entry]:
+    try:
+        return {entry.name: entry for entry in _decoder.decode(data)}
+    except msgspec.MsgspecError as error:
+        raise ContentDamaged(f"a manifest cannot be read: {error}") from error
+
+
+Loader = Callable[[bytes], Listing]
+"""From the key of a manifest to what it says."""
+
+
+def store_directory(listing: Listing, batch: Batch, before: Listing | None = None) -> Tree:
+    """Put the manifest of a directory into the batch.
+
+    `before`: what the store is known to have of this directory; cut as `pieces` cuts it.
+    """
+    data = listing.data
+    state = blake3(state_text(data)).digest()
+    if len(listing) <= WHOLE:
+        return Tree(batch.put(TREE, data), state)
+    old = before if before is not None and before.pieces else Listing()
+    keys = [
+        old.pieces[part] if isinstance(part, int) else batch.put(TREE, part)
+        for part in pieces(data, old.data)
+    ]
+    listing.pieces = tuple(keys)
+    return Tree(batch.put(TREE, PIECED + b"".join([key[1:] for key in keys])), state)
+
+
 EMPTY = Tree(key_of(TREE, _NOTHING), blake3(state_text(_NOTHING)).digest())
 """A directory with nothing in it: known without asking the store."""
 
@@ -173,50 +254,62 @@ def reading(read: Reader, ahead: Callable[[list[bytes]], Reader] | None = None) 
             return Listing()
         data = read(key)
         if data[:1] != PIECED:
-            return Listing((entry.name, entry) for entry in _decoded(key, data))
+            return _listing(key, data, ())
         keys = [TREE + data[at : at + 32] for at in range(1, len(data), 32)]
         get = ahead(keys) if ahead else read
-        found = Listing((entry.name, entry) for one in keys for entry in _decoded(one, get(one)))
-        found.pieces = tuple(keys)
-        return found
+        return _listing(key, _joined([get(one) for one in keys]), tuple(keys))
 
     return load
 
 
-def _decoded(key: bytes, data: bytes) -> list[Entry]:
+def _listing(key: bytes, data: bytes, keys: tuple[bytes, ...]) -> Listing:
     try:
-        return _decoder.decode(data)
-    except msgspec.MsgspecError as error:
+        picked(data, [])
+    except (ValueError, msgspec.MsgspecError) as error:
         raise ContentDamaged(f"manifest {show_key(key)} cannot be read: {error}") from error
+    return Listing(data, keys)
+
+
+def _joined(parts: list[bytes]) -> bytes:
+    """One manifest of the entries of several, of which there are more than 15."""
+    count = sum([len(Listing(part)) for part in parts])
+    head = b"\xdc" + count.to_bytes(2) if count < 1 << 16 else b"\xdd" + count.to_bytes(4)
+    return head + b"".join([part[_head_of(part) :] for part in parts])
 
 
 class Manifests:
     """A loader that remembers: what is read for one capture is needed again for the next."""
 
-    LIMIT = 60_000
-    """Entries that are kept; about 20 MB."""
+    LIMIT = 20 << 20
+    """Bytes of manifests that are kept."""
 
     def __init__(self, read: Reader, ahead: Callable[[list[bytes]], Reader] | None = None) -> None:
         self._load = reading(read, ahead)
-        self._known: dict[bytes, Listing] = {}
-        self._count = 0
+        self._known: OrderedDict[bytes, Listing] = OrderedDict()
+        self._size = 0
 
     def __call__(self, key: bytes) -> Listing:
-        found = self._known.pop(key, None)
+        found = self._known.get(key)
         if found is None:
             found = self._load(key)
-            self._count += len(found) + 1
-        self._known[key] = found
+            self.put(key, found)
+        else:
+            self._known.move_to_end(key)
         return found
 
-    def put(self, key: bytes, entries: Listing) -> None:
-        """Remember what was just made; nobody may change it any more."""
-        if key not in self._known:
-            self._known[key] = entries
-            self._count += len(entries) + 1
-            while self._count > self.LIMIT and len(self._known) > 1:
-                oldest = next(iter(self._known))
-                self._count -= len(self._known.pop(oldest)) + 1
+    def put(self, key: bytes, listing: Listing) -> None:
+        """Remember what was just made."""
+        if key in self._known:
+            return
+        self._known[key] = listing
+        self._size += _weight(listing)
+        while self._size > self.LIMIT and len(self._known) > 1:
+            self._size -= _weight(self._known.popitem(last=False)[1])
+
+
+def _weight(listing: Listing) -> int:
+    """What it takes in memory, about: keys are long, too."""
+    return len(listing.data) + 80 * len(listing.pieces) + 300
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -244,9 +337,7 @@ def diff(load: Loader, before: Tree, after: Tree) -> Iterator[Difference]:
         prefix, one, other = item
         if one.state == other.state:
             continue
-        old, new = load(one.key), load(other.key)
-        for name in sorted(_unequal(old, new), reverse=True):
-            left, right = old.get(name), new.get(name)
+        for name, left, right in reversed(_unequal(load(one.key), load(other.key))):
             todo.append((prefix + name + b"/", _tree(left), _tree(right)))
             if not _only_below(left, right):
                 todo.append(Difference(prefix + name, left, right))
@@ -257,14 +348,12 @@ def diff_entries(load: Loader, before: Entry | None, after: Entry | None) -> Ite
     return diff(load, _tree(before), _tree(after))
 
 
-def _unequal(old: Listing, new: Listing) -> list[bytes]:
-    # Manifests of one capture after the other share the entries that stayed.
-    names = [
-        name
-        for name, entry in old.items()
-        if (other := new.get(name)) is not entry and not entry.same_state(other)
-    ]
-    return names + [name for name in new if name not in old]
+def _unequal(old: Listing, new: Listing) -> list[tuple[bytes, Entry | None, Entry | None]]:
+    """Names at which two directories are not in the same state, sorted."""
+    names = unequal(old.data, new.data)
+    before, after = old.some(names), new.some(names)
+    found = [(name, before.get(name), after.get(name)) for name in names]
+    return [item for item in found if item[1] is None or not item[1].same_state(item[2])]
 
 
 def _only_below(left: Entry | None, right: Entry | None) -> bool:
@@ -285,7 +374,7 @@ def walk(load: Loader, tree: Tree) -> Iterator[tuple[bytes, Entry]]:
     todo = [(b"", tree.key)]
     while todo:
         prefix, key = todo.pop()
-        for name, entry in sorted(load(key).items()):
+        for name, entry in load(key).all().items():
             yield prefix + name, entry
             if entry.kind is EntryKind.DIRECTORY:
                 todo.append((prefix + name + b"/", entry.key))
@@ -312,7 +401,7 @@ def keys_in(load: Loader, key: bytes, seen: set[bytes]) -> Iterator[bytes]:
         listing = load(folder)
         yield from (piece for piece in listing.pieces if piece not in seen)
         seen.update(listing.pieces)
-        for entry in listing.values():
+        for entry in listing.all().values():
             if entry.kind not in (EntryKind.FILE, EntryKind.DIRECTORY) or entry.key in seen:
                 continue
             seen.add(entry.key)
