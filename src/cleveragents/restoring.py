@@ -49,9 +49,7 @@ def commit_restoration(
     store: Store, session: Session, todo: Restoration, group: CheckpointGroup, intent_id: str
 ) -> None:
     """The one commit after every sandbox was switched and verified."""
-    rows = store.checkpoints.of_group(group.group_id) or list(
-        store.checkpoints.of_members(group).values()
-    )
+    first = store.checkpoints.first_of(group)
     with store.transaction(session.lease):
         came_from = todo.came_from or session.plan.head_group_id
         session.write(
@@ -60,7 +58,7 @@ def commit_restoration(
             removed_steps=todo.removed_steps,
             view_changed=todo.made,
             head_group_id=group.group_id,
-            last_checkpoint_id=rows[0].checkpoint_id,
+            last_checkpoint_id=first,
             **{name: msgspec.convert(value, _hints()[name]) for name, value in todo.plan.items()},
         )
         if todo.made:

@@ -1,10 +1,27 @@
 """Work that goes on in a thread of its own while its caller does something else."""
 
+import os
 import threading
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Generic, Self, TypeVar
 
 T = TypeVar("T")
+Todo = SimpleQueue[Callable[[], None]]
+_idle: list[Todo] = []
+"""What threads wait at for more: to make one and see it begin takes longer than most work does."""
+os.register_at_fork(after_in_child=_idle.clear)
+
+
+def _worker() -> Todo:
+    todo: Todo = SimpleQueue()
+
+    def work() -> None:
+        while True:
+            todo.get()()
+
+    threading.Thread(target=work, daemon=True).start()
+    return todo
 
 
 class Beside(Generic[T]):
@@ -17,26 +34,37 @@ class Beside(Generic[T]):
         self._work = work
         self._made: list[T] = []
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
+        self._going_on = threading.Lock()
+        self._going_on.acquire()
+        try:
+            self._todo = _idle.pop()
+        except IndexError:
+            self._todo = _worker()
+        self._todo.put(self._run)
 
     def _run(self) -> None:
         try:
             self._made.append(self._work())
         except BaseException as error:  # noqa: BLE001 - whoever waits gets it
             self._error = error
+        _idle.append(self._todo)
+        self._going_on.release()
 
     def wait(self) -> T:
-        self._thread.join()
+        self._join()
         if self._error is not None:
             raise self._error
         return self._made[0]
+
+    def _join(self) -> None:
+        with self._going_on:
+            return
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """An error of the block itself comes first."""
-        self._thread.join()
+        self._join()
         if error is None:
             self.wait()

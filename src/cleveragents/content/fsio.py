@@ -11,7 +11,7 @@ import os
 import stat
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from cleveragents.errors import StoreError
@@ -79,13 +79,22 @@ def allow_deep() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-@contextmanager
-def directory(path: str | bytes, dir_fd: int | None = None) -> Generator[int]:
-    fd = os.open(path, DIRECTORY, dir_fd=dir_fd)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+class _Opened:
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def __enter__(self) -> int:
+        return self._fd
+
+    def __exit__(self, *_error: object) -> None:
+        os.close(self._fd)
+
+
+def directory(path: str | bytes, dir_fd: int | None = None) -> AbstractContextManager[int]:
+    """Its descriptor, for one block."""
+    return _Opened(os.open(path, DIRECTORY, dir_fd=dir_fd))
 
 
 @contextmanager

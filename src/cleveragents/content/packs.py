@@ -272,7 +272,10 @@ def squeezed(key: bytes, data: bytes) -> Record:
     if key[:1] in (BLOB, GIT) and len(data) in WORTH_SQUEEZING:
         import zlib
 
-        packed = zlib.compress(data, 1)
+        # With the usual window of 32 KB, making room for it takes longer than the work itself.
+        window = min(max((len(data) - 1).bit_length(), 12), 15)
+        squeeze = zlib.compressobj(1, zlib.DEFLATED, window, window - 7)
+        packed = squeeze.compress(data) + squeeze.flush()
         if len(packed) * 4 < len(data) * 3:
             return Record(key, ZLIB, packed)
     return Record(key, RAW, data)
@@ -309,6 +312,8 @@ class Batch:
         self._pending_bytes = 0
         self._unsure: list[bytes] = []
         """Pending, and not yet asked whether the store has them."""
+        self._missing: set[bytes] = set()
+        """Of those, what somebody has asked for already: it is not there."""
         self._added = 0
         self.located: dict[bytes, Location] = {}
         self.reused: set[bytes] = set()
@@ -331,6 +336,11 @@ class Batch:
         if self._pending_bytes >= FLUSH_AT:
             self._flush()
 
+    def put_missing(self, key: bytes, data: bytes) -> None:
+        """The same with content that the store was just found not to have."""
+        self._missing.add(key)
+        self.put_keyed(key, data)
+
     def rely_on(self, key: bytes) -> None:
         """The store has it, and it must still be there when this is committed."""
         self.reused.add(key)
@@ -343,7 +353,8 @@ class Batch:
 
     def sort_out(self) -> None:
         """Find out what of it is new, and compress that."""
-        there = self._packs.index.among(self._unsure) if self._unsure else set[bytes]()
+        asked = [key for key in self._unsure if key not in self._missing]
+        there = self._packs.index.among(asked) if asked else set[bytes]()
         for key in self._unsure:
             size = len(self._pending[key])
             if key in there:

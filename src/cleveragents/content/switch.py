@@ -189,19 +189,17 @@ class Switch:
 
     def _folder(self, path: bytes) -> int:
         """Descriptor of a directory, reached step by step and kept."""
-        if not path:
-            return self._root
-        if path not in self._folders:
-            above = path
-            while above and above not in self._folders:
-                above = above.rpartition(b"/")[0]
-            start = self._folders[above] if above else self._root
-            with fsio.parent_of(start, path[len(above) :].lstrip(b"/") + b"/.") as (fd, _):
-                found = os.dup(fd)
+        missing: list[bytes] = []
+        while path and path not in self._folders:
+            missing.append(path)
+            path = path.rpartition(b"/")[0]
+        fd = self._folders[path] if path else self._root
+        for below in reversed(missing):
+            fd = os.open(below.rpartition(b"/")[2], fsio.DIRECTORY, dir_fd=fd)
             if len(self._folders) >= MOST_OPEN:
                 self._forget_folders()
-            self._folders[path] = found
-        return self._folders[path]
+            self._folders[below] = fd
+        return fd
 
     def _forget_folders(self, at: bytes = b"") -> None:
         """Close what is kept of a directory and of all below it."""

@@ -186,9 +186,9 @@ class GitWorktree(GitTarget, TreeSandbox):
 
     def keep_old(self, previous: SandboxCheckpoint, now: Tree, batch: Batch) -> None:
         wanted = {e.key for e in self._replaced(tree_of(previous), now) if _is_borrowed(e)}
-        there = self.place.packs.index.among(wanted)
+        there = self.place.packs.index.among(wanted) if wanted else set[bytes]()
         for key, data in self.blobs.get_many([key for key in wanted if key not in there]):
-            batch.put_keyed(key, data)
+            batch.put_missing(key, data)
         self._kept |= wanted
 
     def fetch_old(self, gone: Entry) -> None:

@@ -89,6 +89,13 @@ class CheckpointRepository:
             self._db, "WHERE group_id = ? ORDER BY checkpoint_id", (group_id,)
         )
 
+    def first_of(self, group: CheckpointGroup) -> str:
+        """The first row that the group itself made, or else that it refers to."""
+        row = self._db.execute(
+            "SELECT min(checkpoint_id) FROM checkpoints WHERE group_id = ?", (group.group_id,)
+        ).fetchone()
+        return row[0] or next(iter(group.members.values()))
+
     def of_members(self, group: CheckpointGroup) -> dict[str, Checkpoint]:
         """Resource id -> the checkpoint that holds its state in this group."""
         return {resource: self.checkpoint(item) for resource, item in group.members.items()}
