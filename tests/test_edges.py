@@ -669,7 +669,7 @@ def test_a_way_that_fails_for_another_reason_than_being_gone_is_not_passed_over(
     (staged.root / "sub/a").write_text("old")
     one = staged.switch(Difference(b"sub/a", staged.file(b"a", b"old"), None), force=True)
     with monkeypatch.context() as patch:
-        patch.setattr(switch.fsio, "parent_of", fail_with(errno.EIO))
+        patch.setattr(switch.fsio, "below", fail_with(errno.EIO))
         with pytest.raises(OSError, match=os.strerror(errno.EIO)):
             one.forward()
     assert (staged.root / "sub/a").exists()

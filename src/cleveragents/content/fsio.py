@@ -97,6 +97,11 @@ def directory(path: str | bytes, dir_fd: int | None = None) -> AbstractContextMa
     return _Opened(os.open(path, DIRECTORY, dir_fd=dir_fd))
 
 
+def below(dir_fd: int, name: bytes) -> int:
+    """Descriptor of a directory in another, which is never reached through a link."""
+    return os.open(name, DIRECTORY, dir_fd=dir_fd)
+
+
 @contextmanager
 def parent_of(root: int, path: bytes) -> Generator[tuple[int, bytes]]:
     """Descriptor of the directory that holds `path`, reached step by step, and the last name."""

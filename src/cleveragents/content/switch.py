@@ -195,7 +195,7 @@ class Switch:
             path = path.rpartition(b"/")[0]
         fd = self._folders[path] if path else self._root
         for below in reversed(missing):
-            fd = os.open(below.rpartition(b"/")[2], fsio.DIRECTORY, dir_fd=fd)
+            fd = fsio.below(fd, below.rpartition(b"/")[2])
             if len(self._folders) >= MOST_OPEN:
                 self._forget_folders()
             self._folders[below] = fd
@@ -297,8 +297,10 @@ class Switch:
 
     def _check_swapped(self, op: Op, fd: int, name: bytes) -> None:
         """What the exchange took out must be what we meant to take out."""
+        if not op.checked:
+            return
         found = fsio.lstat_at(self._staging, op.new)
-        if not op.checked or (found is not None and inode_of(found) == op.expected):
+        if found is not None and inode_of(found) == op.expected:
             return
         fsio.exchange(op.new, self._staging, name, fd)
         raise ApplyRefused(
