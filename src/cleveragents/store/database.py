@@ -15,6 +15,12 @@ from cleveragents.errors import StoreError
 
 HEAD_REVISION = "0003"
 BUSY_MS = 60_000
+LOG_PAGES = 4000
+"""The write-ahead log goes into the database whenever it has this many pages, 16 MB.
+
+A commit waits for that. Keys are hashes, so each of a commit's rows is on a page of its own, and
+with SQLite's usual 1000 every tenth checkpoint of a large tree would be the one that waits.
+"""
 
 
 def connect(path: str) -> sqlite3.Connection:
@@ -35,13 +41,20 @@ def connect(path: str) -> sqlite3.Connection:
 
 
 def _set_up(connection: sqlite3.Connection) -> None:
-    wanted = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": BUSY_MS}
+    wanted = {
+        "journal_mode": "wal",
+        "synchronous": 2,
+        "foreign_keys": 1,
+        "busy_timeout": BUSY_MS,
+        "wal_autocheckpoint": LOG_PAGES,
+    }
     connection.execute(f"PRAGMA busy_timeout={BUSY_MS}")
     connection.execute("PRAGMA foreign_keys=ON")
     if _pragma(connection, "journal_mode") != "wal":
         connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA trusted_schema=OFF")
+    connection.execute(f"PRAGMA wal_autocheckpoint={LOG_PAGES}")
     for name, value in wanted.items():
         if (got := _pragma(connection, name)) != value:
             raise StoreError(f"the store's {name} is {got!r}, not {value!r}")
