@@ -3,25 +3,36 @@
 import os
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import Generic, Self, TypeVar
 
 T = TypeVar("T")
-Todo = SimpleQueue[Callable[[], None]]
-_idle: list[Todo] = []
-"""What threads wait at for more: to make one and see it begin takes longer than most work does."""
-os.register_at_fork(after_in_child=_idle.clear)
 
 
-def _worker() -> Todo:
-    todo: Todo = SimpleQueue()
+class _Worker:
+    """A thread that waits for the next thing to do."""
 
-    def work() -> None:
+    def __init__(self) -> None:
+        self._work: Callable[[], None] | None = None
+        self._called = threading.Lock()
+        self._called.acquire()
+        threading.Thread(target=self._go_on, daemon=True).start()
+
+    def call(self, work: Callable[[], None]) -> None:
+        self._work = work
+        self._called.release()
+
+    def _go_on(self) -> None:
         while True:
-            todo.get()()
+            self._called.acquire()
+            work, self._work = self._work, None
+            assert work is not None
+            work()
+            del work
 
-    threading.Thread(target=work, daemon=True).start()
-    return todo
+
+_idle: list[_Worker] = []
+"""They are kept: to make a thread and see it begin takes longer than most of the work does."""
+os.register_at_fork(after_in_child=_idle.clear)
 
 
 class Beside(Generic[T]):
@@ -37,17 +48,17 @@ class Beside(Generic[T]):
         self._going_on = threading.Lock()
         self._going_on.acquire()
         try:
-            self._todo = _idle.pop()
+            self._worker = _idle.pop()
         except IndexError:
-            self._todo = _worker()
-        self._todo.put(self._run)
+            self._worker = _Worker()
+        self._worker.call(self._run)
 
     def _run(self) -> None:
         try:
             self._made.append(self._work())
         except BaseException as error:  # noqa: BLE001 - whoever waits gets it
             self._error = error
-        _idle.append(self._todo)
+        _idle.append(self._worker)
         self._going_on.release()
 
     def wait(self) -> T:
