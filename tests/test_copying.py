@@ -8,6 +8,7 @@ import shutil
 import socket
 import stat
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -554,21 +555,17 @@ def test_something_done_meanwhile_is_waited_for_and_its_error_raised() -> None:
         raise KeyError("the block's own comes first")
 
 
-def test_a_thread_that_is_done_is_there_for_the_next_and_a_busy_one_is_not() -> None:
-    before = Beside(threading.get_ident).wait()
-    assert Beside(threading.get_ident).wait() == before != threading.get_ident()
-    go_on = threading.Event()
-    with Beside(go_on.wait):
-        assert Beside(threading.get_ident).wait() != before
-        go_on.set()
+def test_what_is_done_meanwhile_is_traced_like_any_thread_and_leaves_none_behind() -> None:
+    def trace(_frame: object, _event: str, _argument: object) -> None: ...
 
-
-def test_a_process_that_was_forked_has_threads_of_its_own() -> None:
-    assert Beside(lambda: 7).wait() == 7
-    child = os.fork()
-    if not child:
-        os._exit(Beside(lambda: 7).wait())
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    before = threading.gettrace()
+    threading.settrace(trace)
+    try:
+        assert Beside(sys.gettrace).wait() is trace
+    finally:
+        threading.settrace(before)  # pyright: ignore[reportArgumentType]
+    assert Beside(threading.get_ident).wait() != threading.get_ident()
+    assert threading.active_count() == 1
 
 
 # the first checkpoint of a directory

@@ -1,38 +1,12 @@
 """Work that goes on in a thread of its own while its caller does something else."""
 
-import os
+import _thread
+import sys
 import threading
 from collections.abc import Callable
 from typing import Generic, Self, TypeVar
 
 T = TypeVar("T")
-
-
-class _Worker:
-    """A thread that waits for the next thing to do."""
-
-    def __init__(self) -> None:
-        self._work: Callable[[], None] | None = None
-        self._called = threading.Lock()
-        self._called.acquire()
-        threading.Thread(target=self._go_on, daemon=True).start()
-
-    def call(self, work: Callable[[], None]) -> None:
-        self._work = work
-        self._called.release()
-
-    def _go_on(self) -> None:
-        while True:
-            self._called.acquire()
-            work, self._work = self._work, None
-            assert work is not None
-            work()
-            del work
-
-
-_idle: list[_Worker] = []
-"""They are kept: to make a thread and see it begin takes longer than most of the work does."""
-os.register_at_fork(after_in_child=_idle.clear)
 
 
 class Beside(Generic[T]):
@@ -47,18 +21,15 @@ class Beside(Generic[T]):
         self._error: BaseException | None = None
         self._going_on = threading.Lock()
         self._going_on.acquire()
-        try:
-            self._worker = _idle.pop()
-        except IndexError:
-            self._worker = _Worker()
-        self._worker.call(self._run)
+        # `threading` would wait until it sees the thread begin: longer than most of the work takes.
+        _thread.start_new_thread(self._run, ())
 
     def _run(self) -> None:
+        sys.settrace(threading.gettrace())  # as `threading` does
         try:
             self._made.append(self._work())
         except BaseException as error:  # noqa: BLE001 - whoever waits gets it
             self._error = error
-        _idle.append(self._worker)
         self._going_on.release()
 
     def wait(self) -> T:
