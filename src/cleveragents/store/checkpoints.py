@@ -74,7 +74,8 @@ class CheckpointRepository:
             f" (SELECT group_id FROM checkpoint_groups {where})",
             parameters,
         ):
-            members[group_id][resource_id] = checkpoint_id
+            if group_id in members:  # another process may have added one meanwhile
+                members[group_id][resource_id] = checkpoint_id
         return [GROUPS.value(row, members=members[row[0]]) for row in rows]
 
     def checkpoint(self, checkpoint_id: str) -> Checkpoint:
