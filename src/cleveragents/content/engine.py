@@ -179,15 +179,14 @@ class TreeEngine:
             return tree
         result = self._update(batch, dirty)
         seen = {path: frozenset(names) for path, names in self._again.items()}
-        batch.after_commit.append(lambda: self._commit_events(result.tree, seen))
+        batch.after_commit.append(lambda: self._commit_events(result, seen))
         return result.tree
 
-    def _commit_events(self, tree: Tree, seen: dict[bytes, frozenset[bytes]]) -> None:
+    def _commit_events(self, result: "_Pass", seen: dict[bytes, frozenset[bytes]]) -> None:
         if self.known is None:
             return
-        for path in seen:
-            self.known.stats.pop(path, None)
-        self.known = Known(tree, self.known.stats, self.known.taken_ns)
+        self.known.forget(seen, result.exchanged)
+        self.known = Known(result.tree, self.known.stats, self.known.taken_ns)
         self._committed = True
         self._again = {
             path: left for path, names in self._again.items() if (left := names - seen[path])
@@ -373,6 +372,8 @@ class _Pass:
         self._stats = stats or {}
         self._load = engine.manifests
         self._replaced: list[tuple[Entry, Entry | None]] = []
+        self.exchanged: set[bytes] = set()
+        """Directories that are gone, or others by now: nothing known of what was below holds."""
         self.tree = trees.EMPTY
 
     def scan(self) -> None:
@@ -450,6 +451,8 @@ class _Pass:
             del entries[name]
             if gone.kind is EntryKind.DIRECTORY and self._engine.tracker is not None:
                 self._engine.tracker.forget(prefix + name)
+        if gone is not None and gone.kind is EntryKind.DIRECTORY and not (looked_below and entry):
+            self.exchanged.add(prefix + name)
 
     def _gone(self, entry: Entry, instead: Entry | None) -> None:
         self._replaced.append((entry, instead))

@@ -7,7 +7,7 @@ which began with the same one only the first is believed.
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 from blake3 import blake3
@@ -31,6 +31,20 @@ class Known(msgspec.Struct, frozen=True):
     """Directory -> its stat data, as `walker` gives it; a directory that is missing is unknown."""
     taken_ns: int
     """When the stat data was read; stamps not clearly older than this prove nothing."""
+
+    def forget(self, touched: Iterable[bytes], exchanged: Collection[bytes]) -> None:
+        """Give up what is known of touched directories, and of exchanged ones all the way down."""
+        for path in touched:
+            self.stats.pop(path, None)
+        if exchanged:
+            for path in [path for path in self.stats if _is_in(path, exchanged)]:
+                del self.stats[path]
+
+
+def _is_in(path: bytes, folders: Collection[bytes]) -> bool:
+    while path and path not in folders:
+        path = path.rpartition(b"/")[0]
+    return path in folders
 
 
 class _Whole(msgspec.Struct, frozen=True, array_like=True):
