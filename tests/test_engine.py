@@ -549,3 +549,34 @@ def test_a_folder_that_was_exchanged_and_comes_back_is_not_taken_for_the_other(
         one.engine.close()
         one.engine = one.new_engine()
         assert one.capture().state == one.truth().state
+
+
+def test_after_an_overflow_only_what_changed_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if all was made just before the first capture: it is old by the time of a later one."""
+    monkeypatch.setattr("cleveragents.content.engine.RACY_NS", 100_000_000)
+    with bench(tmp_path, follow=True) as one:
+        for number in range(20):
+            (one.root / f"d{number}").mkdir()
+            (one.root / f"d{number}" / "f").write_text("1")
+        one.check()
+        time.sleep(0.2)
+        (one.root / "d3" / "f").write_text("2")
+        one.check()
+        assert one.engine.tracker is not None
+        one.engine.tracker.distrust()
+        (one.root / "d4" / "f").write_text("3")
+        looked: list[tuple[bytes, int]] = []
+        real = engine.look
+
+        def seeing(fd: int, name: bytes, most: int) -> Seen | None:
+            looked.append((name, os.fstat(fd).st_ino))
+            return real(fd, name, most)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "look", seeing)
+            tree = one.capture()
+        folders = {os.stat(one.root / name).st_ino for name in ("d3", "d4")}
+        assert {folder for _, folder in looked} == folders
+        assert tree.state == one.truth().state

@@ -38,6 +38,10 @@ Replaced = tuple[Tree, list[tuple[Entry, Entry | None]]]
 """A tree, and entries of it that are not there any more with what came in their place."""
 
 
+Read = tuple[dict[bytes, bytes], int]
+"""Stat data by directory, and since when it was read."""
+
+
 class Borrowed(Protocol):
     """Content that need not be stored: path -> its git key and size."""
 
@@ -102,6 +106,8 @@ class TreeEngine:
         """Whether everything since `known` is in the tracker or in `_again`."""
         self._committed = False
         """Whether `known` is what this process itself saw last."""
+        self._old_from: int | None = None
+        """When stat data that is too young to prove anything can be read once more."""
         self._watched: set[bytes] = set()
         self._again: Dirty = {}
         """Touched names of captures that were not committed: they count once more."""
@@ -166,6 +172,7 @@ class TreeEngine:
 
     def _from_events(self, batch: Batch) -> Tree:
         assert self.tracker is not None
+        read = self._read_again()
         told = self.tracker.take()
         if told is None:
             raise NeedsWalk
@@ -176,17 +183,26 @@ class TreeEngine:
         if not dirty:
             tree = self._known_tree(batch)
             self.replaced = tree, []
+            self._know(tree, read)
             return tree
         result = self._update(batch, dirty)
         seen = {path: frozenset(names) for path, names in self._again.items()}
-        batch.after_commit.append(lambda: self._commit_events(result, seen))
+        batch.after_commit.append(lambda: self._commit_events(result, seen, dirty, read))
         return result.tree
 
-    def _commit_events(self, result: "_Pass", seen: dict[bytes, frozenset[bytes]]) -> None:
+    def _know(self, tree: Tree, read: Read | None) -> None:
+        assert self.known is not None
+        self.known = Known(tree, *(read or (self.known.stats, self.known.taken_ns)))
+        if read is not None:
+            self._old_from = None
+
+    def _commit_events(
+        self, result: "_Pass", seen: dict[bytes, frozenset[bytes]], dirty: Dirty, read: Read | None
+    ) -> None:
         if self.known is None:
             return
-        self.known.forget(seen, result.exchanged)
-        self.known = Known(result.tree, self.known.stats, self.known.taken_ns)
+        self._know(result.tree, read)
+        self.known.forget(dirty, result.exchanged)
         self._committed = True
         self._again = {
             path: left for path, names in self._again.items() if (left := names - seen[path])
@@ -260,6 +276,9 @@ class TreeEngine:
         self.known = result
         self._committed = True
         self.vouched = {}
+        proves_from = [walker.newest(blob) + RACY_NS for blob in result.stats.values()]
+        young = [moment for moment in proves_from if moment >= result.taken_ns]
+        self._old_from = max(young) if len(young) * 100 > len(proves_from) else None
         if self.tracker is not None:
             self.linked = {
                 (path + b"/" + name if path else name): known
@@ -306,31 +325,32 @@ class TreeEngine:
                     "a tool replaced it: write through the link instead",
                 )
 
-    def _read_again(self) -> None:
-        """Have stat data of now, if events vouch that all is as it was captured.
+    def _read_again(self) -> Read | None:
+        """Stat data of now, once, if that of the last walk was too young and would not be now.
 
-        What was read just after the sandbox was made is too young to prove anything to a new
-        process, which would have to read every file.
+        What was read just after the sandbox was made proves nothing to a new process or after an
+        overflow, and every file would be read. Of what no event tells of, this is the stat data.
         """
+        began = time.time_ns()
+        if self._old_from is None or began < self._old_from:
+            return None
+        try:
+            return self._readable(self._walk_draining()), began
+        except CheckpointFailed:
+            return None
+
+    def _leave_known(self) -> None:
+        """Leave the next process stat data that proves something, if all is as it was captured."""
         if self.known is None or self.tracker is None or self._again or not self._synced:
             return
-        began = time.time_ns()
-        proves_from = [walker.newest(blob) + RACY_NS for blob in self.known.stats.values()]
-        outlived = sum(self.known.taken_ns <= moment < began for moment in proves_from)
-        if outlived * 100 < len(proves_from):
-            return
-        try:
-            stats = self._readable(self._walk_draining())
-        except CheckpointFailed:
-            return
-        told = self.tracker.take()
+        read, told = self._read_again(), self.tracker.take()
         self._add_linked(dirty := dict(told or {}))
         if told is not None and not dirty:
-            self.known = Known(self.known.tree, stats, began)
+            self._know(self.known.tree, read)
 
     def close(self) -> None:
         if self.tracker is not None:
-            self._read_again()
+            self._leave_known()
             self.tracker.close()
             self.tracker = None
         if self._cache is not None and self.known is not None and os.path.isdir(self.root):
