@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cleveragents import gc
-from cleveragents.content import copying, engine, filecopy, files, fsio, packs, trees
+from cleveragents.content import copying, engine, filecopy, files, fsio, packs, trees, updating
 from cleveragents.content import exchange as exchanging
 from cleveragents.content.beside import Beside
 from cleveragents.content.census import census
@@ -591,8 +591,8 @@ class Directory:
             where.write_bytes(b"%d\n" % number * 500)
         (self.docs / "large").write_bytes(os.urandom(2 * LARGE + 100))
         (self.docs / "empty").write_bytes(b"")
-        monkeypatch.setattr(engine, "look", self.look)
-        monkeypatch.setattr(engine, "capture_file", self.capture_file)
+        monkeypatch.setattr(updating, "look", self.look)
+        monkeypatch.setattr(updating, "capture_file", self.capture_file)
         monkeypatch.setenv("CLEVERAGENTS_SANDBOX_CONFINE", "off")
 
     def look(self, fd: int, name: bytes, limit: int) -> files.Seen | None:

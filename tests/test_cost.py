@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cleveragents.content import engine, walker
+from cleveragents.content import updating, walker
 from cleveragents.context import Talk
 from cleveragents.workspace import open_workspace
 
@@ -64,7 +64,7 @@ def write_plan(folder: Path, more: str = "") -> str:
 
 def counted(folder: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> Work:
     work = Work()
-    look, walk = engine.look, walker.walk
+    look, walk = updating.look, walker.walk
 
     def looked(fd: int, name: bytes, limit: int) -> Any:
         work.add("files")
@@ -75,7 +75,7 @@ def counted(folder: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> Work:
         work.add("files", sum(len(walker.unpack(b)) for _, b in found if isinstance(b, bytes)))
         return found
 
-    monkeypatch.setattr(engine, "look", looked)
+    monkeypatch.setattr(updating, "look", looked)
     monkeypatch.setattr(walker, "walk", walked)
     with open_workspace(str(folder / "store"), talk=Talk(tell=work.tell)) as ws:
         database = ws.ctx.store._db  # pyright: ignore[reportPrivateUsage]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cleveragents.content import engine, walker
+from cleveragents.content import updating, walker
 from cleveragents.content.engine import TreeEngine
 from cleveragents.content.files import Seen
 from cleveragents.content.packs import Location, Packs
@@ -290,9 +290,9 @@ def test_what_nobody_touched_is_not_read_again(
             (one.root / name).write_text(name)
             os.utime(one.root / name, ns=(old, old))
         one.capture()
-        monkeypatch.setattr("cleveragents.content.engine.RACY_NS", -(10**18))
+        monkeypatch.setattr("cleveragents.content.statcache.RACY_NS", -(10**18))
         read: list[bytes] = []
-        real = engine.look
+        real = updating.look
 
         def counting(fd, name, limit):  # type: ignore[no-untyped-def]
             found = real(fd, name, limit)
@@ -300,7 +300,7 @@ def test_what_nobody_touched_is_not_read_again(
                 read.append(name)
             return found
 
-        monkeypatch.setattr(engine, "look", counting)
+        monkeypatch.setattr(updating, "look", counting)
         (one.root / "b").write_text("B")
         one.restart()
         one.check()
@@ -391,7 +391,7 @@ def test_what_a_process_leaves_behind_hides_no_change_from_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, follow: bool
 ) -> None:
     """What a process with events reads again at the end counts only if nothing happened since."""
-    monkeypatch.setattr("cleveragents.content.engine.RACY_NS", 50_000_000)
+    monkeypatch.setattr("cleveragents.content.statcache.RACY_NS", 50_000_000)
     with bench(tmp_path, follow=follow) as one:
         vandal = Vandal(one.root, seed)
         for _ in range(20):
@@ -419,7 +419,7 @@ def test_what_a_process_leaves_behind_hides_no_change_from_the_next(
 def test_what_was_seen_young_proves_something_once_it_is_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, touched: bool
 ) -> None:
-    monkeypatch.setattr("cleveragents.content.engine.RACY_NS", 200_000_000)
+    monkeypatch.setattr("cleveragents.content.statcache.RACY_NS", 200_000_000)
     with bench(tmp_path, follow=True) as one:
         for name in ("a", "b", "c"):
             (one.root / name).write_text(name)
@@ -430,14 +430,14 @@ def test_what_was_seen_young_proves_something_once_it_is_old(
         one.follow = False
         one.restart()
         looked: list[bytes] = []
-        real = engine.look
+        real = updating.look
         with monkeypatch.context() as patch:
 
             def seeing(fd: int, name: bytes, most: int) -> Seen | None:
                 looked.append(name)
                 return real(fd, name, most)
 
-            patch.setattr(engine, "look", seeing)
+            patch.setattr(updating, "look", seeing)
             tree = one.capture()
         assert set(looked) == ({b"a", b"b", b"c"} if touched else set())
         assert tree.state == one.truth().state
@@ -446,7 +446,7 @@ def test_what_was_seen_young_proves_something_once_it_is_old(
 def test_a_write_through_a_name_outside_is_not_taken_for_what_was_captured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cleveragents.content.engine.RACY_NS", 100_000_000)
+    monkeypatch.setattr("cleveragents.content.statcache.RACY_NS", 100_000_000)
     with bench(tmp_path, follow=True) as one:
         (one.root / "a").write_text("a")
         (tmp_path / "outside").hardlink_to(one.root / "a")
@@ -478,7 +478,7 @@ def test_of_two_processes_that_began_alike_only_the_first_is_believed(tmp_path: 
 def test_the_cache_grows_by_what_changed_and_is_written_anew_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cleveragents.content.engine.RACY_NS", 20_000_000)
+    monkeypatch.setattr("cleveragents.content.statcache.RACY_NS", 20_000_000)
     with bench(tmp_path, follow=False) as one:
         for number in range(50):
             (one.root / f"d{number}").mkdir()
@@ -524,7 +524,7 @@ def test_a_folder_that_was_exchanged_and_comes_back_is_not_taken_for_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """What stat says inside a folder stays with the folder, whatever it is called meanwhile."""
-    monkeypatch.setattr("cleveragents.content.engine.RACY_NS", 50_000_000)
+    monkeypatch.setattr("cleveragents.content.statcache.RACY_NS", 50_000_000)
 
     def turn(root: Path) -> None:
         (root / "a").rename(root / "aside")
@@ -555,7 +555,7 @@ def test_after_an_overflow_only_what_changed_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if all was made just before the first capture: it is old by the time of a later one."""
-    monkeypatch.setattr("cleveragents.content.engine.RACY_NS", 100_000_000)
+    monkeypatch.setattr("cleveragents.content.statcache.RACY_NS", 100_000_000)
     with bench(tmp_path, follow=True) as one:
         for number in range(20):
             (one.root / f"d{number}").mkdir()
@@ -568,14 +568,14 @@ def test_after_an_overflow_only_what_changed_is_read(
         one.engine.tracker.distrust()
         (one.root / "d4" / "f").write_text("3")
         looked: list[tuple[bytes, int]] = []
-        real = engine.look
+        real = updating.look
 
         def seeing(fd: int, name: bytes, most: int) -> Seen | None:
             looked.append((name, os.fstat(fd).st_ino))
             return real(fd, name, most)
 
         with monkeypatch.context() as patch:
-            patch.setattr(engine, "look", seeing)
+            patch.setattr(updating, "look", seeing)
             tree = one.capture()
         folders = {os.stat(one.root / name).st_ino for name in ("d3", "d4")}
         assert {folder for _, folder in looked} == folders

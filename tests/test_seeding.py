@@ -142,7 +142,7 @@ def test_what_was_hashed_while_it_was_copied_is_not_read_again(
     repo.commit()
     repo.write("carried.txt", b"c\n")
     read: list[bytes] = []
-    monkeypatch.setattr("cleveragents.content.engine.look", noting(read))
+    monkeypatch.setattr("cleveragents.content.updating.look", noting(read))
     _, keys = repo.state()
     assert keys["a.txt"] == keys["sub/b.txt"] == "g"
     assert b"carried.txt" in read

@@ -15,6 +15,8 @@ from blake3 import blake3
 from cleveragents.content import fsio
 from cleveragents.content.trees import Tree
 
+RACY_NS = 2_000_000_000
+"""A file touched this shortly before it was read may change again within the same time stamp."""
 _VERSION = 2
 _LENGTH = struct.Struct("<Q")
 _DIGEST = 32
@@ -30,7 +32,12 @@ class Known(msgspec.Struct, frozen=True):
     stats: dict[bytes, bytes]
     """Directory -> its stat data, as `walker` gives it; a directory that is missing is unknown."""
     taken_ns: int
-    """When the stat data was read; stamps not clearly older than this prove nothing."""
+    """When the stat data was read."""
+
+    @property
+    def young_from(self) -> int:
+        """Stamps from here on prove nothing."""
+        return self.taken_ns - RACY_NS
 
     def forget(self, touched: Iterable[bytes], exchanged: Collection[bytes]) -> None:
         """Give up what is known of touched directories, and of exchanged ones all the way down."""
@@ -39,6 +46,11 @@ class Known(msgspec.Struct, frozen=True):
         if exchanged:
             for path in [path for path in self.stats if _is_in(path, exchanged)]:
                 del self.stats[path]
+
+
+def proves_from(moment: int) -> int:
+    """When a stamp of that moment is old enough to prove something."""
+    return moment + RACY_NS
 
 
 def _is_in(path: bytes, folders: Collection[bytes]) -> bool:

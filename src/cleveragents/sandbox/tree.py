@@ -10,10 +10,11 @@ from blake3 import blake3
 
 from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import files, fsio, trees
-from cleveragents.content.engine import Borrowed, TreeEngine
+from cleveragents.content.engine import TreeEngine
 from cleveragents.content.packs import Batch
 from cleveragents.content.switch import Op, Switch, stage, sync_in_place
 from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
+from cleveragents.content.updating import Borrowed
 from cleveragents.content.vouching import Vouched
 from cleveragents.errors import SandboxError
 from cleveragents.resource import Action, Change, show_path

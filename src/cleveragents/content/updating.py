@@ -1,0 +1,281 @@
+"""One capture at work: the part of a tree that has to be looked at, rebuilt bottom up."""
+
+import errno
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from cleveragents.content import fsio, trees, walker
+from cleveragents.content.files import (
+    CHUNK,
+    Base,
+    Seen,
+    capture_file,
+    look,
+    stamp,
+    store_small,
+)
+from cleveragents.content.packs import BLOB, GIT, Batch, key_of
+from cleveragents.content.trees import Entry, EntryKind, Listing, Tree, kind_of
+from cleveragents.content.vouching import relied_on
+from cleveragents.errors import CheckpointFailed
+from cleveragents.resource import show_path
+
+if TYPE_CHECKING:
+    from cleveragents.content.engine import TreeEngine
+
+
+class Borrowed(Protocol):
+    """Content that need not be stored: path -> its git key and size."""
+
+    def get(self, path: bytes, /) -> Base | None: ...
+
+
+class NeedsWalk(Exception):
+    """What was told is not enough to know the state; look at everything."""
+
+
+class Work:
+    """Names to look at again, as a tree of directories."""
+
+    __slots__ = ("below", "names", "whole")
+
+    def __init__(self) -> None:
+        self.names: set[bytes] = set()
+        self.whole = False
+        """Every name in this directory."""
+        self.below: dict[bytes, Work] = {}
+
+    def at(self, path: bytes) -> "Work":
+        node = self
+        for part in path.split(b"/") if path else ():
+            node = node.below.setdefault(part, Work())
+        return node
+
+    def all_names(self) -> set[bytes]:
+        """Also those of directories of which only the mode, or what is below, is looked at."""
+        return {name.removesuffix(b"/") for name in self.names} | self.below.keys()
+
+    @staticmethod
+    def of(dirty: Mapping[bytes, Iterable[bytes]]) -> "Work":
+        work = Work()
+        for path, names in dirty.items():
+            work.at(path).names.update(names)
+        return work
+
+
+def unreadable(path: bytes, code: int) -> CheckpointFailed:
+    if code == errno.EXDEV:
+        return CheckpointFailed(
+            f"{show_path(path)} is a mount point and is not captured",
+            f"unmount it, or add {show_path(path)!r} to the resource's exclude",
+        )
+    return CheckpointFailed(
+        f"directory {show_path(path)} cannot be read: {os.strerror(code)}",
+        f"chmod u+rx it, or add {show_path(path)!r} to the resource's exclude",
+    )
+
+
+def _directory_entry(name: bytes, mode: int, tree: Tree) -> Entry:
+    return Entry(name, EntryKind.DIRECTORY, mode, key=tree.key, state=tree.state)
+
+
+class Pass:
+    """What one capture looks at, and the tree it makes of that."""
+
+    def __init__(
+        self, engine: "TreeEngine", batch: Batch, stats: Mapping[bytes, bytes] | None = None
+    ) -> None:
+        self._engine = engine
+        self.batch = batch
+        self._stats = stats or {}
+        self._load = engine.manifests
+        self._replaced: list[tuple[Entry, Entry | None]] = []
+        self.exchanged: set[bytes] = set()
+        """Directories that are gone, or others by now: nothing known of what was below holds."""
+        self.tree = trees.EMPTY
+
+    def scan(self) -> None:
+        with fsio.directory(self._engine.root) as fd:
+            self.tree = self._store(self._scan(fd, b""))
+
+    def update(self, old: Tree, work: Work) -> None:
+        with fsio.directory(self._engine.root) as fd:
+            self.tree = self._updated(fd, b"", old, work)
+        self._engine.replaced = old, self._replaced
+
+    def _store(self, listing: Listing, before: Listing | None = None) -> Tree:
+        tree = trees.store_directory(listing, self.batch, before)
+        self._load.put(tree.key, listing)
+        return tree
+
+    def _scan(self, fd: int, prefix: bytes) -> Listing:
+        """Every entry of a directory nothing is known of."""
+        if self._engine.tracker is not None:
+            self._engine.tracker.watch((prefix[:-1],))
+            self._engine.tracker.drain()
+        with os.scandir(fd) as items:
+            names = [os.fsencode(item.name) for item in items]
+        found = [self._look(fd, name, prefix + name) for name in names]
+        return Listing.of([entry for entry in found if entry is not None])
+
+    def _updated(self, fd: int, prefix: bytes, old: Tree, work: Work) -> Tree:
+        listing = self._load(old.key)
+        before = listing.all() if work.whole else listing.some(work.all_names())
+        entries = dict(before)
+        if work.whole:
+            self._whole(fd, prefix, entries, work)
+        for name in work.names:
+            if name[-1:] == b"/":
+                self._set_mode(fd, entries, name[:-1], work)
+        for name in work.names:
+            if name[-1:] != b"/":
+                entry = self._look(fd, name, prefix + name, entries.get(name))
+                self._put(entries, name, entry, prefix)
+        for name, below in work.below.items():
+            entry = entries.get(name)
+            if entry is not None and entry.kind is EntryKind.DIRECTORY and name not in work.names:
+                self._put(entries, name, self._below(fd, prefix, entry, below), prefix, True)
+        changed = {
+            name: entries.get(name)
+            for name in before.keys() | entries.keys()
+            if entries.get(name) != before.get(name)
+        }
+        return self._store(listing.changed(changed), listing) if changed else old
+
+    def _set_mode(self, fd: int, entries: dict[bytes, Entry], name: bytes, work: Work) -> None:
+        """Only the mode of a directory was touched; what is below it has events of its own."""
+        entry, found = entries.get(name), fsio.lstat_at(fd, name)
+        if entry is None or found is None or entry.kind is not kind_of(found.st_mode):
+            if name not in work.names:
+                raise NeedsWalk
+            return
+        mode = stat.S_IMODE(found.st_mode)
+        entries[name] = Entry(name, entry.kind, mode, key=entry.key, state=entry.state)
+
+    def _put(
+        self,
+        entries: dict[bytes, Entry],
+        name: bytes,
+        entry: Entry | None,
+        prefix: bytes,
+        looked_below: bool = False,
+    ) -> None:
+        gone = entries.get(name)
+        if gone is not None and not (looked_below and entry) and not gone.same_state(entry):
+            self._gone(gone, entry)
+        if entry is not None:
+            entries[name] = entry
+        elif gone is not None:
+            del entries[name]
+            if gone.kind is EntryKind.DIRECTORY and self._engine.tracker is not None:
+                self._engine.tracker.forget(prefix + name)
+        if gone is not None and gone.kind is EntryKind.DIRECTORY and not (looked_below and entry):
+            self.exchanged.add(prefix + name)
+
+    def _gone(self, entry: Entry, instead: Entry | None) -> None:
+        self._replaced.append((entry, instead))
+        if self._engine.tell_gone is not None:
+            self._engine.tell_gone(entry)
+
+    def _whole(self, fd: int, prefix: bytes, entries: dict[bytes, Entry], work: Work) -> None:
+        """Find out by stamps which names of a directory to look at."""
+        known = self._engine.known
+        assert known is not None
+        old, blob = known.stats.get(prefix[:-1], walker.NOTHING), self._stats[prefix[:-1]]
+        now = walker.unpack(blob)
+        before = now if old == blob else walker.unpack(old)
+        limit = known.young_from
+        for name in [name for name in entries if name not in now]:
+            self._gone(entries.pop(name), None)
+        for name, found in now.items():
+            entry = entries.get(name)
+            if entry is not None and entry.kind is EntryKind.DIRECTORY and stat.S_ISDIR(found[4]):
+                mode = stat.S_IMODE(found[4])
+                if mode != entry.mode:
+                    entries[name] = Entry(name, entry.kind, mode, key=entry.key, state=entry.state)
+                continue
+            vouched = before.get(name) == found and max(found[2], found[3]) < limit
+            if entry is None or not vouched:
+                work.names.add(name)
+
+    def _below(self, fd: int, prefix: bytes, entry: Entry, work: Work) -> Entry | None:
+        path = prefix + entry.name
+        if prefix.count(b"/") == fsio.DEEP:
+            fsio.allow_deep()
+        try:
+            with fsio.directory(entry.name, fd) as below:
+                tree = Tree(entry.key, entry.state)
+                tree = self._updated(below, path + b"/", tree, work)
+                return _directory_entry(entry.name, entry.mode, tree)
+        except (FileNotFoundError, NotADirectoryError):
+            # Gone since it was told of; its parent's own event or stat data says so as well.
+            return None if fsio.lstat_at(fd, entry.name) is None else entry
+
+    def _look(self, fd: int, name: bytes, path: bytes, old: Entry | None = None) -> Entry | None:
+        """The entry of one name as it is now."""
+        if self._engine.scope.leaves_out(path):
+            return None
+        found = look(fd, name, -1 if path in self._engine.vouched else CHUNK - 1)
+        if found is None:
+            return None
+        kind = kind_of(found[4])
+        if kind is EntryKind.FILE:
+            return self._file(fd, name, path, found, old)
+        mode = stat.S_IMODE(found[4])
+        if kind is EntryKind.DIRECTORY:
+            return self._new_directory(fd, name, path, mode)
+        if kind is EntryKind.LINK:
+            return Entry(name, kind, 0o777, key=os.readlink(name, dir_fd=fd))
+        device = kind in (EntryKind.CHARACTER, EntryKind.BLOCK)
+        return Entry(name, kind, mode, key=b"%d" % found[6] if device else b"")
+
+    def _new_directory(self, fd: int, name: bytes, path: bytes, mode: int) -> Entry | None:
+        if path.count(b"/") == fsio.DEEP:
+            fsio.allow_deep()
+        try:
+            with fsio.directory(name, fd) as below:
+                if os.fstat(below).st_dev != os.fstat(fd).st_dev:
+                    raise unreadable(path, errno.EXDEV)
+                return _directory_entry(name, mode, self._store(self._scan(below, path + b"/")))
+        except PermissionError:
+            raise unreadable(path, errno.EACCES) from None
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _base(self, path: bytes, before: Entry | None) -> Base | None:
+        """The base's blob at a path; what had the key of that tells what it is."""
+        if before is not None and before.key[:1] == GIT:
+            return before.key, before.size
+        return self._engine.base.get(path)
+
+    def _small(self, data: bytes, path: bytes, before: Entry | None) -> bytes:
+        """The key of a small file, stored; one that is as it was is not asked of the base."""
+        if before is not None and before.key[:1] == BLOB and key_of(BLOB, data) == before.key:
+            self.batch.put_keyed(before.key, data)
+            return before.key
+        return store_small(data, self.batch, self._base(path, before))
+
+    def _file(
+        self, fd: int, name: bytes, path: bytes, found: Seen, old: Entry | None
+    ) -> Entry | None:
+        engine = self._engine
+        status, links, data = found[:5], found[5], found[7]
+        vouched = engine.vouched.get(path)
+        known = vouched is not None and vouched[0] == status
+        if vouched and known and relied_on(vouched[1], self.batch, engine.packs):
+            key = vouched[1]
+        else:
+            before = old if old is not None and old.kind is EntryKind.FILE else None
+            if data is not None:
+                key = self._small(data, path, before)
+            elif captured := capture_file(fd, name, path, self.batch, self._base(path, before)):
+                key, status, links = captured[0], stamp(captured[1]), captured[1].st_nlink
+            else:
+                return None
+        if links > 1 and engine.tracker is not None and not self._stats:
+            if path not in engine.linked:
+                raise NeedsWalk
+            engine.linked[path] = status
+        return Entry(name, EntryKind.FILE, stat.S_IMODE(status[4]), status[1], status[2], key)
