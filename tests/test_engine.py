@@ -368,7 +368,9 @@ def test_the_walkers_read_what_stat_says(tmp_path: Path) -> None:
             )  # fmt: skip
             assert walker.unpack(blob) == {b"f": wanted, b"g": wanted}
             assert set(walker.linked(blob)) == {b"f", b"g"}
-            assert walker.newest(blob) == max(found.st_mtime_ns, found.st_ctime_ns)
+            latest = max(found.st_mtime_ns, found.st_ctime_ns)
+            assert walker.newest(blob) == latest
+            assert walker.mark(latest) <= blob < walker.mark(latest + 1)
     finally:
         os.close(fd)
 

@@ -2,7 +2,7 @@
  *
  * walk(root_fd, prune_names, prune_paths) -> list of (path, blob | errno)
  *
- * blob: i64 newest time stamp in it, 0 at least, then per entry sorted by name
+ * blob: u64 newest time stamp in it, big-endian so that blobs compare by it, then per entry sorted by name
  *       u16 length, name, u64 inode, size, i64 mtime_ns, ctime_ns, u64 mode | nlink << 32
  *
  * state_text(manifest) -> what the state of a directory is the hash of
@@ -142,7 +142,7 @@ static char *pack(Entry *entries, size_t count, size_t *size) {
         memcpy(at + 2 + length, entries[n].field, 8 * FIELDS);
         at += 2 + length + 8 * FIELDS;
     }
-    if (blob) memcpy(blob, &newest, 8);
+    for (int n = 0; blob && n < 8; n++) blob[n] = (char)(newest >> (56 - 8 * n));
     return blob;
 }
 

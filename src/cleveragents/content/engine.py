@@ -213,20 +213,20 @@ class TreeEngine:
             one.scan()
             return
         work = Work()
-        for path, blob in stats.items():
-            old = self.known.stats.get(path)
-            if old != blob or walker.newest(blob) >= self.known.young_from:
-                work.at(path).whole = True
+        old, young = self.known.stats.get, walker.mark(self.known.young_from)
+        for path in [path for path, blob in stats.items() if old(path) != blob or blob >= young]:
+            work.at(path).whole = True
         one.update(self._known_tree(one.batch), work)
 
     def _commit_walk(self, result: Known) -> None:
         self.known = result
         self._committed = True
         self.vouched = {}
-        newest = [walker.newest(blob) for blob in result.stats.values()]
-        young = [moment for moment in newest if moment >= result.young_from]
-        self._old_from = proves_from(max(young)) if len(young) * 100 > len(newest) else None
         if self.tracker is not None:
+            limit = walker.mark(result.young_from)
+            young = [blob for blob in result.stats.values() if blob >= limit]
+            is_much = len(young) * 100 > len(result.stats)
+            self._old_from = proves_from(walker.newest(max(young))) if is_much else None
             self.linked = {
                 (path + b"/" + name if path else name): known
                 for path, blob in result.stats.items()
@@ -250,12 +250,11 @@ class TreeEngine:
 
     def _readable(self, found: walker.Found) -> dict[bytes, bytes]:
         """Stat data by directory; what cannot be read must be excluded by a rule."""
-        stats: dict[bytes, bytes] = {}
-        for path, blob in found:
-            if isinstance(blob, bytes):
-                stats[path] = blob
-            elif blob != errno.ENOENT and not self.scope.leaves_out(path):
-                raise unreadable(path, blob)
+        stats = {path: blob for path, blob in found if isinstance(blob, bytes)}
+        failed = [item for item in found if item[0] not in stats] if len(stats) < len(found) else []
+        for path, code in failed:
+            if isinstance(code, int) and code != errno.ENOENT and not self.scope.leaves_out(path):
+                raise unreadable(path, code)
         return stats
 
     def require_links(self) -> None:

@@ -14,7 +14,7 @@ from cleveragents.content.files import Stamp
 
 Found = list[tuple[bytes, bytes | int]]
 """(path, blob), or (path, errno) for what could not be read."""
-_HEAD = struct.Struct("<q")
+_HEAD = struct.Struct(">Q")
 _LENGTH = struct.Struct("<H")
 _FIELDS = struct.Struct("<QQqqQ")
 _DIRECTORY = stat.S_IFDIR >> 12
@@ -117,6 +117,11 @@ def linked(blob: bytes) -> dict[bytes, Stamp]:
                 found[blob[at - length : at]] = (*fields[:4], mode)
         at += _FIELDS.size
     return found
+
+
+def mark(moment: int) -> bytes:
+    """A directory with a time stamp from that moment on has a blob that is not less than this."""
+    return _HEAD.pack(max(moment, 0))
 
 
 def newest(blob: bytes) -> int:
