@@ -1,7 +1,7 @@
 """The states of a plan's sandboxes, taken and put back: the half that knows no database rows."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -18,6 +18,11 @@ from cleveragents.store import Store
 
 States = dict[str, SandboxCheckpoint]
 """Resource id -> state."""
+
+
+def _spot(staging: str, rid: str, among: Collection[str]) -> str:
+    """Where one of several resources is staged; a single one needs no folder inside the other."""
+    return staging if len(among) == 1 else f"{staging}/{rid}"
 
 
 class Staged(msgspec.Struct, frozen=True):
@@ -97,7 +102,7 @@ class CheckpointManager:
         """Switch every sandbox to what was staged, then compare each with its target by hash."""
         current = self.sandboxes(plan_id)
         for rid, one in staged.resources.items():
-            sandbox, staging = current[rid], f"{staged.directory}/{rid}"
+            sandbox, staging = current[rid], _spot(staged.directory, rid, staged.resources)
             if isinstance(sandbox, LastsLater):
                 sandbox.switch_now(one, staging)
             else:
@@ -148,7 +153,8 @@ class CheckpointManager:
         staged: dict[str, dict[str, Any]] = {}
         changes: list[Change] = []
         for rid, target in targets.items():
-            staged[rid] = sandboxes[rid].stage(current[rid], target, f"{staging}/{rid}")
+            spot = _spot(staging, rid, targets)
+            staged[rid] = sandboxes[rid].stage(current[rid], target, spot)
             changes += sandboxes[rid].changes(current[rid], target)
         return Staged(staging, staged, tuple(changes))
 
