@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from cleveragents.content import fsio, trees, walker
+from cleveragents.content.beside import Beside
 from cleveragents.content.files import Stamp, stamp
 from cleveragents.content.packs import Batch, Packs
 from cleveragents.content.scope import Scope
@@ -46,8 +47,9 @@ class TreeEngine:
         self.packs = packs
         self.manifests = manifests or Manifests(packs.get)
         self._cache = StatCache(cache, root) if cache else None
-        self.known: Known | None = self._cache.load() if self._cache else None
-        """What the last committed capture saw."""
+        self._known: Known | None = None
+        # Beside the walk, which leaves Python alone; of a small tree it is there at once.
+        self._loading = Beside(self._cache.load) if self._cache else None
         self.tracker: Tracker | None = None
         self._synced = False
         """Whether everything since `known` is in the tracker or in `_again`."""
@@ -64,6 +66,17 @@ class TreeEngine:
         self.tell_gone: Callable[[Entry], None] | None = None
         self.replaced: Replaced | None = None
         """What the last capture began with and what it found replaced; None if it read it all."""
+
+    @property
+    def known(self) -> Known | None:
+        """What the last committed capture saw."""
+        if self._loading is not None:
+            self._known, self._loading = self._loading.wait(), None
+        return self._known
+
+    @known.setter
+    def known(self, known: Known | None) -> None:
+        self._known, self._loading = known, None
 
     def track(self) -> None:
         """Follow changes from here on; worth it for a process that makes several captures."""

@@ -131,7 +131,7 @@ class StatCache:
             known.tree,
             known.taken_ns,
             {path: blob for path, blob in new.items() if old.get(path) != blob},
-            [path for path in old if path not in new],
+            list(old.keys() - new.keys()),
         )
         data = msgspec.msgpack.encode(change)
         if self._size + len(data) > 2 * self._whole:
