@@ -52,6 +52,7 @@ def age(path: Path) -> None:
     with closing(sqlite3.connect(path)) as db, db:
         for index in ("plans_by_state", "plans_by_parent", "decisions_by_kind"):
             db.execute(f"DROP INDEX {index}")
+        db.execute("CREATE INDEX objects_by_pack ON objects (pack_id)")
         for table in ("correction_attempts", "effects"):
             db.execute(f"DROP TABLE {table}")
         for table, column in (

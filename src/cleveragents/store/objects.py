@@ -112,8 +112,8 @@ class ObjectRepository:
     def packs(self) -> dict[str, int]:
         """Pack name -> bytes in it that are in use."""
         rows = self._db.execute(
-            "SELECT p.name, coalesce(sum(o.length), 0) FROM packs p"
-            " LEFT JOIN objects o USING (pack_id) GROUP BY p.pack_id"
+            "SELECT p.name, coalesce(o.used, 0) FROM packs p LEFT JOIN"
+            " (SELECT pack_id, sum(length) AS used FROM objects GROUP BY pack_id) o USING (pack_id)"
         )
         return dict(rows.fetchall())
 

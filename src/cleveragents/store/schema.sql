@@ -277,4 +277,3 @@ CREATE TABLE objects (
     length INTEGER NOT NULL,
     condemned_at TEXT
 ) WITHOUT ROWID;
-CREATE INDEX objects_by_pack ON objects (pack_id);
