@@ -1,5 +1,6 @@
 """The engine never misses a change: whatever is done to a tree, it says what a fresh walk says."""
 
+import errno
 import mmap
 import os
 import random
@@ -582,3 +583,26 @@ def test_after_an_overflow_only_what_changed_is_read(
         folders = {os.stat(one.root / name).st_ino for name in ("d3", "d4")}
         assert {folder for _, folder in looked} == folders
         assert tree.state == one.truth().state
+
+
+def test_what_cannot_be_read_again_is_tried_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cleveragents.content.statcache.RACY_NS", 50_000_000)
+    with bench(tmp_path, follow=True) as one:
+        (one.root / "d").mkdir()
+        (one.root / "d" / "f").write_text("1")
+        one.check()
+        time.sleep(0.1)
+        walks: list[walker.Found] = []
+
+        def refused() -> walker.Found:
+            walks.append([(b"d", errno.EACCES)])
+            return walks[-1]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(one.engine, "walk", refused)
+            for text in ("2", "3"):
+                (one.root / "d" / "f").write_text(text)
+                one.check()
+        assert len(walks) == 1

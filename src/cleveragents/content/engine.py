@@ -296,6 +296,7 @@ class TreeEngine:
         try:
             return self._readable(self._walk_draining()), began
         except CheckpointFailed:
+            self._old_from = None
             return None
 
     def _leave_known(self) -> None:
