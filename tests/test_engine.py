@@ -461,6 +461,26 @@ def test_a_write_through_a_name_outside_is_not_taken_for_what_was_captured(
         assert one.capture().state == one.truth().state
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_write_through_a_name_made_outside_meanwhile_is_found_by_the_next_walk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    """No event tells of it; so the stat data it left must not be taken for what was captured."""
+    monkeypatch.setattr("cleveragents.content.statcache.RACY_NS", 50_000_000)
+    with bench(tmp_path, follow=True) as one:
+        for name in ("a", "b"):
+            (one.root / name).write_text(name)
+        one.check()
+        (tmp_path / "outside").hardlink_to(one.root / "a")
+        (tmp_path / "outside").write_text("changed")
+        if not kept:
+            (tmp_path / "outside").unlink()
+        time.sleep(0.1)
+        one.capture()
+        one.restart()
+        assert one.capture().state == one.truth().state
+
+
 def test_of_two_processes_that_began_alike_only_the_first_is_believed(tmp_path: Path) -> None:
     """The other's tree with the first one's stat data would be something nobody saw."""
     path, root = os.fspath(tmp_path / "cache"), os.fspath(tmp_path)

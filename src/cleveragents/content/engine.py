@@ -294,10 +294,24 @@ class TreeEngine:
         if self._old_from is None or began < self._old_from:
             return None
         try:
-            return self._readable(self._walk_draining()), began
+            return self._as_walked(self._readable(self._walk_draining())), began
         except CheckpointFailed:
             self._old_from = None
             return None
+
+    def _as_walked(self, stats: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        """Without directories whose files are not what the walk saw.
+
+        A write through a name outside gives no event: its stat data must not stand for the content
+        that was captured before it, or no walk would ever find it.
+        """
+        assert self.known is not None
+        old = self.known.stats
+        return {
+            path: blob
+            for path, blob in stats.items()
+            if (was := old.get(path)) == blob or (was and walker.files(was) == walker.files(blob))
+        }
 
     def _leave_known(self) -> None:
         """Leave the next process stat data that proves something, if all is as it was captured."""

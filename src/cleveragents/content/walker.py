@@ -88,6 +88,11 @@ def unpack(blob: bytes) -> dict[bytes, Stamp]:
     return found
 
 
+def files(blob: bytes) -> dict[bytes, Stamp]:
+    """The same of all but directories."""
+    return {name: found for name, found in unpack(blob).items() if not stat.S_ISDIR(found[4])}
+
+
 def totals(blob: bytes) -> tuple[int, int]:
     """How many entries are not directories, and their size."""
     files = size = 0
