@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Agents
+from tests.harness import Agents, command
 from tests.scratch import git, make_repository, snapshot, without
 
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 12\n"
@@ -490,3 +490,31 @@ def test_control_files_are_shown_before_it_asks(agents: Agents) -> None:
     assert not os.path.exists(agents.work / "app/.git/hooks/pre-commit")
     apply(agents)
     assert not os.path.exists(agents.work / "app/.git/hooks/pre-commit")
+
+
+def test_a_checkpoint_is_made_where_children_are_not_waited_for(agents: Agents) -> None:
+    """Some programs start others with SIGCHLD ignored; the kernel then takes git's end itself."""
+    repository(agents, a="1\n")
+    plan(agents, "echo 2 > a")
+    (sandbox(agents) / "a").write_text("3\n")
+    words = "plan checkpoint create last"
+    done = subprocess.run(
+        ["/bin/bash", "-c", f"trap '' CHLD; exec {command()} {words}"],
+        cwd=agents.work,
+        env=agents.env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "checkpoint " in done.stdout
+
+
+def test_a_checkpoint_without_git_says_what_is_missing(agents: Agents, tmp_path: Path) -> None:
+    repository(agents, a="1\n")
+    plan(agents, "echo 2 > a")
+    done = agents.run("plan", "checkpoint", "create", "last", env={"PATH": str(tmp_path)})
+    assert done.rc != 0
+    assert "git is not installed" in done.stderr
+    assert "internal" not in done.stderr
+    assert "Traceback" not in done.stderr

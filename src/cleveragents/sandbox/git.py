@@ -68,12 +68,16 @@ def run(
             check=False,
         )
     except FileNotFoundError:
-        raise SandboxError("git is not installed", "install git 2.36 or newer") from None
+        raise _not_installed() from None
     if done.returncode not in accept:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         words = [w for w in arguments if not w.startswith("-") and "=" not in w]
         raise SandboxError(f"git {words[0]} failed: {said[-1] if said else done.returncode}")
     return done.stdout
+
+
+def _not_installed() -> SandboxError:
+    return SandboxError("git is not installed", "install git 2.36 or newer")
 
 
 class Repository(msgspec.Struct, frozen=True):
@@ -246,9 +250,11 @@ class _Spoken:
                 file_actions=to_them,
                 setsigdef=(signal.SIGPIPE,),
             )
-        except OSError:
+        except OSError as error:
             self.questions.close()
             self.answers.close()
+            if isinstance(error, FileNotFoundError):
+                raise _not_installed() from None
             raise
         finally:
             os.close(theirs)
@@ -258,7 +264,8 @@ class _Spoken:
         with suppress(BrokenPipeError):
             self.questions.close()
         self.answers.close()
-        os.waitpid(self._pid, 0)
+        with suppress(ChildProcessError):  # whoever started us may have SIGCHLD ignored
+            os.waitpid(self._pid, 0)
 
 
 class Blobs:
