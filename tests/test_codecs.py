@@ -277,10 +277,16 @@ def test_what_is_asked_of_a_manifest_has_to_be_bytes() -> None:
 
 
 def test_a_manifest_that_cannot_be_read_is_damaged_content() -> None:
-    for data in (b"\x91\x01", b"\x91\x97\xc4\x01x\xa1?\x00\x00\x00\xc4\x00\xc4\x00"):
+    for kind in (b"?", b"\xff"):
+        data = b"\x91\x97\xc4\x01x\xa1" + kind + b"\x00\x00\x00\xc4\x00\xc4\x00"
         key = key_of(TREE, data)
         with pytest.raises(ContentDamaged, match="cannot be read"):
             trees.find(trees.reading({key: data}.__getitem__), Tree(key, b""), b"x")
+    for data in (b"", b"\x91\x01", trees.PIECED + key_of(TREE, b"")[1:]):
+        key = key_of(TREE, data)
+        content = {key: data, key_of(TREE, b""): b""}
+        with pytest.raises(ContentDamaged, match="cannot be read"):
+            trees.find(trees.reading(content.__getitem__), Tree(key, b""), b"x")
 
 
 def test_manifests_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,7 +216,7 @@ def _head_of(data: bytes) -> int:
 def _by_name(data: bytes) -> dict[bytes, Entry]:
     try:
         return {entry.name: entry for entry in _decoder.decode(data)}
-    except msgspec.MsgspecError as error:
+    except (ValueError, msgspec.MsgspecError) as error:
         raise ContentDamaged(f"a manifest cannot be read: {error}") from error
 
 
@@ -257,7 +257,10 @@ def reading(read: Reader, ahead: Callable[[list[bytes]], Reader] | None = None) 
             return _listing(key, data, ())
         keys = [TREE + data[at : at + 32] for at in range(1, len(data), 32)]
         get = ahead(keys) if ahead else read
-        return _listing(key, _joined([get(one) for one in keys]), tuple(keys))
+        parts = [get(one) for one in keys]
+        if not all(parts):
+            raise ContentDamaged(f"manifest {show_key(key)} cannot be read: a piece is empty")
+        return _listing(key, _joined(parts), tuple(keys))
 
     return load
 
