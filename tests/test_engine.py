@@ -461,6 +461,21 @@ def test_a_write_through_a_name_outside_is_not_taken_for_what_was_captured(
         assert one.capture().state == one.truth().state
 
 
+def test_a_write_through_a_name_outside_counts_until_it_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cleveragents.content.statcache.RACY_NS", 50_000_000)
+    with bench(tmp_path, follow=True) as one:
+        (one.root / "a").write_text("a")
+        (tmp_path / "outside").hardlink_to(one.root / "a")
+        one.check()
+        (tmp_path / "outside").write_text("changed")
+        time.sleep(0.1)
+        one.capture(commit=False)
+        one.check()
+        one.check()
+
+
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_write_through_a_name_made_outside_meanwhile_is_found_by_the_next_walk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool

@@ -138,8 +138,8 @@ class TreeEngine:
             raise NeedsWalk
         for path, names in told.items():
             self._again.setdefault(path, set()).update(names)
+        self._add_linked(self._again)
         dirty = {path: set(names) for path, names in self._again.items()}
-        self._add_linked(dirty)
         if not dirty:
             tree = self._known_tree(batch)
             self.replaced = tree, []
