@@ -589,6 +589,39 @@ def test_a_folder_that_was_exchanged_and_comes_back_is_not_taken_for_the_other(
         assert one.capture().state == one.truth().state
 
 
+def test_folders_exchanged_while_they_are_captured_are_not_taken_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The walk saw one of them, and what was read then is the other's."""
+    monkeypatch.setattr("cleveragents.content.statcache.RACY_NS", 50_000_000)
+    with bench(tmp_path, follow=True) as one:
+
+        def turn() -> None:
+            (one.root / "a").rename(one.root / "aside")
+            (one.root / "b").rename(one.root / "a")
+            (one.root / "aside").rename(one.root / "b")
+
+        for name in ("a", "b"):
+            (one.root / name / "sub").mkdir(parents=True)
+            (one.root / name / "sub" / "f").write_text(name)
+        time.sleep(0.1)
+        walks: list[walker.Found] = []
+        real = one.engine.walk
+
+        def meanwhile() -> walker.Found:
+            walks.append(real())
+            if len(walks) == 2:  # the first is to know what to watch
+                turn()
+            return walks[-1]
+
+        monkeypatch.setattr(one.engine, "walk", meanwhile)
+        one.capture()
+        turn()
+        one.restart()
+        assert len(walks) == 2
+        assert one.capture().state == one.truth().state
+
+
 def test_after_an_overflow_only_what_changed_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -217,6 +217,9 @@ class TreeEngine:
             one = Pass(self, batch, stats)
             one.scan()
         result = Known(one.tree, stats, began)
+        if self.tracker is not None:
+            # A folder that came meanwhile was read, and another's stat data is at its path.
+            result.forget((), stats.keys() & self.tracker.touched())
         batch.after_commit.append(lambda: self._commit_walk(result))
         return one.tree
 

@@ -201,6 +201,15 @@ class Tracker:
                 self._held.discard(held)
                 self._held.add(path + held[len(old) :])
 
+    def touched(self) -> set[bytes]:
+        """Paths that the next `take` will tell of."""
+        self.drain()
+        return {
+            folder + b"/" + name if folder else name
+            for folder, names in self._dirty.items()
+            for name in names
+        }
+
     def take(self) -> Dirty | None:
         """What was touched since the last call; None if only a walk can tell."""
         self.drain()
