@@ -212,3 +212,15 @@ def test_whoever_reads_us_may_go_away(planned: Agents, buffered: dict[str, str])
     os.close(write)
     assert done.returncode == 141
     assert done.stderr == b""
+
+
+def test_a_tool_that_fails_has_failed_where_children_are_not_waited_for(planned: Agents) -> None:
+    """With SIGCHLD ignored, as some programs start others, nobody would learn its exit code."""
+    (planned.work / "plan.yaml").write_text(PLAN.replace("echo one > made", "exit 7"))
+    command = f"trap '' CHLD; exec {sys.executable} -m cleveragents plan run plan.yaml"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=planned.work, env=planned.env, check=False,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 5, done.stdout
+    assert "exit code 7" in done.stderr

@@ -105,6 +105,7 @@ def entry() -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, a tool's exit code would be lost
     given = parsed(sys.argv[1:])
     try:
         code = _with_click() if given is None else _at_once(given)
