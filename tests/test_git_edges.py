@@ -2,12 +2,15 @@
 
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cleveragents.errors import SandboxError
+from cleveragents.sandbox import git as sandbox_git
 from tests.harness import Agents, command
 from tests.scratch import git, make_repository, snapshot, without
 
@@ -518,3 +521,18 @@ def test_a_checkpoint_without_git_says_what_is_missing(agents: Agents, tmp_path:
     assert "git is not installed" in done.stderr
     assert "internal" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_git_that_dies_is_not_taken_for_a_commit_that_is_gone(agents: Agents) -> None:
+    repository(agents, a="1\n")
+    top = agents.work / "app"
+    found = sandbox_git.locate(str(top))
+    key = b"g" + bytes.fromhex(git(agents, top, "rev-parse", "HEAD:a"))
+    blobs = sandbox_git.Blobs(lambda: found)
+    assert blobs.get(key) == b"1\n"
+    os.kill(blobs._process._pid, signal.SIGKILL)  # type: ignore[union-attr]
+    with pytest.raises(SandboxError, match="git cannot read the base commit"):
+        blobs.get(key)
+    blobs.close()
+    assert blobs.get(key) == b"1\n"
+    blobs.close()

@@ -126,6 +126,10 @@ Told = msgspec.defstruct("Told", [("name", str)])
 Told.__doc__ = "Told.\\n\\n  So."
 assert msgspec.inspect.type_info(int) == msgspec.inspect.IntType()
 assert msgspec.json.schema(Told)["$defs"]["Told"]["description"].startswith("Told.")
+import string
+stand_in = sys.modules["string"] = quick._Later("string")
+assert stand_in.digits == "0123456789"
+assert sys.modules["string"] is not stand_in
 assert uuid._LINUX == (platform.system() == "Linux")
 """
 

@@ -128,6 +128,7 @@ def _have_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # it gets the lowest number that is free
+            os.set_inheritable(number, True)
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
@@ -154,6 +155,8 @@ class _Later(ModuleType):
     """Stands for a module that is imported when something of it is used."""
 
     def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
         return getattr(importlib.import_module(self.__name__), name)
 
 
@@ -172,8 +175,9 @@ def _import_msgspec() -> None:
     try:
         importlib.import_module("msgspec")
     finally:
-        for name in hidden:
-            del sys.modules[name]
+        for name, one in hidden.items():
+            if sys.modules.get(name) is one:
+                del sys.modules[name]
 
 
 def _interrupt(_signal: int, _frame: object) -> None:

@@ -339,6 +339,8 @@ class Blobs:
     def _answer(self, key: bytes) -> bytes:
         source = self._send(b"")
         head = source.readline().split()
+        if not head:
+            raise self._unreadable()
         if len(head) != 3 or head[1] != b"blob":
             raise ContentDamaged(
                 f"blob {key[1:].hex()} is no longer in {self._repository().top}",
