@@ -1,4 +1,5 @@
 import os
+import signal
 from collections.abc import Generator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from tests import pgserver
 from tests.harness import Agents, private_environment
 
 pytest.register_assert_rewrite("cleveragents.testing")
+# A shell that starts us in the background has it ignored, and so would what we start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("dev", deadline=None)
 settings.register_profile(
     "ci", deadline=None, derandomize=True, database=None, print_blob=True, max_examples=100
