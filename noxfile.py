@@ -3,6 +3,7 @@
 `nox -R` uses the environments that are already there and needs no network.
 """
 
+import os
 import shutil
 from pathlib import Path
 
@@ -16,7 +17,7 @@ nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.sessions = ["lint", "typecheck", "bench_check", "coverage_report"]
 
-PYTEST = ("pytest", "-n", "auto")
+PYTEST = ("pytest", "-n", str((os.cpu_count() or 1) + 1))  # one more: tests also wait for disks
 BEHAVE = ("behave",)
 ROBOT = ("robot", "--outputdir", "build/robot", "--pythonpath", ".", "--console", "dotted")
 
