@@ -451,16 +451,27 @@ def _open_writer(directory: str) -> _Writer:
     """The newest pack that has room and no other writer, else a new one."""
     for name in sorted(os.listdir(directory), reverse=True)[:4]:
         path = f"{directory}/{name}"
-        if name.endswith(".pack") and os.stat(path).st_size < PACK_LIMIT:
+        if name.endswith(".pack") and len(MAGIC) <= os.stat(path).st_size < PACK_LIMIT:
             fd = _lock(path)
             if fd is not None:
                 return _Writer(name, fd, os.lseek(fd, 0, os.SEEK_END))
-    name = f"{new_id()}.pack"
-    fd = os.open(f"{directory}/{name}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    fcntl.flock(fd, fcntl.LOCK_EX)
-    fsio.write_all(fd, MAGIC)
-    fsio.sync(fd)
-    fsio.sync_dir(directory)
+    return _new_writer(directory, f"{new_id()}.pack")
+
+
+def _new_writer(directory: str, name: str) -> _Writer:
+    """A pack gets its name once it is locked and has a head, or another writer might come first."""
+    unnamed = f"{directory}/{name}.new"
+    fd = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        fsio.write_all(fd, MAGIC)
+        fsio.sync(fd)
+        os.rename(unnamed, f"{directory}/{name}")
+        fsio.sync_dir(directory)
+    except BaseException:
+        os.close(fd)
+        fsio.unlink_if_there(unnamed)
+        raise
     return _Writer(name, fd, len(MAGIC))
 
 
