@@ -112,8 +112,8 @@ def replace_sandbox(context):
 
 
 def compressed(content, text):
-    """Where streams begin that have the text in them."""
-    for found in re.finditer(rb"\x78\x01", content):
+    """Where streams begin that have the text in them; the first byte tells of the window."""
+    for found in re.finditer(rb"[\x48\x58\x68\x78].", content, re.DOTALL):
         try:
             data = zlib.decompressobj().decompress(content[found.start() :])
         except zlib.error:
