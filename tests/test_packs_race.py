@@ -42,6 +42,26 @@ def test_a_pack_that_is_being_made_is_nobody_elses(
     assert all(name.endswith(".pack") for name in os.listdir(tmp_path))
 
 
+def test_what_a_dead_writer_left_is_taken_away_and_a_living_one_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, real, came = Index(), fcntl.flock, list[int]()
+    (tmp_path / "01.pack.new").write_bytes(b"")
+
+    def late(fd: int, how: int) -> None:
+        if how == fcntl.LOCK_EX and not came:
+            came.append(fd)
+            Packs(os.fspath(tmp_path), index).remove_unnamed()
+        real(fd, how)
+
+    monkeypatch.setattr(packs.fcntl, "flock", late)
+    store(tmp_path, index, b"the one")
+    assert came
+    (left,) = os.listdir(tmp_path)
+    assert left.endswith(".pack")
+    assert Packs(os.fspath(tmp_path), index).get(key_of(BLOB, b"the one")) == b"the one"
+
+
 def test_a_pack_that_could_not_be_made_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

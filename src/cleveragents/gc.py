@@ -144,6 +144,7 @@ def _compact(ctx: Context) -> tuple[int, int]:
     packs, rewritten = ctx.manager.packs, 0
     before = packs.size()
     used = ctx.store.objects.packs()
+    packs.remove_unnamed()
     for name in packs.names():
         size = os.stat(f"{packs.directory}/{name}").st_size
         wanted = used.get(name, 0)

@@ -115,6 +115,8 @@ def entry() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
     except OSError as error:
+        if "--debug" in sys.argv:  # it may be any error then
+            raise
         sys.stderr.write(f"error: the answer cannot be written: {error.strerror}\n")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1

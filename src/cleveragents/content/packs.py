@@ -30,6 +30,8 @@ PACK_LIMIT = 256 << 20
 FLUSH_AT = 4 << 20
 SQUEEZED = 1 << 20
 """Bytes up to which what comes together is compressed: with more, time counts for more."""
+NEW = ".new"
+"""Behind the name of a pack that has no head yet."""
 RESERVE = 64 << 20
 """Bytes of free disk that are never used up: the database and `gc` need room to work."""
 
@@ -218,6 +220,14 @@ class Packs:
     def size(self) -> int:
         with os.scandir(self.directory) as entries:
             return sum(entry.stat().st_size for entry in entries if entry.name.endswith(".pack"))
+
+    def remove_unnamed(self) -> None:
+        """Take away packs whose writers died before they got their names."""
+        for name in os.listdir(self.directory):
+            path = f"{self.directory}/{name}"
+            if name.endswith(NEW) and (fd := _lock(path)) is not None:
+                fsio.unlink_if_there(path)
+                os.close(fd)
 
     def names(self) -> list[str]:
         return sorted(name for name in os.listdir(self.directory) if name.endswith(".pack"))
@@ -449,21 +459,26 @@ class _Writer:
 
 def _open_writer(directory: str) -> _Writer:
     """The newest pack that has room and no other writer, else a new one."""
-    for name in sorted(os.listdir(directory), reverse=True)[:4]:
-        path = f"{directory}/{name}"
-        if name.endswith(".pack") and len(MAGIC) <= os.stat(path).st_size < PACK_LIMIT:
-            fd = _lock(path)
-            if fd is not None:
-                return _Writer(name, fd, os.lseek(fd, 0, os.SEEK_END))
+    packs = [name for name in os.listdir(directory) if name.endswith(".pack")]
+    for name in sorted(packs, reverse=True)[:4]:
+        fd = _lock(f"{directory}/{name}")
+        if fd is not None:
+            end = os.lseek(fd, 0, os.SEEK_END)
+            if len(MAGIC) <= end < PACK_LIMIT:
+                return _Writer(name, fd, end)
+            os.close(fd)
     return _new_writer(directory, f"{new_id()}.pack")
 
 
 def _new_writer(directory: str, name: str) -> _Writer:
     """A pack gets its name once it is locked and has a head, or another writer might come first."""
-    unnamed = f"{directory}/{name}.new"
+    unnamed = f"{directory}/{name}{NEW}"
     fd = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    if not os.fstat(fd).st_nlink:  # a collection took it for one whose writer had died
+        os.close(fd)
+        return _new_writer(directory, f"{new_id()}.pack")
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
         fsio.write_all(fd, MAGIC)
         fsio.sync(fd)
         os.rename(unnamed, f"{directory}/{name}")
