@@ -199,15 +199,21 @@ class Vandal:
         )()  # fmt: skip
 
 
+def furnished(one: Bench, seed: int) -> Vandal:
+    """Something to do things to, captured."""
+    vandal = Vandal(one.root, seed)
+    for _ in range(20):
+        vandal.write()
+    vandal.make_folder()
+    one.check()
+    return vandal
+
+
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("follow", [True, False], ids=["events", "walks"])
 def test_nothing_that_is_done_to_a_tree_is_missed(tmp_path: Path, seed: int, follow: bool) -> None:
     with bench(tmp_path, follow=follow) as one:
-        vandal = Vandal(one.root, seed)
-        for _ in range(20):
-            vandal.write()
-        vandal.make_folder()
-        one.check()
+        vandal = furnished(one, seed)
         for turn in range(40):
             for _ in range(vandal.chance.randint(0, 4)):
                 vandal.act()
@@ -396,11 +402,7 @@ def test_what_a_process_leaves_behind_hides_no_change_from_the_next(
     """What a process with events reads again at the end counts only if nothing happened since."""
     monkeypatch.setattr("cleveragents.content.statcache.RACY_NS", 50_000_000)
     with bench(tmp_path, follow=follow) as one:
-        vandal = Vandal(one.root, seed)
-        for _ in range(20):
-            vandal.write()
-        vandal.make_folder()
-        one.check()
+        vandal = furnished(one, seed)
         for turn in range(12):
             for _ in range(vandal.chance.randint(0, 3)):
                 vandal.act()
