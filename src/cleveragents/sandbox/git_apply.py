@@ -14,7 +14,7 @@ from cleveragents.content.switch import Op, stage
 from cleveragents.content.trees import Difference, Entry, EntryKind
 from cleveragents.errors import ApplyRefused, SandboxError
 from cleveragents.resource import show_path
-from cleveragents.sandbox import git, merging
+from cleveragents.sandbox import git, git_index, merging
 from cleveragents.sandbox.hooks import hooked_message, run_hook
 from cleveragents.sandbox.protocol import Applied, ApplyOptions, Proposal
 from cleveragents.sandbox.signing import Signing, signing
@@ -76,50 +76,53 @@ class GitTarget(TreeSandbox):
         Unasked, only a target that is clean as a `whole` gets a commit.
         """
         tip, branch = self.repository.head()
-        if branch is None:
-            return f"resource {self.name!r} has a detached HEAD"
-        if problem := self._uncommittable(work.differences, tip):
-            return problem
-        tracked = self.repository.tree(tip)
-        for item in work.differences:
-            if self._has_both(item, tracked):
-                return f"{show_path(item.path)} has uncommitted changes of your own"
-        if whole and (dirty := self._uncommitted(tip)):
-            return f"{dirty} has uncommitted changes of your own"
-        return self._converted(work.differences)
+        middle = git_index.in_the_middle_of(self.repository)
+        if branch is None or middle:
+            state = f"is in the middle of a {middle}" if middle else "has a detached HEAD"
+            return f"resource {self.name!r} {state}"
+        return (
+            self._uncommittable(work.differences, tip)
+            or self._staged_by_user(work.differences, tip, whole)
+            or self._own_changes(work.differences, tip)
+            or (self._uncommitted(tip) if whole else None)
+            or self._converted(work.differences)
+        )
 
-    def _has_both(self, item: Difference, tracked: dict[bytes, tuple[bytes, int]]) -> bool:
-        """Whether the target's own version of a path is not what its tip commit has."""
-        if item.before is None or item.before.kind is not EntryKind.FILE:
-            return item.before is None and item.path in tracked
-        if item.path not in tracked:
-            return True
-        with (
-            fsio.directory(self.place.resource.path) as root,
-            fsio.parent_of(root, item.path) as (fd, name),
-        ):
-            return hash_file_as(fd, name, tracked[item.path][0]) != tracked[item.path][0]
+    def _staged_by_user(
+        self, differences: Iterable[Difference], tip: str | None, whole: bool
+    ) -> str | None:
+        """A path that the commit would take from the index, or any that is staged."""
+        staged = git_index.staged_paths(self.repository, tip)
+        path = git_index.staged_in_the_way(staged, differences)
+        if path is None and whole:
+            path = next((path for path in staged if not self._left_out(path)), None)
+        return _staged(path) if path is not None else None
+
+    def _own_changes(self, differences: Iterable[Difference], tip: str | None) -> str | None:
+        """Where the target's own version of a path is not what its tip commit has."""
+        tracked = self.repository.entries(tip) if tip else {}
+        modes, links = (git_index.trusts(self.repository, w) for w in ("fileMode", "symlinks"))
+        paths = {item.path for item in differences}
+        for item in differences:
+            top = self.place.resource.path
+            if problem := git_index.own_change(top, item, paths, tracked, modes, links):
+                return problem
+        return None
 
     def _uncommitted(self, tip: str | None) -> str | None:
         """A tracked file that is not as committed, found without running the user's filters."""
         index = f"{self.repository.git_dir}/index"
         if tip is None or not os.path.exists(index):
             return None
-        import glob
         import shutil
-        import tempfile
 
-        with tempfile.TemporaryDirectory(prefix="cleveragents-") as scratch:
-            git.make_git_dir(f"{scratch}/git", self.repository, tip)
-            shutil.copyfile(index, f"{scratch}/git/index")
-            for shared in glob.glob(f"{glob.escape(self.repository.git_dir)}/sharedindex.*"):
-                shutil.copy(shared, f"{scratch}/git")
-            here = (f"--git-dir={scratch}/git", f"--work-tree={self.repository.top}")
-            top = self.repository.top
+        top = self.repository.top
+        with git_index.own_git_dir(self.repository, tip) as here:
+            shutil.copyfile(index, f"{here[0].partition('=')[2]}/index")
             git.run(*here, "update-index", "-q", "--refresh", cwd=top, accept=(0, 1))
             found = git.run(*here, "diff-index", "--name-only", "-z", tip, cwd=top)
         outside = [path for path in found.split(b"\0") if path and not self._left_out(path)]
-        return show_path(outside[0]) if outside else None
+        return f"{show_path(outside[0])} has uncommitted changes of your own" if outside else None
 
     def _left_out(self, path: bytes) -> bool:
         from cleveragents.sandbox.protocol import source_scope
@@ -211,14 +214,17 @@ class GitTarget(TreeSandbox):
         target = f"refs/heads/{options.branch}" if proposal.mode == "branch" else branch
         hooks = options.hooks and proposal.mode == "commit"
         message = hooked_message(self.repository, options.message, staging, hooks)
-        commit = self._commit(ops, staging, parent, message)
+        lines = self._index_lines(ops, staging, parent)
+        commit = self._commit(lines, staging, parent, message)
         if proposal.mode == "branch":
             self._require_free(target or "", commit)
+        is_commit = proposal.mode == "commit"
         return {
             "staging": staging,
-            "ops": msgspec.to_builtins(ops) if proposal.mode == "commit" else [],
-            "index": self._index_lines(ops, staging).hex() if proposal.mode == "commit" else "",
-            "old_index": self._old_index(ops).hex() if proposal.mode == "commit" else "",
+            "ops": msgspec.to_builtins(ops) if is_commit else [],
+            "index": lines.hex() if is_commit else "",
+            "old_index": self._old_index(work, tip).hex() if is_commit else "",
+            "flags": git_index.flags(self.repository, (op.path for op in ops)) if is_commit else {},
             "files": len(proposal.files),
             "mode": proposal.mode,
             "ref": target,
@@ -238,23 +244,26 @@ class GitTarget(TreeSandbox):
         found = self.repository.git("rev-parse", "--verify", "-q", ref, accept=(0, 1))
         return found.decode().strip() or None
 
-    def _index_lines(self, ops: tuple[Op, ...], staging: str) -> bytes:
+    def _index_lines(self, ops: tuple[Op, ...], staging: str, parent: str | None) -> bytes:
         """What the changed paths are in the new commit, as `update-index --index-info` reads it."""
-        zero = "0" * (40 if self.repository.object_format == "sha1" else 64)
-        staged: list[tuple[Op, str]] = []
+        tracked = self.repository.entries(parent) if parent else {}
+        links = git_index.trusts(self.repository, "symlinks")
+        staged: list[tuple[Op, bytes, str]] = []
         lines: list[bytes] = []
         for op in ops:
-            if op.after is not None and op.after.kind in (EntryKind.FILE, EntryKind.LINK):
-                staged.append((op, self._staged_file(op, staging)))
-            elif op.before is not None and op.before.kind in (EntryKind.FILE, EntryKind.LINK):
-                lines.append(f"0 {zero}\t".encode() + op.path)
-        paths = "".join(f"{path}\n" for _, path in staged).encode()
+            if op.after is not None and op.after.kind in git_index.OBJECTS:
+                known = tracked.get(op.path, (None, b""))[0]
+                mode = git_index.committed_mode(op.before, op.after, known, links)
+                staged.append((op, mode, self._staged_file(op, staging)))
+            elif op.before is not None and op.before.kind in git_index.OBJECTS:
+                lines.append(git_index.nothing(self.repository, op.path))
+        paths = "".join(f"{path}\n" for _, _, path in staged).encode()
         names = self.repository.git(
             "hash-object", "-w", "--no-filters", "--stdin-paths", stdin=paths
         ).split()
-        for (op, _), name in zip(staged, names, strict=True):
-            lines.append(f"{entry_mode(op.after)} ".encode() + name + b"\t" + op.path)
-        return b"".join(line + b"\0" for line in lines)
+        for (op, mode, _), name in zip(staged, names, strict=True):
+            lines.append(mode + b" " + name + b"\t" + op.path)
+        return git_index.as_input(lines)
 
     def _staged_file(self, op: Op, staging: str) -> str:
         assert op.after is not None
@@ -265,21 +274,15 @@ class GitTarget(TreeSandbox):
             fsio.write_new(path, op.after.key)
         return path
 
-    def _old_index(self, ops: tuple[Op, ...]) -> bytes:
+    def _old_index(self, work: merging.Work, tip: str | None) -> bytes:
         """The same paths as the user's index has them now, to put them back."""
-        zero = "0" * (40 if self.repository.object_format == "sha1" else 64)
-        wanted = sorted({op.path for op in ops})
-        listed = self.repository.git("ls-files", "--stage", "-z").split(b"\0")
-        paths = set(wanted)
-        old = [line for line in listed if line.split(b"\t", 1)[-1] in paths and line]
-        known = {line.split(b"\t", 1)[1] for line in old}
-        gone = [f"0 {zero}\t".encode() + path for path in wanted if path not in known]
-        return b"".join(line + b"\0" for line in old + gone)
+        staged = git_index.staged_paths(self.repository, tip)
+        if path := git_index.staged_in_the_way(staged, work.differences):
+            raise ApplyRefused(_staged(path), "agents plan apply PLAN --as changes")
+        paths = (item.path for item in work.differences)
+        return git_index.as_input(git_index.lines(self.repository, paths).values())
 
-    def _commit(
-        self, ops: tuple[Op, ...], staging: str, parent: str | None, message: str
-    ) -> str | None:
-        lines = self._index_lines(ops, staging)
+    def _commit(self, lines: bytes, staging: str, parent: str | None, message: str) -> str | None:
         with git.scratch_index(staging) as extra:
             if parent is not None:
                 self.repository.git("read-tree", parent, extra=extra)
@@ -327,25 +330,42 @@ class GitTarget(TreeSandbox):
             return
         if staged["mode"] == "commit":
             self._require_same_branch()
+            self._require_same_index(staged)
             super().switch_apply(staged)
             if staged["commit"]:
-                self._update_index(staged["index"])
+                self._update_index(bytes.fromhex(staged["index"]), staged)
                 self._ask_hook(staged)
         if staged["commit"]:
             self._move_ref(staged["ref"], staged["commit"], staged["old"])
 
-    def _update_index(self, lines: str) -> None:
-        fsio.point("index")
-        self.repository.git("update-index", "-z", "--index-info", stdin=bytes.fromhex(lines))
+    def _update_index(self, lines: bytes, staged: dict[str, Any]) -> None:
+        git_index.update(self.repository, lines, staged["commit"], staged.get("flags", {}))
+
+    def _require_same_index(self, staged: dict[str, Any]) -> None:
+        """The user may have staged something since it was compared."""
+        old, new = _by_path(staged["old_index"]), _by_path(staged["index"])
+        for path, line in git_index.lines(self.repository, old).items():
+            known = (old[path], new.get(path, old[path]))
+            if not any(git_index.same_line(line, one) for one in known):
+                raise ApplyRefused(
+                    f"{show_path(path)} was staged while it was being applied",
+                    "nothing was applied; run the command again",
+                )
+        if middle := git_index.in_the_middle_of(self.repository):
+            raise ApplyRefused(
+                f"resource {self.name!r} is in the middle of a {middle}",
+                "finish or abort it, then apply again",
+            )
 
     def _ask_hook(self, staged: dict[str, Any]) -> None:
         """`pre-commit` sees what it always sees: files and index are there, the commit is not."""
         if not staged["hooks"] or self._ref(staged["ref"]) == staged["commit"]:
             return
         ops = msgspec.convert(staged["ops"], tuple[Op, ...])
-        before = self._old_index(ops)
+        paths = [op.path for op in ops]
+        before = git_index.lines(self.repository, paths)
         run_hook(self.repository, "pre-commit")
-        if self._old_index(ops) != before or self._rewritten(ops):
+        if git_index.lines(self.repository, paths) != before or self._rewritten(ops):
             raise ApplyRefused(
                 "hook pre-commit changed what was to be committed",
                 "make its changes a step of the plan, or agents plan apply PLAN --as changes",
@@ -386,20 +406,38 @@ class GitTarget(TreeSandbox):
             self._move_ref(staged["ref"], staged["old"], staged["commit"])
         super().undo_apply(staged)
         if committed and staged["mode"] == "commit":
-            ops = msgspec.convert(staged["ops"], tuple[Op, ...])
-            if self._old_index(ops).hex() != staged["old_index"]:
-                self._update_index(staged["old_index"])
+            self._restore_index(staged)
+
+    def _restore_index(self, staged: dict[str, Any]) -> None:
+        """What is ours in it goes back; what somebody else staged meanwhile stays."""
+        old, new = _by_path(staged["old_index"]), _by_path(staged["index"])
+        ours = [
+            old[path]
+            for path, line in git_index.lines(self.repository, old).items()
+            if not git_index.same_line(line, old[path])
+            and (staged["hooks"] or git_index.same_line(line, new.get(path, old[path])))
+        ]
+        if ours or staged["old"]:
+            commit = {**staged, "commit": staged["old"]}
+            self._update_index(git_index.as_input(ours), commit)
 
     def applied(self, staged: dict[str, Any]) -> Applied:
         done = super().applied(staged)
         return msgspec.structs.replace(done, commit=staged.get("commit"))
 
 
-def entry_mode(entry: Entry | None) -> str:
-    assert entry is not None
-    if entry.kind is EntryKind.LINK:
-        return "120000"
-    return "100755" if entry.mode & 0o100 else "100644"
+def _staged(path: bytes) -> str:
+    return f"{show_path(path)} has staged changes of your own"
+
+
+def _by_path(text: str) -> dict[bytes, bytes]:
+    """Path -> its lines, of what goes into an index; several if it is not merged."""
+    found: dict[bytes, bytes] = {}
+    for line in bytes.fromhex(text).split(b"\0"):
+        if line:
+            path = line.split(b"\t", 1)[1]
+            found[path] = found[path] + b"\0" + line if path in found else line
+    return found
 
 
 def _short(ref: str | None) -> str:

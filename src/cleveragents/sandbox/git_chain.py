@@ -16,7 +16,8 @@ from cleveragents.content.files import write_content
 from cleveragents.content.trees import Difference, Entry, EntryKind
 from cleveragents.errors import NotAllowed, SandboxError, UsageError
 from cleveragents.sandbox import git
-from cleveragents.sandbox.git_apply import GitTarget, entry_mode
+from cleveragents.sandbox.git_apply import GitTarget
+from cleveragents.sandbox.git_index import committed_mode, nothing, trusts
 from cleveragents.sandbox.signing import signing
 
 OBJECTS = (EntryKind.FILE, EntryKind.LINK)
@@ -116,6 +117,7 @@ class _Writer:
         self._blobs: dict[tuple[EntryKind, bytes], bytes] = {}
         self._sign = signing(self._repository.top)
         self._base = self._repository.entries(base)
+        self._links = trusts(self._repository, "symlinks")
         self._here: dict[bytes, bytes] = {}
         """Path -> its line in the index, where that is not the base commit's."""
         self._repository.git("read-tree", base, extra=self._extra)
@@ -124,9 +126,10 @@ class _Writer:
         """Bring the index to a state; says how many paths differ from the one before."""
         work, _ = self._sandbox.visible(self._origin, state, ignored=False)
         self._sandbox.require_own_work(work, INSTEAD)
-        wanted = {item.path: _object(item.after) for item in work if _counts(item)}
-        self._store([entry for entry in wanted.values() if entry is not None])
-        there = {path: self._line(path, entry) for path, entry in wanted.items()}
+        wanted = {item.path: item for item in work if _counts(item)}
+        entries = [_object(item.after) for item in wanted.values()]
+        self._store([entry for entry in entries if entry is not None])
+        there = {path: self._line(path, item) for path, item in wanted.items()}
         moved = [
             there.get(path) or self._base_line(path)
             for path in sorted(self._here.keys() | there.keys())
@@ -161,12 +164,14 @@ class _Writer:
         for path in names:
             os.unlink(path)
 
-    def _line(self, path: bytes, entry: Entry | None) -> bytes:
+    def _line(self, path: bytes, item: Difference | None) -> bytes:
         """As `update-index --index-info` takes it."""
-        if entry is None:
-            zero = "0" * (40 if self._repository.object_format == "sha1" else 64)
-            return f"0 {zero}\t".encode() + path
-        return f"{entry_mode(entry)} ".encode() + self._blobs[entry.kind, entry.key] + b"\t" + path
+        entry = _object(item.after) if item is not None else None
+        if item is None or entry is None:
+            return nothing(self._repository, path)
+        known = self._base.get(path, (None, b""))[0]
+        mode = committed_mode(item.before, entry, known, self._links)
+        return mode + b" " + self._blobs[entry.kind, entry.key] + b"\t" + path
 
     def _base_line(self, path: bytes) -> bytes:
         if path not in self._base:
