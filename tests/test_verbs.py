@@ -801,9 +801,10 @@ def test_one_command_runs_in_a_sandbox_of_a_directory(yard: Yard) -> None:
     assert said.data["exit_code"] == 0
     assert said.data["name"] == "sh"
     assert os.listdir(yard.app) == ["old.txt"]
-    assert "hi" in agents("run", "--name", "named", "--on", "app", "--", "echo", "hi").out
-    assert agents("run", "--on", "app", "--json", "--", "false", expect=5).data["exit_code"] == 1
-    assert "no such directory" in agents("run", "--on", "nowhere", "--", "true", expect=2).err
+    named = agents("run", "--name", "named", "--on", "app", "--json", "--", "echo", "hi")
+    assert named.data["name"] == "named"
+    assert agents("run", "--on", "app", "--json", "--", "false", expect=1).data["exit_code"] == 1
+    assert "no such directory" in agents("run", "--on", "nowhere", "--", "true", expect=125).err
 
 
 def test_settings_are_set_and_unset_for_oneself_and_for_the_project(yard: Yard) -> None:
@@ -902,7 +903,7 @@ def test_at_a_terminal_a_large_tree_is_carried_if_one_says_so(
     assert at_terminal(monkeypatch, "n", *argv) == 4
     assert "copy it all the same?" in capsys.readouterr().err
     assert at_terminal(monkeypatch, "y", *argv) == 0
-    said = agents("run", "--on", "app", "--set", "sandbox.carry-limit-files=1", "true", expect=4)
+    said = agents("run", "--on", "app", "--set", "sandbox.carry-limit-files=1", "true", expect=125)
     assert "copy it all the same?" not in said.err
 
 
@@ -941,6 +942,7 @@ def test_ignored_files_are_counted_but_not_shown_and_control_files_are_pointed_o
     below = yard.app / "below"
     below.mkdir()
     script = "echo x > x.log; echo y > y; echo '*.tmp' >> .gitattributes"
+    script = f"cd .. && {script}"
     told = agents("run", "--on", str(below), "--json", "--", "sh", "-c", script).data
     assert list(told["sandboxes"]) == ["work"]
     shown = agents("plan", "diff", "last", "--stat").out

@@ -82,6 +82,7 @@ def call_context(ctx: Context, session: Session, step_id: str, on: str | None) -
         environ=dict(os.environ),
         bounds=bounds_of(ctx, session),
         meanwhile=lambda: _meanwhile(ctx, session.plan.plan_id),
+        attach=ctx.talk.attach,
     )
 
 

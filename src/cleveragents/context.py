@@ -12,6 +12,7 @@ from cleveragents.errors import CarryLimit
 from cleveragents.settings import Settings
 from cleveragents.snapshots import CheckpointManager
 from cleveragents.store import Store
+from cleveragents.tool import Attach
 
 
 def utc_now() -> str:
@@ -27,6 +28,8 @@ class Talk(msgspec.Struct, frozen=True, kw_only=True):
 
     tell: Callable[[str, dict[str, Any]], None] = lambda _event, _data: None
     confirm: Callable[[str, str], None] = refuse_large
+    attach: Attach = Attach.NOTHING
+    """What of the caller's own the tools have."""
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):

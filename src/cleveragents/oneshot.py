@@ -5,6 +5,7 @@ import os
 from cleveragents.errors import SandboxError, UsageError
 from cleveragents.planspec import PlanSpec, ResourceSpec, StepSpec
 from cleveragents.sandbox import git
+from cleveragents.tools.standin import is_inside
 
 
 def one_step_plan(path: str, argv: tuple[str, ...], name: str | None) -> PlanSpec:
@@ -15,10 +16,22 @@ def one_step_plan(path: str, argv: tuple[str, ...], name: str | None) -> PlanSpe
         raise UsageError(f"no such directory: {path}", "agents run --on PATH -- CMD")
     top, kind = _around(where)
     resource = ResourceSpec(name="work", kind=kind, path=top)
-    step = StepSpec(id="run", tool="run", on="work", inputs={"argv": list(argv)})
+    folder = os.path.relpath(_standing(where), top)
+    _require_utf8(folder)
+    inputs = {"argv": list(argv)} if folder == "." else {"argv": list(argv), "cwd": folder}
+    step = StepSpec(id="run", tool="run", on="work", inputs=inputs)
     return PlanSpec(
         name=name or os.path.basename(argv[0]) or "run", resources=(resource,), steps=(step,)
     )
+
+
+def _standing(where: str) -> str:
+    """The folder to run in: where one stands if that is inside `where`, else `where` itself."""
+    try:
+        here = os.path.realpath(os.getcwd())
+    except FileNotFoundError:
+        return where
+    return here if is_inside(here, where) else where
 
 
 def _require_utf8(text: str) -> None:

@@ -35,6 +35,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     blocks: tuple[Block, ...] = ()
     messages: tuple[str, ...] = ()
     exit_code: int = 0
+    on_stderr: bool = False
+    """What is for people goes there: standard output is somebody else's."""
 
 
 def envelope(
@@ -147,4 +149,5 @@ def write(
         shown = {error.get("message"), *error.get("problems", ())}
         for note in (*notes, *(text for text in reply.messages if text not in shown)):
             sys.stderr.write(f"note: {safe(note)}\n")
-        (write_rich if form == "rich" else write_plain)(reply, sys.stdout)
+        out = sys.stderr if reply.on_stderr else sys.stdout
+        (write_rich if form == "rich" else write_plain)(reply, out)

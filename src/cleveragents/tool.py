@@ -38,6 +38,15 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
         return self.writes if self.checkpointable is None else self.checkpointable
 
 
+class Attach(StrEnum):
+    """What of its caller's a tool's process has."""
+
+    NOTHING = ""
+    INPUT = "input"
+    ALL = "all"
+    """Also the output, which is kept all the same, and the terminal if there is one."""
+
+
 class CallState(StrEnum):
     RUNNING = "running"
     OK = "ok"

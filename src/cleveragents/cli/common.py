@@ -67,9 +67,12 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def command(
-    name: str, context: bool = True, **attributes: Any
+    name: str, context: bool = True, own_failure: int | None = None, **attributes: Any
 ) -> "Callable[[Callable[..., Reply]], click.Command]":
-    """A click command around `function(ctx, asked, ...) -> Reply`."""
+    """A click command around `function(ctx, asked, ...) -> Reply`.
+
+    `own_failure`: the exit code of every error, where all others are the command's that it runs.
+    """
     import click
 
     def wrap(function: Callable[..., Reply]) -> click.Command:
@@ -85,7 +88,7 @@ def command(
             form = form_of(form, as_json)
             settings = {key: value for key, _, value in (item.partition("=") for item in overrides)}
             asked = Asked(form=form, quiet=quiet, debug=debug, settings=settings)
-            return run_command(name, function, asked, context, arguments)
+            return run_command(name, function, asked, context, arguments, own_failure)
 
         return click.command(name.rpartition(" ")[2], **attributes)(_options(run))
 
@@ -102,6 +105,7 @@ def run_command(
     asked: Asked,
     context: bool,
     arguments: dict[str, Any],
+    own_failure: int | None = None,
 ) -> int:
     started, clock = utc_now(), time.perf_counter()
     notes: tuple[str, ...] = ()
@@ -117,7 +121,7 @@ def run_command(
     except AgentsError as error:
         if asked.debug:
             raise
-        reply = failure(error)
+        reply = failure(error, own_failure=own_failure)
     except KeyboardInterrupt:
         reply = Reply(
             data={"error": {"type": "Interrupted", "message": INTERRUPTED, "hint": RESUME}},
@@ -127,7 +131,7 @@ def run_command(
     except Exception as error:
         if asked.debug:
             raise
-        reply = failure(bug(error))
+        reply = failure(bug(error), own_failure=own_failure)
     duration = (time.perf_counter() - clock) * 1000
     if reply.exit_code and asked.form in ("rich", "plain") and "error" in reply.data:
         _print_error(reply)
@@ -149,7 +153,9 @@ def bug(error: Exception) -> AgentsError:
     )
 
 
-def failure(error: AgentsError, data: dict[str, Any] | None = None) -> Reply:
+def failure(
+    error: AgentsError, data: dict[str, Any] | None = None, own_failure: int | None = None
+) -> Reply:
     about: dict[str, Any] = {
         "type": type(error).__name__,
         "message": error.message,
@@ -165,7 +171,7 @@ def failure(error: AgentsError, data: dict[str, Any] | None = None) -> Reply:
     return Reply(
         data={**(data or {}), **extra, "error": about},
         messages=(error.message,) if not isinstance(error, PlanFileError) else error.problems,
-        exit_code=error.exit_code,
+        exit_code=own_failure or error.exit_code,
     )
 
 
@@ -187,16 +193,17 @@ def fail_usage(error: "click.UsageError", argv: list[str]) -> int:
     message = error.format_message()
     path = error.ctx.command_path if error.ctx else "agents"
     hint = f"{path} --help"
+    exit_code = 125 if path == "agents run" else 2
     if "--json" in argv or "json" in argv:
         reply = Reply(
             data={"error": {"type": "UsageError", "message": message, "hint": hint}},
             messages=(message,),
-            exit_code=2,
+            exit_code=exit_code,
         )
         render.write(reply, form="json", command=path, started=utc_now(), duration_ms=0)
     else:
         sys.stderr.write(f"error: {message}\nhint: {hint}\n")
-    return 2
+    return exit_code
 
 
 def talk(asked: Asked, warnings: list[str] | None = None) -> Talk:

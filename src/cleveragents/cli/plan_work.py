@@ -15,7 +15,11 @@ from cleveragents.context import Context
 from cleveragents.names import find_group
 from cleveragents.plan import Phase, Plan, State
 from cleveragents.render import Block, Panel, Reply, Table, Text
+from cleveragents.tool import Attach
 from cleveragents.workspace import Workspace
+
+OWN_FAILURE = 125
+"""Of `agents run`, as of `env`: what is none of the command's own exit codes."""
 
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 loss_option = click.option(
@@ -75,27 +79,45 @@ def run(ctx: Context, asked: Asked, file: str) -> Reply:
     return plan_reply(ctx, plan_id)
 
 
-@command("run", context_settings={"ignore_unknown_options": True})
+@command(
+    "run",
+    own_failure=OWN_FAILURE,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
 @click.option("--on", "path", default=".", help="What to sandbox: a repository or a directory.")
 @click.option("--name", help="The plan's name; default: the command's.")
 @click.argument("argv", nargs=-1, required=True, metavar="-- CMD...", type=click.UNPROCESSED)
 def run_command(
     ctx: Context, asked: Asked, path: str, name: str | None, argv: tuple[str, ...]
 ) -> Reply:
-    """Run one command in a sandbox of where you stand, as a plan of one step."""
+    """Run one command in a sandbox of where you stand, as a plan of one step.
+
+    It has your terminal, your input and your output, and its exit code is yours; 125 is a failure
+    of ours, 126 a command that cannot be run, 127 one that does not exist.
+    """
     from cleveragents.oneshot import one_step_plan
     from cleveragents.resume import execute_plan
 
+    attach = Attach.ALL if asked.form in ("rich", "plain") else Attach.INPUT
+    ctx = msgspec.structs.replace(ctx, talk=msgspec.structs.replace(ctx.talk, attach=attach))
     spec = one_step_plan(path, argv, name)
     folder = spec.resources[0].path
     plan = Workspace(ctx).use_spec(spec, source="agents run", folder=folder)
     execute_plan(ctx, plan.plan_id, verb="run")
     reply = plan_reply(ctx, plan.plan_id)
     calls = ctx.store.calls.of_plan(plan.plan_id)
-    output = calls[-1].output if calls else ""
-    data = {**reply.data, "output": output, "exit_code": calls[-1].exit_code if calls else None}
-    shown: tuple[Block, ...] = (Text(output.rstrip()),) if output.strip() else ()
-    return msgspec.structs.replace(reply, data=data, blocks=(*shown, *reply.blocks))
+    code = calls[-1].exit_code if calls else None
+    data = {**reply.data, "output": calls[-1].output if calls else "", "exit_code": code}
+    return msgspec.structs.replace(
+        reply, data=data, exit_code=_passed_on(code, reply.exit_code != 0), on_stderr=True
+    )
+
+
+def _passed_on(code: int | None, failed: bool) -> int:
+    """The exit code of the command as a shell has it, or ours if there is none that says enough."""
+    if code is None or (failed and code == 0):
+        return OWN_FAILURE
+    return code if code >= 0 else 128 - code
 
 
 @command("plan execute")

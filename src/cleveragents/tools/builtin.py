@@ -66,7 +66,7 @@ INPUTS: dict[str, tuple[Input, ...]] = {
     "file.copy": (_FROM, _TO),
     "file.mkdir": (_PATH, Input("parents", "flag", default=True)),
     "shell": (Input("command", "text", required=True), _ARGS, _STDIN),
-    "run": (Input("argv", "argv", required=True), _STDIN),
+    "run": (Input("argv", "argv", required=True), _STDIN, Input("cwd", "path")),
     "sql": (Input("script", "text", required=True), _PARAMS),
 }
 

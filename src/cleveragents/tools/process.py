@@ -13,11 +13,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from cleveragents.tool import Attach
 from cleveragents.tools.leftovers import end_leftovers, pidfd
 from cleveragents.tools.limits import Capture, Deadline
 from cleveragents.tools.namespace import Namespace
+
+if TYPE_CHECKING:
+    from cleveragents.tools.attached import Attached
 
 GRACE = 2.0
 POLL = 0.02
@@ -31,6 +35,22 @@ class Ended(NamedTuple):
     timed_out: bool
 
 
+class Streams(Protocol):
+    """Where a process reads and writes, and who moves the bytes while it runs."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+
+    def in_child(self) -> Callable[[], None] | None: ...
+    def started(self) -> None: ...
+    def watch(self, selector: selectors.BaseSelector) -> None:
+        """Register what has to be waited for, each with what to call then."""
+        ...
+
+    def drain(self, exit_code: int) -> None: ...
+
+
 def run_process(
     argv: Sequence[str],
     *,
@@ -42,25 +62,35 @@ def run_process(
     restrict: Callable[[], None] | None = None,
     namespace: bool = False,
     fds: tuple[int, ...] = (),
+    attach: Attach = Attach.NOTHING,
 ) -> Ended:
     """Run it to its end or the deadline, then end its group and what `end_leftovers` finds.
 
     `env` has AGENTS_PLAN_ID and AGENTS_STEP_ID. `restrict` is called in the child before exec;
-    with `namespace` argv is bwrap's, which needs the descriptors `fds`. Raises OSError when it
-    cannot be started, SubprocessError when `restrict` raised.
+    with `namespace` argv is bwrap's, which needs the descriptors `fds`. With `attach` it has
+    streams of ours, and `stdin` is not used. Raises OSError when it cannot be started,
+    SubprocessError when `restrict` raised.
     """
-    with Namespace() if namespace else nullcontext() as inner:
+    with (
+        Namespace() if namespace else nullcontext() as inner,
+        _attached(out, attach, namespace) if attach else Piped(stdin, out) as streams,
+    ):
         if inner is not None:
             argv, fds = [argv[0], *inner.words, *argv[1:]], (*fds, inner.writer)
-        return _run(argv, cwd, env, stdin, out, deadline, restrict, inner, fds)
+        return _run(argv, cwd, env, streams, deadline, restrict, inner, fds)
+
+
+def _attached(out: Capture, attach: Attach, namespace: bool) -> "Attached":
+    from cleveragents.tools.attached import Attached
+
+    return Attached(out, attach is Attach.ALL, namespace)
 
 
 def _run(
     argv: Sequence[str],
     cwd: str,
     env: Mapping[str, str],
-    stdin: bytes,
-    out: Capture,
+    streams: Streams,
     deadline: Deadline,
     restrict: Callable[[], None] | None,
     namespace: Namespace | None,
@@ -72,20 +102,21 @@ def _run(
             argv,
             cwd=cwd,
             env=env,
-            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stdin=streams.stdin,
+            stdout=streams.stdout,
+            stderr=streams.stderr,
             start_new_session=True,
             pass_fds=fds,
-            preexec_fn=before_exec(restrict),  # noqa: PLW1509 - four system calls, no lock
+            preexec_fn=before_exec(restrict, streams.in_child()),  # noqa: PLW1509 - no lock
         )
+        streams.started()
     except BaseException:
         # Ctrl-C may have come when it was running already.
         end_leftovers(*ids)
         raise
     with process:
         try:
-            timed_out = _follow(process, stdin, out, deadline, namespace)
+            timed_out = _follow(process, streams, deadline, namespace)
         finally:
             # Before the process is reaped: until then nobody else can have its number.
             signal_group(process, signal.SIGKILL)
@@ -93,21 +124,26 @@ def _run(
                 namespace.end()
             process.wait()
             end_leftovers(*ids)
-        _drain(process, out)
+        streams.drain(process.returncode)
     return Ended(process.returncode, timed_out)
 
 
-def before_exec(restrict: Callable[[], None] | None) -> Callable[[], None] | None:
+def before_exec(
+    restrict: Callable[[], None] | None, attach: Callable[[], None] | None = None
+) -> Callable[[], None] | None:
     """For the child between fork and exec: a kill -9 of this process is to end it as well."""
     prctl = _prctl()
-    if prctl is None:
+    if prctl is None and attach is None:
         return restrict
     parent = os.getpid()
 
     def tie() -> None:  # pragma: no cover - runs in the child, before exec
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
+        if prctl is not None:
+            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:
+                os._exit(1)
+        if attach is not None:
+            attach()
         if restrict is not None:
             restrict()
 
@@ -121,13 +157,12 @@ def _prctl() -> Callable[..., int] | None:
 
 def _follow(
     process: "subprocess.Popen[bytes]",
-    stdin: bytes,
-    out: Capture,
+    streams: Streams,
     deadline: Deadline,
     namespace: Namespace | None,
 ) -> bool:
     """Move bytes until the process ends; whether it had to be told to."""
-    with _Pump(process, stdin, out, namespace) as pump:
+    with _Pump(process, streams, namespace) as pump:
         while not deadline.passed():
             if pump.turn(deadline.pause()):
                 return False
@@ -146,26 +181,18 @@ class _Pump:
     def __init__(
         self,
         process: "subprocess.Popen[bytes]",
-        stdin: bytes,
-        out: Capture,
+        streams: Streams,
         namespace: Namespace | None,
     ) -> None:
         self.process = process
         self.namespace = namespace
-        self.stdin = memoryview(stdin)
-        self.out = out
+        self.streams = streams
         self.exit_fd = pidfd(process.pid)
         """Can be read once the process has ended; None: we have to ask again and again."""
         self.selector = selectors.DefaultSelector()
 
     def __enter__(self) -> "_Pump":
-        for pipe, event in (
-            (self.process.stdout, selectors.EVENT_READ),
-            (self.process.stdin, selectors.EVENT_WRITE),
-        ):
-            if pipe is not None:
-                os.set_blocking(pipe.fileno(), False)
-                self.selector.register(pipe, event)
+        self.streams.watch(self.selector)
         if self.exit_fd is not None:
             self.selector.register(self.exit_fd, selectors.EVENT_READ)
         if self.namespace is not None:
@@ -182,11 +209,9 @@ class _Pump:
         if self.exit_fd is None:
             wait = POLL if wait is None else min(POLL, wait)
         ended = False
-        for key, _ in self.selector.select(wait):
-            if key.fileobj is self.process.stdout:
-                self.read()
-            elif key.fileobj is self.process.stdin:
-                self.write()
+        for key, events in self.selector.select(wait):
+            if key.data is not None:
+                key.data(self.selector, key.fd, events)
             elif self.namespace is not None and key.fileobj == self.namespace.reader:
                 self.selector.unregister(self.namespace.reader)
                 self.namespace.learn()
@@ -194,35 +219,70 @@ class _Pump:
                 ended = True
         return ended or (self.exit_fd is None and self.process.poll() is not None)
 
-    def read(self) -> None:
-        pipe = self.process.stdout
-        assert pipe is not None
-        data = os.read(pipe.fileno(), BLOCK)
-        self.out.feed(data)
-        if not data:
-            self.selector.unregister(pipe)
 
-    def write(self) -> None:
-        pipe = self.process.stdin
-        assert pipe is not None
+class Piped:
+    """Input that is given, output that is kept; nobody sees it meanwhile."""
+
+    def __init__(self, stdin: bytes, out: Capture) -> None:
+        self._left = memoryview(stdin)
+        self._out = out
+        self._reader, self.stdout = os.pipe()
+        self.stderr = self.stdout
+        self._writer: int | None = None
+        if stdin:
+            self.stdin, self._writer = os.pipe()
+        else:
+            self.stdin = os.open(os.devnull, os.O_RDONLY)
+        self._open = {self._reader, self.stdout, self.stdin, self._writer} - {None}
+
+    def __enter__(self) -> "Piped":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close(*self._open)
+
+    def _close(self, *fds: int | None) -> None:
+        for fd in fds:
+            if fd is not None and fd in self._open:
+                self._open.remove(fd)
+                os.close(fd)
+
+    def in_child(self) -> None:
+        return None
+
+    def started(self) -> None:
+        self._close(self.stdin, self.stdout)
+
+    def watch(self, selector: selectors.BaseSelector) -> None:
+        os.set_blocking(self._reader, False)
+        selector.register(self._reader, selectors.EVENT_READ, self._read)
+        if self._writer is not None:
+            os.set_blocking(self._writer, False)
+            selector.register(self._writer, selectors.EVENT_WRITE, self._write)
+
+    def _read(self, selector: selectors.BaseSelector, fd: int, _events: int) -> None:
+        data = os.read(fd, BLOCK)
+        self._out.feed(data)
+        if not data:
+            selector.unregister(fd)
+
+    def _write(self, selector: selectors.BaseSelector, fd: int, _events: int) -> None:
         try:
-            self.stdin = self.stdin[os.write(pipe.fileno(), self.stdin[:BLOCK]) :]
+            self._left = self._left[os.write(fd, self._left[:BLOCK]) :]
         except BrokenPipeError:
-            self.stdin = self.stdin[:0]
-        if not self.stdin:
-            self.selector.unregister(pipe)
-            pipe.close()
+            self._left = self._left[:0]
+        if not self._left:
+            selector.unregister(fd)
+            self._close(fd)
+
+    def drain(self, exit_code: int) -> None:
+        """What is still in the pipe, and no more: somebody may hold it open and write for ever."""
+        with suppress(BlockingIOError):
+            for _ in range(LARGEST_PIPE // BLOCK):
+                self._out.feed(os.read(self._reader, BLOCK))
 
 
 def signal_group(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
     # A group of nothing but a zombie answers with an error on some systems.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
-
-
-def _drain(process: "subprocess.Popen[bytes]", out: Capture) -> None:
-    """What is still in the pipe, and no more: somebody may hold it open and write for ever."""
-    assert process.stdout is not None
-    with suppress(BlockingIOError):
-        for _ in range(LARGEST_PIPE // BLOCK):
-            out.feed(os.read(process.stdout.fileno(), BLOCK))

@@ -22,17 +22,18 @@ import msgspec
 
 from cleveragents.errors import NotAllowed, ToolFailed
 from cleveragents.resource import show_path
-from cleveragents.tool import CallState, ToolResult, ToolSpec
+from cleveragents.tool import Attach, CallState, ToolResult, ToolSpec
 from cleveragents.tools import pycall
 from cleveragents.tools.builtin import check_inputs, filled
 from cleveragents.tools.bwrap import failure as bwrap_failure
-from cleveragents.tools.confine import Bounds, Cell, Launch
+from cleveragents.tools.confine import BWRAP, Bounds, Cell, Launch
 from cleveragents.tools.confined import Root
 from cleveragents.tools.files import OPERATIONS, Job, run_file_tool
 from cleveragents.tools.leftovers import end_leftovers
 from cleveragents.tools.limits import Capture, Deadline, OutOfTime
 from cleveragents.tools.process import Ended, run_process
 from cleveragents.tools.sql import run_sql
+from cleveragents.tools.standin import is_inside
 
 __all__ = [
     "CallContext",
@@ -49,6 +50,7 @@ PASSED_ON = re.compile(
     r"|VIRTUAL_ENV"
 )
 LONGEST_ERROR = 300
+CANNOT_RUN, NO_SUCH = 126, 127
 
 
 class CallContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,11 +79,23 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     bounds: Bounds = Bounds()
     meanwhile: Callable[[], None] | None = None
     """Called again and again while a tool's process runs."""
+    attach: Attach = Attach.NOTHING
+    """What of our own streams a process has; with any it also has all the time it wants."""
 
 
 class Command(NamedTuple):
     argv: list[str]
     stdin: bytes
+    folder: str = ""
+    """Where in the sandbox it starts; empty: at the top."""
+
+
+class NotStarted(ToolFailed):
+    """The program could not be run; `code` is what a shell, `env` and `sudo` give for that."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 def run_tool(
@@ -91,9 +105,12 @@ def run_tool(
     out = Capture(call.output_limit)
     if problems := check_inputs(tool, inputs):
         return _failed(out, "; ".join(problems))
-    deadline = Deadline(tool.timeout if timeout is None else timeout, call.meanwhile)
+    limit = tool.timeout if timeout is None else timeout
+    deadline = Deadline(None if call.attach else limit, call.meanwhile)
     try:
         result = _run(tool, filled(tool, inputs), call, out, deadline)
+    except NotStarted as error:
+        result = _failed(out, error.message, error.code)
     except ToolFailed as error:
         result = _failed(out, error.message)
     except OutOfTime:
@@ -152,7 +169,7 @@ def command_of(tool: ToolSpec, given: dict[str, Any]) -> Command:
         return Command(argv, json.dumps(given, default=str).encode())
     stdin = (given["stdin"] or "").encode("utf-8", "surrogateescape")
     if tool.builtin == "run":
-        return Command([str(each) for each in given["argv"]], stdin)
+        return Command([str(each) for each in given["argv"]], stdin, given["cwd"] or "")
     args = [str(each) for each in given["args"]]
     if tool.builtin == "shell":
         return Command(["/bin/sh", "-c", given["command"], "shell", *args], stdin)
@@ -183,12 +200,13 @@ def _run_command(
     command: Command, tool: ToolSpec, call: CallContext, out: Capture, deadline: Deadline
 ) -> ToolResult:
     program = command.argv[0]
+    call = msgspec.structs.replace(call, cwd=_folder(call.cwd, command.folder))
     with temporary(call.temp_parent) as temp:
         cell = cell_of(call, temp)
         env = environment(tool, call, temp, cell)
         try:
-            with cell.launch(command.argv, call.cwd, tool.network) as launch:
-                ended = _run_launched(launch, env, command.stdin, out, deadline)
+            with cell.launch(_argv(command, call, cell), call.cwd, tool.network) as launch:
+                ended = _run_launched(launch, env, command.stdin, out, deadline, call.attach)
         except (OSError, ValueError) as error:
             raise not_started(program, call.cwd, error) from error
         except SubprocessError as error:
@@ -206,6 +224,24 @@ def _run_command(
     return _failed(out, "; ".join([how, *denied]), ended.exit_code)
 
 
+def _argv(command: Command, call: CallContext, cell: Cell) -> list[str]:
+    if call.attach is not Attach.ALL or cell.how != BWRAP:
+        return command.argv
+    from cleveragents.tools.attached import wants_terminal, with_terminal
+
+    return with_terminal(command.argv) if wants_terminal() else command.argv
+
+
+def _folder(top: str, folder: str) -> str:
+    """A folder of the sandbox; what a link makes of it may not lie outside."""
+    where = os.path.join(top, folder) if folder else top
+    if folder and not is_inside(os.path.realpath(where), os.path.realpath(top)):
+        raise ToolFailed(f"{show_path(os.fsencode(folder))} leads outside the sandbox")
+    if folder and not os.path.isdir(where):
+        raise ToolFailed(f"the sandbox has no folder {show_path(os.fsencode(folder))}")
+    return where
+
+
 def cell_of(call: CallContext, temp: str) -> Cell:
     if not os.path.isdir(call.cwd):
         raise not_started("", call.cwd, FileNotFoundError())
@@ -216,7 +252,12 @@ def cell_of(call: CallContext, temp: str) -> Cell:
 
 
 def _run_launched(
-    launch: Launch, env: dict[str, str], stdin: bytes, out: Capture, deadline: Deadline
+    launch: Launch,
+    env: dict[str, str],
+    stdin: bytes,
+    out: Capture,
+    deadline: Deadline,
+    attach: Attach,
 ) -> Ended:
     return run_process(
         launch.argv,
@@ -228,6 +269,7 @@ def _run_launched(
         restrict=launch.restrict,
         namespace=launch.namespace,
         fds=launch.fds,
+        attach=attach,
     )
 
 
@@ -248,12 +290,12 @@ def not_started(
         return ToolFailed(f"the sandbox {show_path(os.fsencode(cwd))} is missing")
     if isinstance(error, FileNotFoundError):
         if "/" in program and os.path.exists(where or os.path.join(cwd, program)):
-            return ToolFailed(f"the interpreter that {name} names is missing")
-        return ToolFailed(f"no such command: {name}")
+            return NotStarted(f"the interpreter that {name} names is missing", CANNOT_RUN)
+        return NotStarted(f"no such command: {name}", NO_SUCH)
     if isinstance(error, PermissionError):
-        return ToolFailed(f"not executable: {name}")
+        return NotStarted(f"not executable: {name}", CANNOT_RUN)
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    return ToolFailed(f"cannot run {name}: {reason.lower()}")
+    return NotStarted(f"cannot run {name}: {reason.lower()}", CANNOT_RUN)
 
 
 def how_it_ended(code: int, output: str, wrapped: bool) -> str:
