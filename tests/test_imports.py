@@ -14,7 +14,8 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "cleveragents"
 
 LAYERS = {
-    "nouns": "plan planspec decision checkpoint resource tool effect journal ids errors units",
+    "nouns": "plan planspec decision checkpoint resource tool effect journal ids errors units "
+    "codec",
     "rules": "triggers retention lifecycle impact revision settings",
     "seams": "store content sandbox tools actors planfile postgres",
     "verbs": "acting adopting appending apply calling check checkpoints context correction "

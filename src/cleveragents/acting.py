@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cleveragents import effects
+from cleveragents import codec, effects
 from cleveragents.actors import KINDS
 from cleveragents.actors.lines import LineActor
 from cleveragents.actors.protocol import (
@@ -480,7 +480,7 @@ def _result_of(call: ToolCall | None, error: str | None) -> ToolResult:
 
 
 def _step_done(step: Step, finished: dict[str, tuple[str, str]]) -> StepDone:
-    spec = msgspec.convert(step.spec, StepSpec)
+    spec = codec.convert(step.spec, StepSpec)
     _, output = finished.get(step.step_id, ("", ""))
     return StepDone(id=spec.id, tool=spec.tool, on=spec.on, inputs=spec.inputs, output=output)
 

@@ -5,14 +5,14 @@ after a crash the next command goes forward, or back where it cannot.
 """
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import msgspec
 from blake3 import blake3
 
-from cleveragents import earlier
+from cleveragents import codec, earlier
 from cleveragents.checkpoint import CheckpointType
 from cleveragents.content import fsio
 from cleveragents.context import Context
@@ -22,7 +22,6 @@ from cleveragents.errors import (
     ApplyConflict,
     ApplyRefused,
     NotAllowed,
-    SandboxError,
     ValidationFailed,
 )
 from cleveragents.ids import new_id
@@ -81,11 +80,11 @@ def preview_apply(ctx: Context, plan: Plan, request: Request) -> tuple[Proposal,
 
 
 def apply(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
-    """Apply; a plan that is applied already gives its first result again."""
+    """Apply; a plan that is applied already, or just now by another process, gives that result."""
     if plan.result is not None:
         return plan.result
     with (
-        working_on(ctx.store, plan.plan_id, "plan apply", ctx.now) as session,
+        working_on(ctx.store, plan.plan_id, "plan apply", ctx.now, patient=True) as session,
         _alone_on_targets(ctx, plan),
     ):
         if session.plan.result is not None:
@@ -150,6 +149,9 @@ def _apply(ctx: Context, session: Session, request: Request, entry: JournalEntry
         result = _result(ctx, session, origin)
         proposals = _propose(ctx, plan, origin, result, options)
         validate(ctx, session)
+        if ctx.settings.sandbox_cleanup != "manual":
+            # All that can be refused for want of room or budget comes before the first target.
+            _keep_borrowed(ctx, session)
         return _switch(ctx, session, proposals, options, entry)
     finally:
         # An apply that could not be taken back at once still needs what is staged there.
@@ -304,7 +306,7 @@ def record(ctx: Context, session: Session, intent: Intent) -> dict[str, Any]:
     plan_id = session.plan.plan_id
     sandboxes = ctx.manager.sandboxes(plan_id)
     staged: dict[str, Any] = intent.body["staged"]
-    entry = msgspec.convert(intent.body["entry"], JournalEntry)
+    entry = codec.convert(intent.body["entry"], JournalEntry)
     result: dict[str, Any] = {
         "plan_id": plan_id,
         "applied": [msgspec.to_builtins(sandboxes[r].applied(one)) for r, one in staged.items()],
@@ -317,13 +319,30 @@ def record(ctx: Context, session: Session, intent: Intent) -> dict[str, Any]:
         ctx.store.intents.put(msgspec.structs.replace(intent, state="committed"))
     try:
         tidy(ctx, session, msgspec.structs.replace(intent, state="committed"))
-    except SandboxError as error:
-        raise SandboxError(
-            f"plan {session.plan.name!r} is applied; what is left over could not be removed:"
-            f" {error.message}",
-            "mend that; the next command tries again",
-        ) from error
+    except (AgentsError, OSError) as error:
+        # What is done is not reported as failed: the intent stays, and the next command tidies up.
+        text = (
+            f"plan {session.plan.name!r} is applied; what is left over could not be removed yet,"
+            f" the next command tries again: {error}"
+        )
+        ctx.talk.tell("warning", {"message": text})
     return result
+
+
+def _keep_borrowed(ctx: Context, session: Session) -> None:
+    """What the groups of the plan and its children need comes into the store."""
+    for child in _absorbed(ctx, session.plan.plan_id):
+        with hold(ctx.store, child.plan_id, "plan apply", ctx.now) as lease:
+            ctx.checkpoints.keep_borrowed(Session(ctx.store, child, lease, ctx.now))
+    ctx.checkpoints.keep_borrowed(session)
+
+
+def _absorbed(ctx: Context, plan_id: str) -> Iterator[Plan]:
+    """Child plans whose work was all their parent's, the innermost first."""
+    for child in ctx.store.plans.children(plan_id):
+        yield from _absorbed(ctx, child.plan_id)
+        if all(resource.source for resource in ctx.store.resources.of_plan(child.plan_id)):
+            yield child
 
 
 def tidy(ctx: Context, session: Session, intent: Intent) -> None:
@@ -343,13 +362,10 @@ def tidy(ctx: Context, session: Session, intent: Intent) -> None:
 
 
 def _remove_children(ctx: Context, plan_id: str) -> None:
-    """The sandboxes of child plans whose work was all their parent's."""
-    for child in ctx.store.plans.children(plan_id):
-        _remove_children(ctx, child.plan_id)
-        if all(resource.source for resource in ctx.store.resources.of_plan(child.plan_id)):
-            with hold(ctx.store, child.plan_id, "plan apply", ctx.now) as lease:
-                ctx.checkpoints.keep_borrowed(Session(ctx.store, child, lease, ctx.now))
-                remove_sandboxes(ctx, child.plan_id)
+    for child in _absorbed(ctx, plan_id):
+        with hold(ctx.store, child.plan_id, "plan apply", ctx.now) as lease:
+            ctx.checkpoints.keep_borrowed(Session(ctx.store, child, lease, ctx.now))
+            remove_sandboxes(ctx, child.plan_id)
 
 
 def require_own_targets(ctx: Context, plan: Plan) -> None:
@@ -386,6 +402,6 @@ def finish_apply(ctx: Context, session: Session, intent: Intent) -> None:
     fsio.remove_tree(intent.body["staging"])
     if "entry" not in intent.body:
         return
-    entry = msgspec.convert(intent.body["entry"], JournalEntry)
+    entry = codec.convert(intent.body["entry"], JournalEntry)
     error = ApplyRefused("apply was interrupted and taken back", "agents plan apply PLAN")
     _stop(ctx, session, State.ERRORED, error, entry)

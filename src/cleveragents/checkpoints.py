@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from cleveragents import codec
 from cleveragents.checkpoint import Checkpoint, CheckpointGroup, CheckpointType, SandboxCheckpoint
 from cleveragents.content import fsio
 from cleveragents.content.packs import Batch
@@ -251,7 +252,7 @@ class CheckpointService:
     def origins(self, plan_id: str) -> States:
         records = self._manager.sandboxes(plan_id).records
         return {
-            rid: msgspec.convert(record.origin["state"], SandboxCheckpoint)
+            rid: codec.convert(record.origin["state"], SandboxCheckpoint)
             for rid, record in records.items()
             if "state" in record.origin
         }
@@ -459,7 +460,7 @@ class CheckpointService:
     def finish_rollback(self, session: Session, intent: Intent) -> None:
         """Go the rest of the way after a crash: look at what is there, stage and switch again."""
         plan_id = session.plan.plan_id
-        restoration = msgspec.convert(intent.body, Restoration)
+        restoration = codec.convert(intent.body, Restoration)
         # What is there now may be half of each: it is kept, but undo goes to what was whole.
         came_from = restoration.came_from or session.plan.head_group_id
         restoration = msgspec.structs.replace(restoration, came_from=came_from)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from cleveragents import effects
+from cleveragents import codec, effects
 from cleveragents.adopting import changes_since
 from cleveragents.calling import bounds_of, call_context, ended, is_bounded, out_of_scope
 from cleveragents.checkpoint import CheckpointGroup, CheckpointType
@@ -165,7 +165,7 @@ class PlanExecutor:
         return self._run_step(number)
 
     def _spec(self, number: int) -> StepSpec:
-        return msgspec.convert(self._steps[number].spec, StepSpec)
+        return codec.convert(self._steps[number].spec, StepSpec)
 
     def _side_by_side(self, number: int) -> list[int]:
         """This child plan and those that follow in the same group and need nothing undone."""
@@ -318,7 +318,7 @@ class PlanExecutor:
 
     def _run_step(self, number: int) -> bool:
         """One step to its end; False if it failed and the plan stopped."""
-        spec = msgspec.convert(self._steps[number].spec, StepSpec)
+        spec = codec.convert(self._steps[number].spec, StepSpec)
         tool = resolve_tool(spec.tool, self._session.spec.tools)
         self._decide(number, spec)
         self._trigger(CheckpointType.BEFORE_STEP, number)

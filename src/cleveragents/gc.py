@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from cleveragents import earlier
+from cleveragents import codec, earlier
 from cleveragents.content import trees
 from cleveragents.content.packs import BLOB, CHUNKS, TREE, Location, squeezed
 from cleveragents.context import Context
@@ -35,7 +35,7 @@ def roots_of(ctx: Context) -> list[tuple[str, bytes]]:
     for record in ctx.store.resources.all_sandboxes():
         state = record.origin.get("state")
         if state:
-            roots.append((record.plan_id, msgspec.convert(state["root"], bytes)))
+            roots.append((record.plan_id, codec.convert(state["root"], bytes)))
     return roots
 
 

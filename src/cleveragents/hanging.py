@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-import msgspec
-
+from cleveragents import codec
 from cleveragents.checkpoint import CheckpointGroup
 from cleveragents.context import Context
 from cleveragents.decision import (
@@ -72,7 +71,7 @@ class Facts:
 
     def _deed(self, decision: Decision, wrote: list[Write]) -> Deed:
         steps = [s for s in self.steps if s.decision_id == decision.decision_id]
-        specs = [msgspec.convert(s.spec, StepSpec) for s in steps]
+        specs = [codec.convert(s.spec, StepSpec) for s in steps]
         given = [
             s.decision.influences for s in specs if s.decision and not isinstance(s.decision, str)
         ]

@@ -6,6 +6,7 @@ paused while another took over cannot write any more.
 """
 
 import os
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -17,6 +18,8 @@ from cleveragents.session import Session
 from cleveragents.store import Lease, Store
 
 ELSEWHERE = timedelta(minutes=10)
+RECOVERY = "recovery"
+WAIT_SECONDS = 0.05
 
 
 def host_name() -> str:
@@ -50,9 +53,15 @@ def is_alive(lease: Lease, now: str) -> bool:
 
 
 @contextmanager
-def hold(store: Store, plan_id: str, verb: str, now: Callable[[], str]) -> Generator[Lease]:
-    """Hold a plan for the time of the block, or raise `PlanBusy` naming who does."""
-    lease = _acquire(store, plan_id, verb, now())
+def hold(
+    store: Store, plan_id: str, verb: str, now: Callable[[], str], patient: bool = False
+) -> Generator[Lease]:
+    """Hold a plan for the time of the block, or raise `PlanBusy` naming who does.
+
+    `patient`: wait for whoever does the same, or finishes what a dead process left.
+    """
+    acquire = _wait_for if patient else _acquire
+    lease = acquire(store, plan_id, verb, now)
     try:
         yield lease
     finally:
@@ -61,10 +70,16 @@ def hold(store: Store, plan_id: str, verb: str, now: Callable[[], str]) -> Gener
 
 @contextmanager
 def working_on(
-    store: Store, plan_id: str, verb: str, now: Callable[[], str], *, whatever_waits: bool = False
+    store: Store,
+    plan_id: str,
+    verb: str,
+    now: Callable[[], str],
+    *,
+    whatever_waits: bool = False,
+    patient: bool = False,
 ) -> Generator[Session]:
     """Hold a plan and work on it; an operation that could not be finished comes first."""
-    with hold(store, plan_id, verb, now) as lease:
+    with hold(store, plan_id, verb, now, patient) as lease:
         waiting = [
             intent
             for intent in store.intents.all()
@@ -84,7 +99,19 @@ def working_on(
             session.settle()
 
 
-def _acquire(store: Store, plan_id: str, verb: str, now: str) -> Lease:
+def _wait_for(store: Store, plan_id: str, verb: str, now: Callable[[], str]) -> Lease:
+    while True:
+        try:
+            return _acquire(store, plan_id, verb, now)
+        except PlanBusy:
+            known = holder(store, plan_id, now())
+            if known is not None and known.verb not in (verb, RECOVERY):
+                raise
+        time.sleep(WAIT_SECONDS)
+
+
+def _acquire(store: Store, plan_id: str, verb: str, clock: Callable[[], str]) -> Lease:
+    now = clock()
     with store.transaction():
         known = store.leases.get(plan_id)
         if known is not None and is_alive(known, now):

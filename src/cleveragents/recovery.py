@@ -7,7 +7,7 @@ from cleveragents.context import Context
 from cleveragents.effects import compensate_plan, shown
 from cleveragents.errors import AgentsError, PlanBusy
 from cleveragents.journal import EntryState, Operation
-from cleveragents.leases import hold, holder
+from cleveragents.leases import RECOVERY, hold, holder
 from cleveragents.plan import Failure, Phase, State
 from cleveragents.restoring import Restoration
 from cleveragents.session import Session
@@ -33,7 +33,7 @@ def recover(ctx: Context) -> tuple[str, ...]:
 
 def _recover_intent(ctx: Context, intent: Intent) -> list[str]:
     try:
-        with hold(ctx.store, intent.plan_id, "recovery", ctx.now) as lease:
+        with hold(ctx.store, intent.plan_id, RECOVERY, ctx.now) as lease:
             plan = ctx.store.plans.get(intent.plan_id)
             session = Session(ctx.store, plan, lease, ctx.now)
             if intent.intent_id not in {item.intent_id for item in ctx.store.intents.all()}:
@@ -86,7 +86,7 @@ def _end_validations(ctx: Context, session: Session) -> None:
 def _clean(ctx: Context, plan_id: str) -> None:
     """What a dead process had prepared and never begun is removed."""
     try:
-        with hold(ctx.store, plan_id, "recovery", ctx.now) as lease:
+        with hold(ctx.store, plan_id, RECOVERY, ctx.now) as lease:
             if plan_id not in _waiting(ctx):
                 _tidy(ctx, Session(ctx.store, ctx.store.plans.get(plan_id), lease, ctx.now))
     except PlanBusy:
@@ -119,7 +119,7 @@ def _close_entries(ctx: Context, session: Session) -> None:
 def _free(ctx: Context, plan_id: str) -> list[str]:
     """No plan stays in `processing` without a process."""
     try:
-        with hold(ctx.store, plan_id, "recovery", ctx.now) as lease:
+        with hold(ctx.store, plan_id, RECOVERY, ctx.now) as lease:
             session = Session(ctx.store, ctx.store.plans.get(plan_id), lease, ctx.now)
             plan = session.plan
             if plan.state is not State.PROCESSING:

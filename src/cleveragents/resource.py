@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+from cleveragents import codec
+
 
 class Kind(StrEnum):
     GIT_CHECKOUT = "git-checkout"
@@ -78,7 +80,7 @@ class SandboxRecord(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def earlier(self) -> Earlier | None:
         found = self.origin.get("earlier")
-        return msgspec.convert(found, Earlier) if found else None
+        return codec.convert(found, Earlier) if found else None
 
     def with_earlier(self, earlier: Earlier) -> "SandboxRecord":
         origin = {**self.origin, "earlier": msgspec.to_builtins(earlier)}

@@ -5,6 +5,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from cleveragents import codec
 from cleveragents.checkpoint import CheckpointGroup
 from cleveragents.decision import Decision
 from cleveragents.effect import EffectState, Outlook
@@ -59,7 +60,7 @@ def commit_restoration(
             view_changed=todo.made,
             head_group_id=group.group_id,
             last_checkpoint_id=first,
-            **{name: msgspec.convert(value, _hints()[name]) for name, value in todo.plan.items()},
+            **{name: codec.convert(value, _hints()[name]) for name, value in todo.plan.items()},
         )
         if todo.made:
             plan = session.plan

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from cleveragents import codec
 from cleveragents.content.beside import Beside
 from cleveragents.decision import Decision
 from cleveragents.ids import new_id
@@ -16,7 +17,7 @@ from cleveragents.store import Lease, Store
 
 
 def spec_of(plan: Plan) -> PlanSpec:
-    return msgspec.convert(plan.spec, PlanSpec)
+    return codec.convert(plan.spec, PlanSpec)
 
 
 class Session:

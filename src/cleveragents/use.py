@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from cleveragents import codec
 from cleveragents.context import Context
 from cleveragents.errors import PlanFileError
 from cleveragents.ids import new_id
@@ -42,7 +43,7 @@ def read_child(ctx: Context, parent: Plan, file: str) -> PlanFile:
     from cleveragents.planfile import Above, read_plan_file
     from cleveragents.preflight import preflight
 
-    above = msgspec.convert(parent.spec, PlanSpec)
+    above = codec.convert(parent.spec, PlanSpec)
     spec, text = read_plan_file(file, kinds(), Above(above.resources, (parent.source_path,)))
     path = os.path.abspath(file)
     preflight(ctx, spec, file, os.path.dirname(path))

@@ -2,10 +2,12 @@
 
 import msgspec
 
+from cleveragents import codec
 from cleveragents.actors.protocol import Answer, Channel, Outcome, Start
 from cleveragents.errors import ActorFailed
 
 SHOWN = 120
+codec.make_ready(Answer)
 _decoder: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
 
 

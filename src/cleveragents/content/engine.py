@@ -9,6 +9,7 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 from cleveragents.content import fsio, trees, walker
 from cleveragents.content.beside import Beside
@@ -326,12 +327,15 @@ class TreeEngine:
             self._know(self.known.tree, read)
 
     def close(self) -> None:
-        if self.tracker is not None:
+        # Somebody may have applied or deleted the plan meanwhile, and a cache may be lost.
+        with suppress(OSError):
             self._leave_known()
+        if self.tracker is not None:
             self.tracker.close()
             self.tracker = None
-        if self._cache is not None and self.known is not None and os.path.isdir(self.root):
-            self._cache.keep(self.known)
+        with suppress(OSError):
+            if self._cache is not None and self.known is not None and os.path.isdir(self.root):
+                self._cache.keep(self.known)
 
 
 def _by_directory(paths: Iterable[bytes]) -> Dirty:

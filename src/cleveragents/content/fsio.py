@@ -59,7 +59,21 @@ def point(name: str) -> None:
 
 
 def make_private_dir(path: str) -> None:
-    os.makedirs(path, mode=0o700, exist_ok=True)
+    """A directory for us alone, and so is every one above it that has to be made.
+
+    `os.makedirs` would leave those above to the umask.
+    """
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+    except FileNotFoundError:
+        above = os.path.dirname(path)
+        if above in ("", path):
+            raise
+        make_private_dir(above)
+        make_private_dir(path)
 
 
 def restrict(path: str) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 import msgspec
 from blake3 import blake3
 
+from cleveragents import codec
 from cleveragents.content import fsio
 from cleveragents.content.trees import Tree
 
@@ -109,12 +110,12 @@ class StatCache:
     def _read(self, records: list[Record]) -> Known | None:
         if not records:
             return None
-        whole = msgspec.msgpack.decode(records[0][1], type=_Whole)
+        whole = codec.from_msgpack(records[0][1], _Whole)
         if (whole.version, whole.root) != (_VERSION, fsio.identity(self._root)):
             return None
         known, self._last = whole.known, records[0][0]
         for digest, payload in records[1:]:
-            change = msgspec.msgpack.decode(payload, type=_Change)
+            change = codec.from_msgpack(payload, _Change)
             if change.onto == self._last:
                 known = change.made_to(known)
                 self._last = digest

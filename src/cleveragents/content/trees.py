@@ -13,6 +13,7 @@ from enum import StrEnum
 import msgspec
 from blake3 import blake3
 
+from cleveragents import codec
 from cleveragents.content.packs import TREE, Batch, key_of, show_key
 from cleveragents.errors import ContentDamaged
 from cleveragents.resource import Action
@@ -126,7 +127,7 @@ def python_changed(manifest: bytes, changes: list[tuple[bytes, bytes]]) -> bytes
     for name, entry in changes:
         entries.pop(name, None)
         if entry:
-            entries[name] = msgspec.msgpack.decode(entry, type=Entry)
+            entries[name] = codec.from_msgpack(entry, Entry)
     return _encoder.encode([entries[name] for name in sorted(entries)])
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from blake3 import blake3
 
+from cleveragents import codec
 from cleveragents.errors import CheckpointFailed
 from cleveragents.postgres.server import one, said
 
@@ -76,7 +77,7 @@ def encoded(manifest: Manifest) -> bytes:
 
 
 def decoded(data: bytes) -> Manifest:
-    return msgspec.json.decode(data, type=Manifest)
+    return codec.from_json(data, Manifest)
 
 
 def digest(db: "Connection[Any]") -> Manifest:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from cleveragents import codec
 from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import fsio
 from cleveragents.content.files import content_blocks, hash_file_as
@@ -45,7 +46,7 @@ class GitTarget(TreeSandbox):
         proposal = super().compare(origin, result, options, batch)
         if options.mode == "changes" or proposal.conflicts:
             return proposal
-        work = msgspec.convert(proposal.work, merging.Work)
+        work = codec.convert(proposal.work, merging.Work)
         problem = self._against_commit(work, whole=options.mode is None)
         if problem is None:
             return msgspec.structs.replace(proposal, mode="commit")
@@ -204,7 +205,7 @@ class GitTarget(TreeSandbox):
     def stage_apply(self, proposal: Proposal, options: ApplyOptions) -> dict[str, Any]:
         if proposal.mode == "changes":
             return super().stage_apply(proposal, options)
-        work = msgspec.convert(proposal.work, merging.Work)
+        work = codec.convert(proposal.work, merging.Work)
         staging = merging.staging_beside(
             self.place.resource.path, os.path.basename(options.staging)
         )
@@ -361,7 +362,7 @@ class GitTarget(TreeSandbox):
         """`pre-commit` sees what it always sees: files and index are there, the commit is not."""
         if not staged["hooks"] or self._ref(staged["ref"]) == staged["commit"]:
             return
-        ops = msgspec.convert(staged["ops"], tuple[Op, ...])
+        ops = codec.convert(staged["ops"], tuple[Op, ...])
         paths = [op.path for op in ops]
         before = git_index.lines(self.repository, paths)
         run_hook(self.repository, "pre-commit")

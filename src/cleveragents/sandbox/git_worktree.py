@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from cleveragents import codec
 from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import fsio, trees
 from cleveragents.content.beside import Beside
@@ -57,7 +58,7 @@ class GitWorktree(GitTarget, TreeSandbox):
         if self._repository is None:
             noted = self.place.origin.get("repository")
             if noted is not None and os.path.isdir(noted["git_dir"]):
-                self._repository = msgspec.convert(noted, git.Repository)
+                self._repository = codec.convert(noted, git.Repository)
             else:
                 self._repository = git.locate(self.place.resource.path)
         return self._repository

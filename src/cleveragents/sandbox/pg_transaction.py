@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from blake3 import blake3
 
+from cleveragents import codec
 from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import fsio
 from cleveragents.content.packs import BLOB, Batch
@@ -414,7 +415,7 @@ def _committed(db: "Connection[Any]", staged: dict[str, Any]) -> bool:
 
 
 def _entries(data: bytes) -> list[Entry]:
-    return msgspec.json.decode(data, type=list[Entry]) if data else []
+    return codec.from_json(data, list[Entry]) if data else []
 
 
 def as_script(entries: list[Entry]) -> str:

@@ -7,11 +7,13 @@ transaction; apply does the same with the user's own name. What happened is told
 
 import os
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from blake3 import blake3
 
+from cleveragents import codec
 from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import fsio
 from cleveragents.content.packs import BLOB, Batch, key_of
@@ -20,6 +22,7 @@ from cleveragents.errors import (
     CheckpointFailed,
     ContentDamaged,
     SandboxError,
+    StoreError,
     ToolFailed,
 )
 from cleveragents.postgres import address, server
@@ -225,17 +228,18 @@ class PostgresSnapshot:
             return None
         try:
             with open(self.place.cache, "rb") as file:
-                return msgspec.json.decode(file.read(), type=_Known)
+                return codec.from_json(file.read(), _Known)
         except (OSError, msgspec.MsgspecError):
             return None
 
     def _note(self, known: _Known) -> None:
         if self.place.cache is None:
             return
-        fsio.make_private_dir(os.path.dirname(self.place.cache))
-        fsio.unlink_if_there(f"{self.place.cache}.new")
-        fsio.write_new(f"{self.place.cache}.new", msgspec.json.encode(known))
-        os.replace(f"{self.place.cache}.new", self.place.cache)
+        with suppress(OSError, StoreError):  # it may be lost, and a failed one fails nothing
+            fsio.make_private_dir(os.path.dirname(self.place.cache))
+            fsio.unlink_if_there(f"{self.place.cache}.new")
+            fsio.write_new(f"{self.place.cache}.new", msgspec.json.encode(known))
+            os.replace(f"{self.place.cache}.new", self.place.cache)
 
     def recapture(self, batch: Batch, staged: dict[str, Any]) -> SandboxCheckpoint:
         self.doubt()

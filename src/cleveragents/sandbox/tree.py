@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from blake3 import blake3
 
+from cleveragents import codec
 from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import files, fsio, trees
 from cleveragents.content.engine import TreeEngine
@@ -176,7 +177,7 @@ class TreeSandbox:
         return self._state(tree, batch.added_bytes - before + self._put_bytes)
 
     def recapture(self, batch: Batch, staged: dict[str, Any]) -> SandboxCheckpoint:
-        ops = msgspec.convert(staged["ops"], tuple[Op, ...])
+        ops = codec.convert(staged["ops"], tuple[Op, ...])
         learned = len(batch.after_commit)
         tree = self.engine.capture(batch, [op.path for op in ops])
         if self.place.packs.index.has(tree.key):
@@ -254,10 +255,10 @@ class TreeSandbox:
         self.make_last(staged)
 
     def make_last(self, staged: dict[str, Any]) -> None:
-        sync_in_place(self.place.root, msgspec.convert(staged["ops"], tuple[Op, ...]))
+        sync_in_place(self.place.root, codec.convert(staged["ops"], tuple[Op, ...]))
 
     def switch_now(self, staged: dict[str, Any], staging: str) -> None:
-        ops = msgspec.convert(staged["ops"], tuple[Op, ...])
+        ops = codec.convert(staged["ops"], tuple[Op, ...])
         Switch(self.place.root, staging, ops, force=True).forward()
         os.chmod(self.place.root, staged["mode"])
         self._mend_links()
@@ -362,7 +363,7 @@ class TreeSandbox:
         )
 
     def stage_apply(self, proposal: Proposal, options: ApplyOptions) -> dict[str, Any]:
-        work = msgspec.convert(proposal.work, merging.Work)
+        work = codec.convert(proposal.work, merging.Work)
         staging = merging.staging_beside(
             self.place.resource.path, os.path.basename(options.staging)
         )
@@ -394,7 +395,7 @@ class TreeSandbox:
         return Applied(resource=self.name, files=staged["files"], mode=staged["mode"])
 
     def _target_switch(self, staged: dict[str, Any]) -> Switch:
-        ops = msgspec.convert(staged["ops"], tuple[Op, ...])
+        ops = codec.convert(staged["ops"], tuple[Op, ...])
         return Switch(self.place.resource.path, staged["staging"], ops)
 
     def keep_borrowed(self, roots: list[bytes], batch: Batch) -> None: ...

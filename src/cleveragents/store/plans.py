@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from cleveragents import codec
 from cleveragents.checkpoint import ChildMoment
 from cleveragents.decision import GUIDES, Decision
 from cleveragents.errors import LeaseLost, NotFound
@@ -146,15 +147,15 @@ class PlanRepository:
         ).fetchall()
         bodies = {(kind, entity): body for kind, entity, body, _ in rows if body != GONE}
         return View(
-            msgspec.json.decode(bodies["plan", ""], type=Standing),
-            msgspec.json.decode(bodies["source", ""], type=Source),
+            codec.from_json(bodies["plan", ""], Standing),
+            codec.from_json(bodies["source", ""], Source),
             {
-                entity: msgspec.json.decode(body, type=Step)
+                entity: codec.from_json(body, Step)
                 for (kind, entity), body in bodies.items()
                 if kind == "step"
             },
             {
-                entity: msgspec.json.decode(body, type=Decision)
+                entity: codec.from_json(body, Decision)
                 for (kind, entity), body in bodies.items()
                 if kind == "decision"
             },
@@ -167,7 +168,7 @@ class PlanRepository:
             " AND json_extract(body, '$.decision_id') = ? GROUP BY entity_id",
             (decision.plan_id, decision.decision_id),
         ).fetchall()
-        steps = [msgspec.json.decode(body, type=Step) for body, _ in rows]
+        steps = [codec.from_json(body, Step) for body, _ in rows]
         return sorted(steps, key=lambda step: step.index)
 
     def get(self, plan_id: str) -> Plan:

@@ -7,6 +7,8 @@ from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from cleveragents import codec
+
 _encode = msgspec.json.Encoder().encode
 _SCALARS = (str, int, float, bool, bytes, NoneType)
 
@@ -48,7 +50,7 @@ class Table(Generic[T]):
             column: msgspec.json.decode(item) if as_json else item
             for column, as_json, item in zip(self.columns, self._json, row, strict=True)
         }
-        return msgspec.convert(data | extra, self.model, strict=False)
+        return codec.convert(data | extra, self.model, strict=False)
 
     def select(
         self, db: sqlite3.Connection, where: str, parameters: tuple[Any, ...] = ()

@@ -1,0 +1,135 @@
+"""An apply happens once: whoever asks meanwhile gets its result, and what is done never fails."""
+
+import json
+import os
+import stat
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from cleveragents.workspace import open_workspace
+from tests.harness import Agents, command
+from tests.scratch import git, make_repository, wait_until
+
+PLAN = """
+name: one
+resources: {{app: {{kind: {kind}, path: app}}}}
+steps:
+  - {{id: note, tool: file.write, on: app, with: {{path: NOTES, content: "noted"}}}}
+validate:
+  - {{on: app, run: [sleep, "{seconds}"]}}
+"""
+
+
+def prepared(agents: Agents, kind: str = "fs-directory", seconds: float = 0) -> Path:
+    app = agents.work / "app"
+    app.mkdir()
+    (app / "old").write_text("old")
+    if kind == "git-checkout":
+        make_repository(agents, app)
+    (agents.work / "plan.yaml").write_text(PLAN.format(kind=kind, seconds=seconds))
+    agents.run("plan", "run", "plan.yaml").expect(0)
+    return app
+
+
+def test_ten_applies_at_the_same_time_all_get_the_first_result(agents: Agents) -> None:
+    app = prepared(agents, "git-checkout", seconds=0.5)
+    started = [
+        subprocess.Popen(
+            [command(), "plan", "apply", "last", "--yes", "--json"],
+            cwd=agents.work,
+            env=agents.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(10)
+    ]
+    ended = [(*process.communicate(timeout=120), process.returncode) for process in started]
+    assert [code for *_, code in ended] == [0] * 10, ended
+    results = [json.loads(out)["data"] for out, *_ in ended]
+    assert all(result == results[0] for result in results)
+    assert git(agents, app, "rev-list", "--count", "HEAD") == "2"
+
+
+def test_a_budget_that_is_used_up_refuses_an_apply_before_any_target_is_touched(
+    agents: Agents,
+) -> None:
+    """It was applied, exited 6, and then waited as an interrupted apply for ever."""
+    app = agents.work / "app"
+    app.mkdir()
+    (app / "large").write_bytes(os.urandom(300_000))
+    make_repository(agents, app)
+    (agents.work / "plan.yaml").write_text(PLAN.format(kind="git-checkout", seconds=0))
+    agents.run("plan", "run", "plan.yaml").expect(0)
+    packs = (Path(agents.env["CLEVERAGENTS_HOME"]) / "content").glob("*.pack")
+    budget = sum(pack.stat().st_size for pack in packs) + 20_000
+    full = {"CLEVERAGENTS_STORE_BUDGET": str(budget)}
+    refused = agents.run("plan", "apply", "last", "--yes", "--json", env=full)
+    applied = (app / "NOTES").exists()
+    assert applied == (refused.rc == 0), refused
+    listed = agents.run("plan", "list", "--json").expect(0).json
+    assert not listed["messages"], listed
+    agents.run("plan", "apply", "last", "--yes").expect(0)
+    assert (app / "NOTES").read_text() == "noted"
+
+
+def test_what_cannot_be_tidied_up_after_an_apply_is_told_and_not_a_failure(
+    agents: Agents,
+) -> None:
+    app = prepared(agents)
+    sandboxes = Path(agents.env["CLEVERAGENTS_HOME"]) / "sandboxes"
+    held = next(sandboxes.glob("*/app"))
+    frozen = subprocess.run(["chattr", "+i", str(held / "old")], capture_output=True, check=False)
+    if frozen.returncode:
+        pytest.skip(f"a file that cannot be removed needs root and chattr: {frozen.stderr!r}")
+    try:
+        done = agents.run("plan", "apply", "last", "--yes", "--json")
+    finally:
+        subprocess.run(["chattr", "-i", str(held / "old")], check=True)
+    assert done.rc == 0, done
+    assert (app / "NOTES").read_text() == "noted"
+    assert any("is applied" in text for text in done.json["messages"]), done
+    agents.run("plan", "list").expect(0)
+    assert not held.exists()
+
+
+def test_a_plan_that_another_process_applied_leaves_no_error_when_the_workspace_closes(
+    agents: Agents,
+) -> None:
+    """More than two seconds after its last checkpoint a process reads stat data once more."""
+    app = prepared(agents)
+    with open_workspace() as ws:
+        plan = ws.find("last")
+        plan.checkpoint("before")
+        ws.ctx.manager.follow(plan.plan_id)
+        plan.checkpoint("followed")
+        agents.run("plan", "apply", "last", "--yes").expect(0)
+        newest = max(path.stat().st_mtime for path in (app, app / "NOTES"))
+        wait_until(lambda: time.time() > newest + 2.5, "stat data to become old enough")
+
+
+def test_every_directory_of_the_store_is_ours_alone_whatever_the_umask(agents: Agents) -> None:
+    before = os.umask(0)
+    try:
+        app = prepared(agents, "git-checkout")
+        agents.run("plan", "diff", "last").expect(0)
+        (app / "mine").write_text("changed meanwhile")
+        agents.run("plan", "rollback", "last", "first", "--yes").expect(0)
+        agents.run("plan", "resume", "last").expect(0)
+        agents.run("plan", "apply", "last", "--yes", "--as", "changes").expect(0)
+        (agents.work / "next.yaml").write_text(
+            PLAN.format(kind="git-checkout", seconds=0).replace("NOTES", "MORE")
+        )
+        agents.run("plan", "run", "next.yaml").expect(0)
+    finally:
+        os.umask(before)
+    home = Path(agents.env["CLEVERAGENTS_HOME"])
+    ours = [home, *(home / "sandboxes").iterdir()]
+    ours += [path for path in home.iterdir() if path.is_dir()]
+    wide = [str(path) for path in ours if stat.S_IMODE(path.stat().st_mode) & 0o077]
+    assert not wide, wide
+    files = [path for path in home.iterdir() if path.is_file()]
+    assert not [str(path) for path in files if stat.S_IMODE(path.stat().st_mode) & 0o077]
