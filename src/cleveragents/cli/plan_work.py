@@ -430,7 +430,8 @@ def apply(
         Text(f"applied at {result['applied_at']}"),
     )
     told = told_after_apply(ctx, ctx.store.plans.get(one.plan_id))
-    return Reply(data=result, blocks=blocks, messages=(*notes, *told))
+    lost = [note for item in result["applied"] for note in item.get("notes", ())]
+    return Reply(data=result, blocks=blocks, messages=(*notes, *lost, *told))
 
 
 def _proposal_reply(plan: Plan, proposals: tuple[Any, ...], notes: tuple[str, ...]) -> Reply:

@@ -82,11 +82,13 @@ def stage(
     staging: str,
     expected: Expected | None = None,
     durable: bool = True,
+    finish: Callable[[int, bytes, Difference], None] | None = None,
 ) -> tuple[Op, ...]:
     """Write everything new into the staging directory; nothing live moves.
 
     Durable and compared, so that a switch can go on after a crash with what was staged. If not
     `durable`, whoever goes on stages anew, and `sync_in_place` is to come after the switch.
+    `finish` may give what was staged more than a state says of it.
     """
     fsio.make_private_dir(staging)
     write = partial(write_content, durable=False) if durable else place_content
@@ -99,6 +101,8 @@ def stage(
             elif after is not None and not _is_dir(after):
                 _stage_entry(fd, new, after)
                 staged = inode_of(os.lstat(new, dir_fd=fd))
+            if staged is not None and finish is not None:
+                finish(fd, new, item)
             own = (expected or {}).get(item.path)
             checked = expected is not None
             ops.append(Op(number, item.path, item.before, after, staged, checked, own))

@@ -11,7 +11,7 @@ from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import fsio
 from cleveragents.content.files import content_blocks, hash_file_as
 from cleveragents.content.packs import GIT, Batch
-from cleveragents.content.switch import Op, stage
+from cleveragents.content.switch import Op
 from cleveragents.content.trees import Difference, Entry, EntryKind
 from cleveragents.errors import ApplyRefused, SandboxError
 from cleveragents.resource import show_path
@@ -209,7 +209,7 @@ class GitTarget(TreeSandbox):
         staging = merging.staging_beside(
             self.place.resource.path, os.path.basename(options.staging)
         )
-        ops = stage(self.read, work.differences, staging, dict(work.expected))
+        ops, notes = self._stage_target(work, staging)
         tip, branch = self.repository.head()
         parent = self.place.origin["base"] if proposal.mode == "branch" else tip
         target = f"refs/heads/{options.branch}" if proposal.mode == "branch" else branch
@@ -225,6 +225,7 @@ class GitTarget(TreeSandbox):
             "ops": msgspec.to_builtins(ops) if is_commit else [],
             "index": lines.hex() if is_commit else "",
             "old_index": self._old_index(work, tip).hex() if is_commit else "",
+            "notes": notes if is_commit else [],
             "flags": git_index.flags(self.repository, (op.path for op in ops)) if is_commit else {},
             "files": len(proposal.files),
             "mode": proposal.mode,

@@ -99,6 +99,8 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     files: int
     commit: str | None = None
     mode: str = "changes"
+    notes: tuple[str, ...] = ()
+    """What of the target could not be kept."""
 
 
 class Sandbox(Protocol):

@@ -10,7 +10,7 @@ from blake3 import blake3
 
 from cleveragents import codec
 from cleveragents.checkpoint import SandboxCheckpoint
-from cleveragents.content import files, fsio, trees
+from cleveragents.content import attributes, files, fsio, trees
 from cleveragents.content.engine import TreeEngine
 from cleveragents.content.packs import Batch
 from cleveragents.content.switch import Op, Switch, stage, sync_in_place
@@ -367,13 +367,32 @@ class TreeSandbox:
         staging = merging.staging_beside(
             self.place.resource.path, os.path.basename(options.staging)
         )
-        ops = stage(self.read, work.differences, staging, dict(work.expected))
+        ops, notes = self._stage_target(work, staging)
         return {
             "staging": staging,
             "ops": msgspec.to_builtins(ops),
+            "notes": notes,
             "files": len(proposal.files),
             "mode": proposal.mode,
         }
+
+    def _stage_target(self, work: merging.Work, staging: str) -> tuple[tuple[Op, ...], list[str]]:
+        """What is staged has owner and attributes of what it replaces; says what has not."""
+        notes: list[str] = []
+
+        def dress(fd: int, new: bytes, item: Difference) -> None:
+            assert item.after is not None
+            try:
+                with fsio.parent_of(root, item.path) as (parent, name):
+                    found = fsio.lstat_at(parent, name)
+                    lost = attributes.dress(fd, new, item.after.mode, parent, name, found)
+            except (FileNotFoundError, NotADirectoryError):
+                return  # its folder is new as well
+            notes.extend(f"{show_path(item.path)}: {text}" for text in lost)
+
+        with fsio.directory(self.place.resource.path) as root:
+            expected = dict(work.expected)
+            return stage(self.read, work.differences, staging, expected, finish=dress), notes
 
     def switch_apply(self, staged: dict[str, Any]) -> None:
         self._target_switch(staged).forward()
@@ -392,7 +411,8 @@ class TreeSandbox:
             fsio.remove_tree(merging.staging_beside(self.place.resource.path, name))
 
     def applied(self, staged: dict[str, Any]) -> Applied:
-        return Applied(resource=self.name, files=staged["files"], mode=staged["mode"])
+        notes = tuple(staged.get("notes", ()))
+        return Applied(resource=self.name, files=staged["files"], mode=staged["mode"], notes=notes)
 
     def _target_switch(self, staged: dict[str, Any]) -> Switch:
         ops = codec.convert(staged["ops"], tuple[Op, ...])

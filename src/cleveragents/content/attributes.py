@@ -1,0 +1,134 @@
+"""What a file has besides content, mode and time: owner, extended attributes, ACLs.
+
+Read and set by name in a directory that is open; no link is followed. What stays with a state are
+attributes of users, ACLs and capabilities. Labels that the system gives (SELinux) are its own.
+"""
+
+import errno
+import os
+import stat
+
+_PARTS = (b"user.", b"system.posix_acl_")
+_CAPABILITY = b"security.capability"
+_BOUND = (b"security.ima", b"security.evm")
+"""Made for the very content of a file: never copied."""
+_LABELS = b"security."
+_NONE = (errno.ENOTSUP, errno.ENODATA, errno.ENOSYS, errno.ENOENT)
+AVAILABLE = hasattr(os, "listxattr")
+
+
+def is_part_of_state(name: bytes) -> bool:
+    return name.startswith(_PARTS) or name == _CAPABILITY
+
+
+def where(dir_fd: int, name: bytes) -> bytes:
+    """A path for calls that take no descriptor; the last name is not followed."""
+    return b"/proc/self/fd/%d/%s" % (dir_fd, name)
+
+
+def names(path: bytes | int) -> list[bytes]:
+    if not AVAILABLE:
+        return []
+    try:
+        if isinstance(path, int):
+            return [os.fsencode(name) for name in os.listxattr(path)]
+        return [os.fsencode(name) for name in os.listxattr(path, follow_symlinks=False)]
+    except OSError as error:
+        if error.errno in _NONE:
+            return []
+        raise
+
+
+def value(path: bytes, name: bytes) -> bytes | None:
+    """None if it is gone, or not ours to read."""
+    try:
+        return os.getxattr(path, name, follow_symlinks=False)
+    except OSError as error:
+        if error.errno in (*_NONE, errno.EACCES, errno.EPERM):
+            return None
+        raise
+
+
+def put(path: bytes, name: bytes, data: bytes | None) -> bool:
+    """Set or remove one; False where the system does not allow it."""
+    try:
+        if data is None:
+            os.removexattr(path, name, follow_symlinks=False)
+        else:
+            os.setxattr(path, name, data, follow_symlinks=False)
+    except OSError as error:
+        if data is None and error.errno == errno.ENODATA:
+            return True
+        if error.errno in (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EINVAL):
+            return False
+        raise
+    return True
+
+
+def keep_owner(dir_fd: int, name: bytes, like: os.stat_result) -> bool:
+    """Give a new file the owner and group of another; False where that is not allowed."""
+    made = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    if (made.st_uid, made.st_gid) == (like.st_uid, like.st_gid):
+        return True
+    try:
+        os.chown(name, like.st_uid, like.st_gid, dir_fd=dir_fd, follow_symlinks=False)
+    except PermissionError:
+        keep_group(dir_fd, name, like.st_gid)
+        return False
+    return True
+
+
+def keep_group(dir_fd: int, name: bytes, group: int) -> None:
+    """As far as it is allowed: only groups one is in."""
+    try:
+        os.chown(name, -1, group, dir_fd=dir_fd, follow_symlinks=False)
+    except PermissionError:
+        return
+
+
+def copy(source: bytes, target: bytes) -> list[bytes]:
+    """Give a new file what another has; returns the names that it could not be given."""
+    missing: list[bytes] = []
+    for name in names(source):
+        if name in _BOUND:
+            continue
+        data = value(source, name)
+        is_label = name.startswith(_LABELS) and name != _CAPABILITY
+        if (data is None or not put(target, name, data)) and not is_label:
+            missing.append(name)
+    return missing
+
+
+def dress(
+    staging: int, new: bytes, mode: int, parent: int, name: bytes, found: os.stat_result | None
+) -> list[str]:
+    """Give a staged file what the one has that it will replace; says what could not be kept.
+
+    A new one gets the group that it would have got if it had been made there.
+    """
+    if found is None:
+        above = os.fstat(parent)
+        if above.st_mode & stat.S_ISGID:
+            keep_group(staging, new, above.st_gid)
+            _set_mode(staging, new, mode)
+        return []
+    lost: list[str] = []
+    if not keep_owner(staging, new, found):
+        lost.append(f"its owner ({found.st_uid}:{found.st_gid}) could not be kept")
+    if stat.S_ISREG(found.st_mode):
+        missing = copy(where(parent, name), where(staging, new))
+        lost += [f"its attribute {os.fsdecode(one)} could not be kept" for one in missing]
+        if found.st_nlink > 1:
+            others = found.st_nlink - 1
+            one = "1 other name (a hard link) has"
+            many = f"{others} other names (hard links) have"
+            lost.append(f"its {one if others == 1 else many} still the old content")
+    # Last: to give a file away takes bits off its mode, and an ACL is part of the mode.
+    _set_mode(staging, new, mode)
+    return lost
+
+
+def _set_mode(dir_fd: int, name: bytes, mode: int) -> None:
+    found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    if not stat.S_ISLNK(found.st_mode) and stat.S_IMODE(found.st_mode) != mode:
+        os.chmod(where(dir_fd, name), mode)
