@@ -333,7 +333,8 @@ def require_applied_once(world: World) -> None:
     assert after["commits"] == "2"
     assert after["index"] == ""
     assert first["applied"][0]["commit"] == world.git("rev-parse", "HEAD")
-    assert world.git("for-each-ref", "refs/cleveragents") == ""
+    ref = world.git("for-each-ref", "--format=%(refname)", "refs/cleveragents")
+    assert ref == f"refs/cleveragents/{first['plan_id']}"
     world.require_tidy()
     assert list((world.root / "store/sandboxes").iterdir()) == []
 

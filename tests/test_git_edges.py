@@ -231,6 +231,7 @@ def test_the_users_own_tree_may_be_a_linked_worktree(agents: Agents) -> None:
     assert git(agents, main, "status", "--porcelain") == ""
     assert (main / "own").read_text() == "own\n"
     fsck(agents, main)
+    agents.run("plan", "delete", "last").expect(0)
     assert not list((main / ".git").glob("refs/cleveragents/*"))
 
 

@@ -14,7 +14,6 @@ import msgspec
 import pytest
 
 from cleveragents import apply as applying
-from cleveragents import gc
 from cleveragents.content import copying
 from cleveragents.content.census import census
 from cleveragents.content.scope import Scope
@@ -27,7 +26,7 @@ from cleveragents.errors import (
     UsageError,
 )
 from cleveragents.resource import Resource
-from cleveragents.sandbox import git, git_worktree, merging, registry, tree
+from cleveragents.sandbox import git, merging, registry, tree
 from cleveragents.sandbox.protocol import ApplyOptions, Making, Place
 from cleveragents.settings import Settings
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace
@@ -365,29 +364,6 @@ def test_remotes_and_identity_are_known_in_the_sandbox(bench: Bench) -> None:
     assert tags == "v1\n"
 
 
-def test_borrowed_content_is_copied_and_the_ref_goes(bench: Bench) -> None:
-    bench.repository()
-    plan = bench.run("echo new > new")
-    assert bench.git("for-each-ref", "refs/cleveragents") != ""
-    plan.apply()
-    assert bench.git("for-each-ref", "refs/cleveragents") == ""
-    assert not (bench.target / ".git/refs/cleveragents").exists()
-    packs = bench.ws.ctx.manager.packs
-    assert [key for key in gc.live_keys(bench.ws.ctx) if not packs.has(key)] == []
-
-
-def test_too_much_borrowed_content_stays_borrowed_until_the_plan_is_deleted(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench.repository()
-    monkeypatch.setattr(git_worktree, "MOST_COPIED", 0)
-    plan = bench.run("echo new > new")
-    plan.apply()
-    assert plan.plan_id in bench.git("for-each-ref", "refs/cleveragents")
-    plan.delete(force=True)
-    assert bench.git("for-each-ref", "refs/cleveragents") == ""
-
-
 def test_ignored_files_stay_out_unless_they_are_asked_for(bench: Bench) -> None:
     bench.repository()
     bench.write(".gitignore", "*.log\n")
@@ -650,7 +626,7 @@ def test_a_repository_copied_whole_is_applied_without_its_git_directory(bench: B
 def test_one_plan_that_ends_leaves_the_ref_of_another(bench: Bench) -> None:
     bench.repository()
     ending, staying = bench.run("echo a > a"), bench.run("echo b > b")
-    ending.apply()
+    ending.delete(force=True)
     assert bench.git("for-each-ref", "--format=%(refname)", "refs/cleveragents") == (
         f"refs/cleveragents/{staying.plan_id}"
     )

@@ -111,7 +111,11 @@ def write_rich(reply: Reply, out: TextIO) -> None:
     from rich.table import Table as RichTable
     from rich.text import Text as RichText
 
-    console = Console(file=out, highlight=False)
+    class Ours(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    console = Ours(file=out, highlight=False)
     for block in reply.blocks:
         if isinstance(block, Text):
             console.print(RichText(safe(block.text), style=block.style))

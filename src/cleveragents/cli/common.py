@@ -4,6 +4,7 @@ import functools
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = "interrupted; nothing is lost"
 RESUME = "agents plan resume last"
+NO_READER = 141
 FORMATS = ("rich", "plain", "json", "yaml")
 
 
@@ -133,17 +135,22 @@ def run_command(
             raise
         reply = failure(bug(error), own_failure=own_failure)
     duration = (time.perf_counter() - clock) * 1000
-    if reply.exit_code and asked.form in ("rich", "plain") and "error" in reply.data:
-        _print_error(reply)
-    render.write(
-        reply,
-        form=asked.form,
-        command=f"agents {name}",
-        started=started,
-        duration_ms=duration,
-        notes=(*notes, *warnings),
-        quiet=asked.quiet,
-    )
+    try:
+        if reply.exit_code and asked.form in ("rich", "plain") and "error" in reply.data:
+            _print_error(reply)
+        render.write(
+            reply,
+            form=asked.form,
+            command=f"agents {name}",
+            started=started,
+            duration_ms=duration,
+            notes=(*notes, *warnings),
+            quiet=asked.quiet,
+        )
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # click would make it exit code 1; whoever read us has gone, as with `git diff | head`.
+        return NO_READER
     return reply.exit_code
 
 
@@ -267,8 +274,9 @@ class Progress:
             self._say(f"  copying {resource}: {files} files, {so_far:.0f} MB so far")
 
     def _say(self, line: str) -> None:
-        sys.stderr.write(render.safe(line) + "\n")
-        sys.stderr.flush()
+        with suppress(BrokenPipeError):  # nobody looks any more; the plan goes on
+            sys.stderr.write(render.safe(line) + "\n")
+            sys.stderr.flush()
 
 
 def _which(data: dict[str, Any]) -> str:

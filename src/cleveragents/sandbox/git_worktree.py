@@ -27,9 +27,6 @@ from cleveragents.sandbox.tree import TreeSandbox, tree_of
 if TYPE_CHECKING:
     from cleveragents.content.copying import Copier
 
-MOST_COPIED = 256 << 20
-"""Bytes of borrowed content that are copied into the store when a sandbox is removed."""
-
 
 class _Beginning(NamedTuple):
     """What a sandbox is made from, while it is made."""
@@ -282,28 +279,21 @@ class GitWorktree(GitTarget, TreeSandbox):
                 write_content(self.read, entry.key, fd, b".gitignore", 0o600, durable=False)
 
     def keep_borrowed(self, roots: list[bytes], batch: Batch) -> None:
-        """Copy the blobs of the base commit, or, if they are very many, leave the ref on them."""
-        seen = set[bytes]()
-        borrowed = {
-            key
-            for root in roots
-            for key in trees.keys_in(self.manifests, root, seen)
-            if key[:1] == GIT and not self.place.packs.has(key)
-        }
-        sizes = dict(self.repository.tree(self.place.origin["base"]).values())
-        self._keep_ref = sum(sizes.get(key, 0) for key in borrowed) > MOST_COPIED
-        if self._keep_ref:
+        """Leave the ref on the base commit: what the plan never changed is not copied for it."""
+        base: str | None = self.place.origin.get("base")
+        self._keep_ref = bool(roots) and base is not None and self._is_there()
+        if self._keep_ref and base is not None:
             # A child plan has no ref of its own as long as its parent's sandbox is there.
-            self.repository.git("update-ref", self.ref, self.place.origin["base"])
-        else:
-            for key, data in self.blobs.get_many(sorted(borrowed)):
-                batch.put_keyed(key, data)
+            self.repository.git("update-ref", self.ref, base)
+
+    def _is_there(self) -> bool:
+        return os.path.exists(f"{self.place.resource.path}/.git")
 
     def remove(self) -> None:
         super().remove()
         if self._keep_ref:
             return
-        if os.path.exists(f"{self.place.resource.path}/.git"):
+        if self._is_there():
             self.repository.git("update-ref", "-d", self.ref)
             try:
                 os.rmdir(f"{self.repository.common_dir}/refs/cleveragents")
