@@ -423,7 +423,8 @@ def test_the_last_applied_stay() -> None:
             bytes=0,
             state=EarlierState.KEPT,
             by="",
-            applied_at=at,
+            applied_at="",
+            applied_as=int(at),
         )
 
     found = [one("x", "2"), one("y", "1"), one("x", "3"), one("x", "1")]

@@ -204,8 +204,8 @@ def test_a_transaction_that_fails_leaves_nothing(store: Store, db: sqlite3.Conne
 
 
 PLAN = (
-    "INSERT INTO plans VALUES (:id, 'n', :phase, :state, 1, 1, NULL, '', '', '', '{}', -1, NULL,"
-    " NULL, 0, 0, 'null', 'null', 'null', '', '', NULL)"
+    "INSERT INTO plans VALUES (NULL, :id, 'n', :phase, :state, 1, 1, NULL, '', '', '', '{}', -1,"
+    " NULL, NULL, 0, 0, 'null', 'null', 'null', '', '', NULL)"
 )
 FINE = {"id": "P", "phase": "execute", "state": "queued"}
 

@@ -58,7 +58,7 @@ def running(shop: Shop, *argv: str) -> Generator["subprocess.Popen[str]"]:
 def groups(shop: Shop, plan: str = "plan") -> list[str]:
     rows = shop.rows(
         "SELECT checkpoint_type FROM checkpoint_groups JOIN plans USING (plan_id)"
-        " WHERE name = ? AND pruned_at IS NULL ORDER BY group_id",
+        " WHERE name = ? AND pruned_at IS NULL ORDER BY checkpoint_groups.seq",
         plan,
     )
     return [row[0] for row in rows]
@@ -69,7 +69,8 @@ def group_of(shop: Shop, kind: str, step: str, plan: str = "plan") -> str:
     index = list(shop.steps(plan)).index(step)
     rows = shop.rows(
         "SELECT group_id FROM checkpoint_groups JOIN plans USING (plan_id) WHERE name = ?"
-        " AND checkpoint_type = ? AND step_index = ? AND pruned_at IS NULL ORDER BY group_id",
+        " AND checkpoint_type = ? AND step_index = ? AND pruned_at IS NULL"
+        " ORDER BY checkpoint_groups.seq",
         plan,
         kind,
         index,
@@ -610,7 +611,7 @@ def test_effects_of_triggers_around_children(shop: Shop) -> None:
     assert kinds.index("on_subplan_spawn") < kinds.index("after_subplan")
     [spawned] = shop.rows(
         "SELECT children FROM checkpoint_groups JOIN plans USING (plan_id)"
-        " WHERE name = 'plan' ORDER BY group_id DESC LIMIT 1"
+        " WHERE name = 'plan' ORDER BY checkpoint_groups.seq DESC LIMIT 1"
     )
     assert all(kid["id"] in spawned[0] for kid in shop.children().values())
 

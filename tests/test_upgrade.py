@@ -47,23 +47,31 @@ def stamp(path: Path) -> str:
         return db.execute("SELECT version_num FROM alembic_version").fetchone()[0]
 
 
-def age(path: Path) -> None:
-    """Make a store what the first version would have left."""
-    with closing(sqlite3.connect(path)) as db, db:
-        for index in ("plans_by_state", "plans_by_parent", "decisions_by_kind"):
-            db.execute(f"DROP INDEX {index}")
-        db.execute("CREATE INDEX objects_by_pack ON objects (pack_id)")
-        for table in ("correction_attempts", "effects"):
-            db.execute(f"DROP TABLE {table}")
-        for table, column in (
-            ("plans", "parent_step_id"),
-            ("checkpoint_groups", "children"),
-            ("tool_calls", "decision_id"),
-            ("tool_calls", "group_id"),
-            ("resources", "source"),
-        ):
-            db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-        db.execute("UPDATE alembic_version SET version_num = '0001'")
+def age(path: Path, revision: str = "0001") -> None:
+    """Make a store what an older version would have left: its schema, with the rows it can hold."""
+    old = path.with_name("old.db")
+    run_migrations(str(old), script(), revision)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with closing(sqlite3.connect(old)) as db, db:
+        db.execute("ATTACH ? AS new", (str(path),))
+        tables = db.execute("SELECT name FROM main.sqlite_master WHERE type = 'table'").fetchall()
+        for (table,) in tables:
+            if table == "alembic_version":
+                continue
+            names = [
+                {row[1] for row in db.execute(f"PRAGMA {side}.table_info('{table}')")}
+                for side in ("main", "new")
+            ]
+            columns = ", ".join(f'"{name}"' for name in sorted(names[0] & names[1]))
+            by = " ORDER BY seq" if "seq" in names[1] else ""
+            db.execute(
+                f"INSERT OR IGNORE INTO main.{table} ({columns})"
+                f" SELECT {columns} FROM new.{table}{by}"
+            )
+    for name in (f"{path}-wal", f"{path}-shm"):
+        Path(name).unlink(missing_ok=True)
+    old.replace(path)
 
 
 def test_migrations_from_nothing_lead_to_the_same_schema_as_a_new_store(tmp_path: Path) -> None:
@@ -91,6 +99,37 @@ def test_an_older_store_is_upgraded_by_the_next_command_with_all_it_holds(agents
     assert shape(store) == wanted
     assert stamp(store) == HEAD_REVISION
     agents.run("plan", "rollback", "old", "first", "--yes").expect(0)
+
+
+def test_numbers_of_old_rows_follow_how_they_were_written(tmp_path: Path) -> None:
+    """Ids of a clock that stepped back: the row that was written last is the last."""
+    home = tmp_path / "store"
+    open_store(str(home)).close()
+    age(home / "store.db", "0004")
+    with closing(sqlite3.connect(home / "store.db")) as db, db:
+        for plan in ("P2", "P1"):
+            db.execute(
+                "INSERT INTO plans VALUES (?, 'n', 'execute', 'queued', 1, 1, NULL, '', '', '',"
+                " '{}', -1, NULL, NULL, 0, 0, 'null', 'null', 'null', '', '', NULL)",
+                (plan,),
+            )
+        for group in ("3", "7", "5"):
+            db.execute(
+                "INSERT INTO checkpoint_groups VALUES"
+                " (?, 'P1', NULL, 'manual', '[]', NULL, 0, 0, 0, 0, 'null', '', NULL, '{}')",
+                (group,),
+            )
+        for call in ("4", "8", "6"):
+            db.execute(
+                "INSERT INTO tool_calls VALUES"
+                " (?, 'P1', 's', 1, 't', '{}', 'ok', 0, '', 0, NULL, '', '', NULL, NULL)",
+                (call,),
+            )
+    with closing(open_store(str(home))) as store:
+        assert store.plans.ids() == ["P2", "P1"]
+        assert [group.group_id for group in store.checkpoints.groups("P1")] == ["3", "7", "5"]
+        order = store.order_of("P1")
+        assert sorted(order, key=order.__getitem__) == ["3", "4", "7", "5", "8", "6"]
 
 
 def test_a_migration_that_fails_leaves_the_store_as_it_was(tmp_path: Path) -> None:

@@ -166,8 +166,8 @@ class ActingExecutor(PlanExecutor):
         session, store = self._session, self._ctx.store
         plan_id = session.plan.plan_id
         done = {step.step_id for step in self._steps if step.done}
-        finished = store.calls.finished(plan_id, 1)
-        last = max((finished[name][0] for name in done if name in finished), default="")
+        order, good = store.order_of(plan_id), store.calls.last_good(plan_id)
+        last = max((good[name] for name in done if name in good), default=0)
         used = {step.decision_id for step in self._steps if step.done}
         open_ended = tuple(
             decision.superseded()
@@ -175,7 +175,7 @@ class ActingExecutor(PlanExecutor):
             if decision.kind in (DecisionKind.ACTOR, DecisionKind.STEP)
             and decision.state is DecisionState.ACTIVE
             and decision.decision_id not in used
-            and decision.created_at > last
+            and order[decision.decision_id] > last
         )
         self._remove_undone(open_ended)
 

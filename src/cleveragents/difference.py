@@ -212,7 +212,9 @@ def diff_of_failure(ctx: Context, plan: Plan) -> dict[str, Any] | None:
         return None
     groups = ctx.store.checkpoints
     # With `stop` the plan stands on the failed state itself: what was there before is older.
-    earlier = [g.group_id for g in groups.groups(plan.plan_id) if g.group_id < kept]
+    order = ctx.store.order_of(plan.plan_id)
+    made = [g.group_id for g in groups.groups(plan.plan_id)]
+    earlier = [name for name in made if order[name] < order[kept]]
     start = plan.head_group_id
     if start == kept and earlier:
         start = earlier[-1]

@@ -36,6 +36,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     state: EarlierState
     by: str
     applied_at: str
+    applied_as: int
+    """Which of two was applied later: a number that the store gives."""
 
 
 def held(ctx: Context) -> list[Held]:
@@ -71,13 +73,14 @@ def _held(ctx: Context, record: SandboxRecord, earlier: Earlier) -> Held:
         state=earlier.state,
         by=earlier.by,
         applied_at=plan.result["applied_at"] if plan.result else "",
+        applied_as=ctx.store.journal.number(plan.plan_id, "apply"),
     )
 
 
 def surplus(found: Iterable[Held], limit: int) -> list[Held]:
     """Those that are more than the limit for their database; the last applied stay (pure)."""
     by_target: dict[str, list[Held]] = {}
-    for one in sorted(found, key=lambda one: one.applied_at, reverse=True):
+    for one in sorted(found, key=lambda one: one.applied_as, reverse=True):
         by_target.setdefault(one.where, []).append(one)
     return [one for several in by_target.values() for one in several[limit:]]
 

@@ -51,6 +51,8 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     created_at: str
     ended_at: str | None = None
+    seq: int = 0
+    """Given by the store: which of two came first, also between plans."""
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):

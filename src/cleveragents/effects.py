@@ -74,7 +74,7 @@ def note(store: Store, tool: ToolSpec, call: ToolCall, resource: str | None) -> 
 def foreseen(discarded: Iterable[Effect]) -> Outlook:
     """What becomes of effects that the plan goes back over (pure)."""
     standing = [effect for effect in discarded if effect.state in STANDING]
-    last_first = sorted(standing, key=lambda effect: effect.effect_id, reverse=True)
+    last_first = sorted(standing, key=lambda effect: effect.seq, reverse=True)
 
     def of(effect_class: EffectClass) -> tuple[Effect, ...]:
         return tuple(effect for effect in last_first if effect.effect_class is effect_class)
@@ -95,10 +95,11 @@ def after(
     children: Iterable[str] = (),
 ) -> Outlook:
     """The effects of calls after a group, of these steps or decisions, and of these child plans."""
+    since = store.checkpoints.number(group_id) if group_id else 0
     own = [
         effect
         for effect in store.effects.of_plan(plan_id)
-        if effect.effect_id > group_id
+        if effect.seq > since
         and (step_ids is None or effect.step_id in step_ids)
         and (decision_ids is None or effect.decision_id in decision_ids)
     ]
@@ -119,10 +120,11 @@ def outlook_at(
 ) -> Outlook:
     """What a return of the plan to a group and that view means for the world outside."""
     discarded: list[Effect] = []
+    since = store.checkpoints.number(group_id)
     latest: dict[str, Effect] = {}
     for effect in store.effects.of_plan(plan_id):
         step = view.steps.get(effect.step_id)
-        if effect.effect_id > group_id or step is None or step.decision_id != effect.decision_id:
+        if effect.seq > since or step is None or step.decision_id != effect.decision_id:
             discarded.append(effect)
         elif step.done:
             latest[step.step_id] = effect
@@ -139,7 +141,7 @@ def joined(first: Outlook, *others: Outlook) -> Outlook:
 
     def all_of(name: str) -> tuple[Effect, ...]:
         found = [effect for outlook in (first, *others) for effect in getattr(outlook, name)]
-        return tuple(sorted(found, key=lambda effect: effect.effect_id, reverse=True))
+        return tuple(sorted(found, key=lambda effect: effect.seq, reverse=True))
 
     return Outlook(**{name: all_of(name) for name in Outlook.__struct_fields__})
 

@@ -4,6 +4,7 @@ What is exported is the line that leads to where the plan stands: groups that fa
 gone back from, are not on it.
 """
 
+import math
 import os
 import re
 from datetime import datetime
@@ -70,13 +71,14 @@ def way_here(
     for entry in entries:
         if entry.operation not in UNDOABLE or entry.state is EntryState.OPEN:
             continue
-        since = entry.started_at
+        since = entry.before.version
         if entry.entry_id in done:
             if entry.operation is not Operation.ROLLBACK:
                 continue
             target = next((g for g in groups if g.group_id == entry.detail.get("to")), None)
-            since = target.created_at if target else since
-        left |= {g.group_id for g in groups if since < g.created_at <= (entry.ended_at or since)}
+            since = target.version if target else since
+        until = entry.after.version if entry.after else since
+        left |= {g.group_id for g in groups if since < g.version <= until}
     return [
         group
         for group in groups
@@ -112,7 +114,9 @@ def exported_groups(store: Store, plan: Plan) -> list[CheckpointGroup]:
 
     in_force = frozenset(group.group_id for group in groups if counts(group))
     entries = store.journal.of_plan(plan.plan_id)
-    until = [g for g in groups if plan.head_group_id is None or g.group_id <= plan.head_group_id]
+    head = store.checkpoints.number(plan.head_group_id) if plan.head_group_id else math.inf
+    order = store.order_of(plan.plan_id)
+    until = [g for g in groups if order[g.group_id] <= head]
     return way_here(until, plan.head_group_id, entries, in_force)
 
 

@@ -8,9 +8,9 @@ import msgspec
 from cleveragents import codec, earlier
 from cleveragents.content import trees
 from cleveragents.content.packs import BLOB, CHUNKS, TREE, Location, squeezed
-from cleveragents.context import Context
+from cleveragents.context import Context, utc_now
 from cleveragents.errors import PlanBusy
-from cleveragents.leases import hold
+from cleveragents.leases import boot_id, hold, uptime
 from cleveragents.sandbox.protocol import KeepsElsewhere
 
 MOSTLY_DEAD = 0.5
@@ -59,14 +59,59 @@ def reachable(ctx: Context, roots: list[bytes]) -> set[bytes]:
     return seen
 
 
+class Clock(msgspec.Struct, frozen=True):
+    """What two clocks showed when gc last looked: the one people set, and the machine's own."""
+
+    at: str
+    boot_id: str
+    uptime: float | None
+
+
+JUMPED = timedelta(seconds=60)
+
+
+def follow_clock(ctx: Context) -> None:
+    """If the clock was set since the last look, what is condemned waits as long as it would have.
+
+    After a restart only a time that lies ahead is known to be wrong: it would wait for ever.
+    """
+    # A time that the caller gives has nothing to do with the machine's own clock.
+    clock = Clock(ctx.now(), boot_id(), uptime() if ctx.now is utc_now else None)
+    noted = ctx.store.noted("gc_clock")
+    last = msgspec.json.decode(noted, type=Clock) if noted else None
+    jump = _jump(last, clock)
+    with ctx.store.transaction():
+        rows = ctx.store.objects.condemned()
+        if jump is not None:
+            ctx.store.objects.condemn_since((key, _moved(at, jump)) for key, at in rows)
+        else:
+            ctx.store.objects.condemn_since((key, clock.at) for key, at in rows if at > clock.at)
+        ctx.store.note("gc_clock", msgspec.json.encode(clock).decode())
+
+
+def _jump(last: Clock | None, clock: Clock) -> timedelta | None:
+    """By how much the clock was set; None: it was not, or nobody can tell."""
+    if last is None or last.boot_id != clock.boot_id or not (last.uptime and clock.uptime):
+        return None
+    shown = datetime.fromisoformat(clock.at) - datetime.fromisoformat(last.at)
+    jump = shown - timedelta(seconds=clock.uptime - last.uptime)
+    return jump if abs(jump) > JUMPED else None
+
+
+def _moved(at: str, by: timedelta) -> str:
+    return (datetime.fromisoformat(at) + by).isoformat(timespec="microseconds")
+
+
 def collect(ctx: Context, grace: float, dry_run: bool = False) -> Collected:
     ctx.manager.packs.rest()
+    if not dry_run:
+        follow_clock(ctx)
     live = live_keys(ctx)
     now = ctx.now()
     known = list(ctx.store.objects.all())
     dead = [key for key, _, condemned in known if key not in live and condemned is None]
     saved = [key for key, _, condemned in known if key in live and condemned is not None]
-    before = _past(now, grace)
+    before = _moved(now, -timedelta(seconds=grace))
     due = [key for key, _, at in known if key not in live and (at or now) <= before]
     if dry_run:
         freed = sum(place.length for key, place, _ in known if key in set(due))
@@ -113,12 +158,6 @@ def _collected(
         packs_rewritten=rewritten,
         waiting=unused - len(removed),
         dry_run=dry_run,
-    )
-
-
-def _past(now: str, grace: float) -> str:
-    return (datetime.fromisoformat(now) - timedelta(seconds=grace)).isoformat(
-        timespec="microseconds"
     )
 
 

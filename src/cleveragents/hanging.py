@@ -1,5 +1,6 @@
 """What the store knows of the decisions in force: what they wrote, and the way back from it."""
 
+import math
 from collections.abc import Iterable
 
 from cleveragents import codec
@@ -30,6 +31,7 @@ class Facts:
             d for d in ctx.store.plans.decisions(plan.plan_id) if d.state is DecisionState.ACTIVE
         ]
         self.steps = ctx.store.plans.steps(plan.plan_id)
+        self._order = ctx.store.order_of(plan.plan_id)
         self.writes = ctx.store.calls.writes_by_decision(plan.plan_id)
         self._by_decision: dict[str | None, list[Write]] = {}
         for name, write in self.writes:
@@ -50,17 +52,18 @@ class Facts:
         So it is with steps that share a decision, and with child plans that run side by side.
         """
         ids = [d.decision_id for d in self.decisions]
+        order = self._order
         placed: dict[str, Deed] = {}
         for decision, after in zip(self.decisions, [*ids[1:], None], strict=True):
             wrote = self._by_decision.get(decision.decision_id, [])
-            late = [w for w in wrote if after is not None and w.call_id > after]
+            late = [w for w in wrote if after is not None and order[w.call_id] > order[after]]
             placed[decision.decision_id] = self._deed(decision, [w for w in wrote if w not in late])
             for call in {w.call_id for w in late}:
                 spots = self._spots(w for w in late if w.call_id == call)
                 placed[call] = Deed(
                     decision_id=decision.decision_id, wrote=spots, is_record=_is_record(decision)
                 )
-        return [placed[name] for name in sorted(placed)]
+        return [placed[name] for name in sorted(placed, key=order.__getitem__)]
 
     def _spots(self, writes: Iterable[Write]) -> frozenset[Spot]:
         return frozenset(
@@ -134,14 +137,14 @@ class Facts:
         self, group: CheckpointGroup, gone: set[str], paths: dict[str, set[bytes]]
     ) -> None:
         """Where no group was made in between, another decision may have written the same."""
-        back = Touched()
+        since, back = self._order[group.group_id], Touched()
         for rid, some in paths.items():
             back.add((rid, path) for path in some)
         for decision, write in self.writes:
             if decision in gone:
                 return
             spot = (write.resource_id, write.path)
-            if write.call_id > group.group_id and back.overlaps((spot,)):
+            if self._order[write.call_id] > since and back.overlaps((spot,)):
                 raise CorrectionRefused(
                     f"step {write.step_id!r} wrote {show_path(write.path)} before this decision,"
                     " and no checkpoint lies between them",
@@ -153,7 +156,8 @@ class Facts:
         first = next((c for c in calls if c.decision_id in gone), None)
         kept = {g.group_id: g for g in self._ctx.store.checkpoints.groups(self.plan.plan_id)}
         if first is None or first.group_id not in kept:
-            near = [g for g in kept.values() if first is None or g.group_id < first.call_id]
+            limit = self._order[first.call_id] if first else math.inf
+            near = [g for g in kept.values() if self._order[g.group_id] < limit]
             target = (near or list(kept.values()))[-1].group_id
             raise CorrectionRefused(
                 "the checkpoint from before this decision was pruned",

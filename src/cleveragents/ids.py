@@ -1,6 +1,7 @@
-"""ULIDs: 48 bits of milliseconds, 80 bits of chance, in 26 letters that sort by age.
+"""ULIDs: 48 bits of milliseconds, 80 bits of chance, in 26 letters.
 
-Within one process ids rise strictly, also within one millisecond and when the clock steps back.
+Ids are names, never order: a clock may step back. Order is what the store numbers
+(`seq`). Within one process they rise strictly all the same, so that no two are equal.
 """
 
 import os

@@ -13,10 +13,10 @@ from cleveragents.triggers import nearest
 def find_plan(store: Store, text: str) -> tuple[Plan, str]:
     """The plan, and a remark if the name stood for several."""
     if text == "last":
-        ids = store.plans.ids()
-        if not ids:
+        newest = store.plans.newest()
+        if newest is None:
             raise NotFound("there is no plan yet", "agents plan run FILE")
-        return store.plans.get(ids[-1]), ""
+        return store.plans.get(newest), ""
     named = store.plans.named(text)
     if named:
         remark = f"{len(named)} plans are called {text!r}; this is the newest" if named[1:] else ""
@@ -78,8 +78,8 @@ def _refuse_foreign(
 
 
 def _nearest_kept(store: Store, plan: Plan, gone: CheckpointGroup) -> str:
-    kept = store.checkpoints.groups(plan.plan_id)
-    earlier = [group for group in kept if group.group_id < gone.group_id]
+    kept, order = store.checkpoints.groups(plan.plan_id), store.order_of(plan.plan_id)
+    earlier = [group for group in kept if order[group.group_id] < order[gone.group_id]]
     near = (earlier or kept)[-1]
     return f"the nearest kept one: agents plan rollback {plan.plan_id} {near.group_id}"
 
@@ -103,7 +103,7 @@ def find_decision(store: Store, text: str, plan_id: str | None = None) -> Decisi
 def find_correction(store: Store, plan: Plan, text: str) -> Correction:
     known = {row.correction_id: row for row in store.corrections.of_plan(plan.plan_id)}
     if text == "last" and known:
-        return known[max(known)]
+        return list(known.values())[-1]
     found = _by_end(text, known, "correction")
     if found is None:
         raise NotFound(

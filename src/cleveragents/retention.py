@@ -61,7 +61,7 @@ def judge(
     fixed = {c.group.group_id: reason for c in candidates if (reason := _fixed(c, candidates))}
     _keep_extra(policy, candidates, now, fixed)
     loose = [c for c in candidates if c.group.group_id not in fixed]
-    loose.sort(key=lambda c: (_rank(c), c.group.group_id))
+    loose.sort(key=_rank)
     dropped: dict[str, str] = {}
     over = len(candidates) - policy.max_checkpoints
     for candidate in loose[: max(over, 0)]:

@@ -232,7 +232,9 @@ def _result(
         changes=changes,
         child_plans_invalidated=len(todo.cancelled_children) + len(todo.children),
         decisions_after=sum(d.state is DecisionState.SUPERSEDED for d in todo.decisions),
-        tool_calls_after=ctx.store.calls.count(plan.plan_id, after=group.created_at),
+        tool_calls_after=ctx.store.calls.count(
+            plan.plan_id, after=ctx.store.checkpoints.number(group.group_id)
+        ),
         sandboxes=ctx.manager.sandboxes(plan.plan_id).paths,
         phase=todo.plan["phase"],
         state=todo.plan["state"],

@@ -7,6 +7,7 @@ not there, so a torn tail is harmless. Format in docs/design.md.
 
 import fcntl
 import functools
+import itertools
 import os
 import struct
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
@@ -460,7 +461,9 @@ class _Writer:
 def _open_writer(directory: str) -> _Writer:
     """The newest pack that has room and no other writer, else a new one."""
     packs = [name for name in os.listdir(directory) if name.endswith(".pack")]
-    for name in sorted(packs, reverse=True)[:4]:
+    # Names are no order where a clock was set back: full ones must not hide one with room.
+    roomy = (name for name in sorted(packs, reverse=True) if _has_room(f"{directory}/{name}"))
+    for name in itertools.islice(roomy, 4):
         fd = _lock(f"{directory}/{name}")
         if fd is not None:
             end = os.lseek(fd, 0, os.SEEK_END)
@@ -468,6 +471,13 @@ def _open_writer(directory: str) -> _Writer:
                 return _Writer(name, fd, end)
             os.close(fd)
     return _new_writer(directory, f"{new_id()}.pack")
+
+
+def _has_room(path: str) -> bool:
+    try:
+        return os.stat(path).st_size < PACK_LIMIT
+    except FileNotFoundError:
+        return False
 
 
 def _new_writer(directory: str, name: str) -> _Writer:

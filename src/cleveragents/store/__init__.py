@@ -59,6 +59,28 @@ class Store:
                 self.leases.check(lease)
             yield
 
+    def order_of(self, plan_id: str) -> dict[str, int]:
+        """Id -> number of a plan's decisions, groups and calls."""
+        found = self._db.execute(
+            "SELECT decision_id, seq FROM decisions WHERE plan_id = ?"
+            " UNION ALL SELECT group_id, seq FROM checkpoint_groups WHERE plan_id = ?"
+            " UNION ALL SELECT call_id, seq FROM tool_calls WHERE plan_id = ?",
+            (plan_id,) * 3,
+        )
+        return dict(found.fetchall())
+
+    def noted(self, name: str) -> str | None:
+        """A fact about the store itself."""
+        row = self._db.execute("SELECT value FROM store WHERE name = ?", (name,)).fetchone()
+        return row[0] if row else None
+
+    def note(self, name: str, value: str) -> None:
+        self._db.execute(
+            "INSERT INTO store (name, value) VALUES (?, ?)"
+            " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            (name, value),
+        )
+
     def integrity(self) -> list[str]:
         """What SQLite itself finds wrong; empty if nothing."""
         found = [row[0] for row in self._db.execute("PRAGMA integrity_check")]

@@ -53,9 +53,17 @@ class CheckpointRepository:
             raise NotFound(f"no checkpoint group {group_id}")
         return found[0]
 
+    def number(self, group_id: str) -> int:
+        """Where the group stands in the order of decisions, groups, calls and effects."""
+        asked = "SELECT seq FROM checkpoint_groups WHERE group_id = ?"
+        row = self._db.execute(asked, (group_id,)).fetchone()
+        if row is None:
+            raise NotFound(f"no checkpoint group {group_id}")
+        return row[0]
+
     def groups(self, plan_id: str) -> list[CheckpointGroup]:
         """The groups that are kept, oldest first."""
-        return self._groups("WHERE plan_id = ? AND pruned_at IS NULL ORDER BY group_id", (plan_id,))
+        return self._groups("WHERE plan_id = ? AND pruned_at IS NULL ORDER BY seq", (plan_id,))
 
     def count(self, plan_id: str) -> int:
         row = self._db.execute(
@@ -86,16 +94,15 @@ class CheckpointRepository:
 
     def of_group(self, group_id: str) -> list[Checkpoint]:
         """The rows the group itself made."""
-        return CHECKPOINTS.select(
-            self._db, "WHERE group_id = ? ORDER BY checkpoint_id", (group_id,)
-        )
+        return CHECKPOINTS.select(self._db, "WHERE group_id = ? ORDER BY seq", (group_id,))
 
     def first_of(self, group: CheckpointGroup) -> str:
         """The first row that the group itself made, or else that it refers to."""
         row = self._db.execute(
-            "SELECT min(checkpoint_id) FROM checkpoints WHERE group_id = ?", (group.group_id,)
+            "SELECT checkpoint_id FROM checkpoints WHERE group_id = ? ORDER BY seq LIMIT 1",
+            (group.group_id,),
         ).fetchone()
-        return row[0] or next(iter(group.members.values()))
+        return row[0] if row else next(iter(group.members.values()))
 
     def of_members(self, group: CheckpointGroup) -> dict[str, Checkpoint]:
         """Resource id -> the checkpoint that holds its state in this group."""
@@ -106,7 +113,7 @@ class CheckpointRepository:
         return CHECKPOINTS.select(
             self._db,
             "WHERE plan_id = ? AND group_id IN (SELECT group_id FROM checkpoint_groups"
-            " WHERE plan_id = ? AND pruned_at IS NULL) ORDER BY checkpoint_id",
+            " WHERE plan_id = ? AND pruned_at IS NULL) ORDER BY seq",
             (plan_id, plan_id),
         )
 
@@ -115,7 +122,7 @@ class CheckpointRepository:
         return self._db.execute(
             "SELECT g.group_id, g.plan_id, coalesce(c.checkpoint_id, ''), g.label, g.pruned_at"
             " FROM checkpoint_groups g LEFT JOIN checkpoints c ON c.group_id = g.group_id"
-            " ORDER BY g.group_id"
+            " ORDER BY g.seq, c.seq"
         ).fetchall()
 
     def prune(self, plan_id: str, group_ids: Sequence[str], now: str) -> None:

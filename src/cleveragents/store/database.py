@@ -13,7 +13,7 @@ from typing import Any
 from cleveragents.content import fsio
 from cleveragents.errors import StoreError
 
-HEAD_REVISION = "0004"
+HEAD_REVISION = "0005"
 BUSY_MS = 60_000
 LOG_PAGES = 4000
 """The write-ahead log goes into the database whenever it has this many pages, 16 MB.

@@ -43,13 +43,13 @@ class EffectRepository:
 
     def of_plan(self, plan_id: str) -> list[Effect]:
         """Oldest first."""
-        return EFFECTS.select(self._db, "WHERE plan_id = ? ORDER BY effect_id", (plan_id,))
+        return EFFECTS.select(self._db, "WHERE plan_id = ? ORDER BY seq", (plan_id,))
 
     def waiting(self, plan_id: str) -> list[Effect]:
         """Those to be compensated, the last that happened first."""
         return EFFECTS.select(
             self._db,
-            "WHERE plan_id = ? AND state = 'compensating' ORDER BY effect_id DESC",
+            "WHERE plan_id = ? AND state = 'compensating' ORDER BY seq DESC",
             (plan_id,),
         )
 

@@ -93,6 +93,16 @@ class ObjectRepository:
             [(now, key) for key in keys],
         )
 
+    def condemned(self) -> list[tuple[bytes, str]]:
+        """(key, since when) of what is to go."""
+        asked = "SELECT key, condemned_at FROM objects WHERE condemned_at IS NOT NULL"
+        return self._db.execute(asked).fetchall()
+
+    def condemn_since(self, rows: Iterable[tuple[bytes, str]]) -> None:
+        self._db.executemany(
+            "UPDATE objects SET condemned_at = ? WHERE key = ?", [(at, key) for key, at in rows]
+        )
+
     def pardon(self, keys: Iterable[bytes]) -> None:
         self._db.executemany(
             "UPDATE objects SET condemned_at = NULL WHERE key = ?", [(key,) for key in keys]

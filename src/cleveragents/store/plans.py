@@ -179,15 +179,23 @@ class PlanRepository:
 
     def all(self) -> list[Plan]:
         """Every plan, newest first."""
-        return PLANS.select(self._db, "ORDER BY plan_id DESC")
+        return PLANS.select(self._db, "ORDER BY seq DESC")
 
     def ids(self) -> list[str]:
-        return [row[0] for row in self._db.execute("SELECT plan_id FROM plans ORDER BY plan_id")]
+        """Of every plan, oldest first."""
+        return [row[0] for row in self._db.execute("SELECT plan_id FROM plans ORDER BY seq")]
+
+    def newest(self) -> str | None:
+        """The newest plan that is nobody's child."""
+        row = self._db.execute(
+            "SELECT plan_id FROM plans WHERE parent_plan_id IS NULL ORDER BY seq DESC LIMIT 1"
+        ).fetchone()
+        return row[0] if row else None
 
     def named(self, name: str) -> list[str]:
         """Ids of the plans of that name, newest first."""
         rows = self._db.execute(
-            "SELECT plan_id FROM plans WHERE name = ? ORDER BY plan_id DESC", (name,)
+            "SELECT plan_id FROM plans WHERE name = ? ORDER BY seq DESC", (name,)
         )
         return [row[0] for row in rows]
 
@@ -206,7 +214,7 @@ class PlanRepository:
         return {child: ChildMoment(group, version) for child, group, version in rows}
 
     def children(self, plan_id: str) -> list[Plan]:
-        return PLANS.select(self._db, "WHERE parent_plan_id = ? ORDER BY plan_id", (plan_id,))
+        return PLANS.select(self._db, "WHERE parent_plan_id = ? ORDER BY seq", (plan_id,))
 
     def delete(self, plan_id: str) -> None:
         self._db.execute(
@@ -221,14 +229,14 @@ class PlanRepository:
         return STEPS.select(self._db, 'WHERE plan_id = ? ORDER BY "index"', (plan_id,))
 
     def decisions(self, plan_id: str) -> list[Decision]:
-        return DECISIONS.select(self._db, "WHERE plan_id = ? ORDER BY decision_id", (plan_id,))
+        return DECISIONS.select(self._db, "WHERE plan_id = ? ORDER BY seq", (plan_id,))
 
     def guidance(self, plan_id: str) -> tuple[str, ...]:
         """What users and the actor itself said that is to be done otherwise; oldest first."""
         marks = ", ".join("?" * len(GUIDES))
         rows = self._db.execute(
             "SELECT chosen FROM decisions INDEXED BY decisions_by_kind"
-            f" WHERE plan_id = ? AND state = 'active' AND kind IN ({marks}) ORDER BY decision_id",
+            f" WHERE plan_id = ? AND state = 'active' AND kind IN ({marks}) ORDER BY seq",
             (plan_id, *sorted(GUIDES)),
         )
         return tuple(row[0] for row in rows)

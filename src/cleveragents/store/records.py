@@ -32,16 +32,16 @@ class ResourceRepository:
         self._db.executemany(RESOURCES.insert, [RESOURCES.row(item) for item in resources])
 
     def of_plan(self, plan_id: str) -> list[Resource]:
-        return RESOURCES.select(self._db, "WHERE plan_id = ? ORDER BY resource_id", (plan_id,))
+        return RESOURCES.select(self._db, "WHERE plan_id = ? ORDER BY seq", (plan_id,))
 
     def put_sandbox(self, record: SandboxRecord) -> None:
         self._db.execute(SANDBOXES.upsert, SANDBOXES.row(record))
 
     def sandboxes(self, plan_id: str) -> list[SandboxRecord]:
-        return SANDBOXES.select(self._db, "WHERE plan_id = ? ORDER BY sandbox_id", (plan_id,))
+        return SANDBOXES.select(self._db, "WHERE plan_id = ? ORDER BY seq", (plan_id,))
 
     def all_sandboxes(self) -> list[SandboxRecord]:
-        return SANDBOXES.select(self._db, "ORDER BY sandbox_id")
+        return SANDBOXES.select(self._db, "ORDER BY seq")
 
 
 class CallRepository:
@@ -54,11 +54,12 @@ class CallRepository:
         self._db.execute(CALLS.upsert, CALLS.row(call))
 
     def of_plan(self, plan_id: str) -> list[ToolCall]:
-        return CALLS.select(self._db, "WHERE plan_id = ? ORDER BY call_id", (plan_id,))
+        return CALLS.select(self._db, "WHERE plan_id = ? ORDER BY seq", (plan_id,))
 
-    def count(self, plan_id: str, after: str = "") -> int:
+    def count(self, plan_id: str, after: int = 0) -> int:
+        """How many there were; `after`: since the row of that number."""
         row = self._db.execute(
-            "SELECT count(*) FROM tool_calls WHERE plan_id = ? AND started_at > ?", (plan_id, after)
+            "SELECT count(*) FROM tool_calls WHERE plan_id = ? AND seq > ?", (plan_id, after)
         )
         return row.fetchone()[0]
 
@@ -66,10 +67,19 @@ class CallRepository:
         """Step -> when its last good call ended, and the last `tail` characters of the output."""
         rows = self._db.execute(
             "SELECT step_id, ended_at, substr(output, ?) FROM tool_calls"
-            " WHERE plan_id = ? AND state = 'ok' ORDER BY call_id",
+            " WHERE plan_id = ? AND state = 'ok' ORDER BY seq",
             (-tail, plan_id),
         )
         return {step_id: (ended, output) for step_id, ended, output in rows}
+
+    def last_good(self, plan_id: str) -> dict[str, int]:
+        """Step -> the number of its last good call."""
+        rows = self._db.execute(
+            "SELECT step_id, max(seq) FROM tool_calls WHERE plan_id = ? AND state = 'ok'"
+            " GROUP BY step_id",
+            (plan_id,),
+        )
+        return dict(rows.fetchall())
 
     def step_ids(self, plan_id: str) -> list[str]:
         """Every step that was ever called, also those that are no longer part of the plan."""
@@ -86,13 +96,13 @@ class CallRepository:
         rows = self._db.execute(
             f"SELECT c.decision_id, {', '.join(f'w.{name}' for name in WRITES.columns)}"
             " FROM writes w JOIN tool_calls c USING (call_id) WHERE w.plan_id = ?"
-            " ORDER BY call_id",
+            " ORDER BY c.seq",
             (plan_id,),
         )
         return [(row[0], WRITES.value(row[1:])) for row in rows]
 
     def writes(self, plan_id: str) -> list[Write]:
-        return WRITES.select(self._db, "WHERE plan_id = ? ORDER BY call_id, path", (plan_id,))
+        return WRITES.select(self._db, "WHERE plan_id = ? ORDER BY path", (plan_id,))
 
 
 class CorrectionRepository:
@@ -106,7 +116,7 @@ class CorrectionRepository:
 
     def of_plan(self, plan_id: str) -> list[Correction]:
         """Oldest first."""
-        return CORRECTIONS.select(self._db, "WHERE plan_id = ? ORDER BY correction_id", (plan_id,))
+        return CORRECTIONS.select(self._db, "WHERE plan_id = ? ORDER BY seq", (plan_id,))
 
     def restored(self, correction_id: str) -> None:
         """Its files are back, its steps still have to run."""
@@ -119,8 +129,8 @@ class CorrectionRepository:
         """The newest correction of a plan that stopped: done, or errored until it goes on."""
         self._db.execute(
             "UPDATE correction_attempts SET state = ?, after_group_id = ?, ended_at = ?"
-            " WHERE state IN ('restored', 'errored') AND correction_id ="
-            " (SELECT max(correction_id) FROM correction_attempts WHERE plan_id = ?)",
+            " WHERE state IN ('restored', 'errored') AND seq ="
+            " (SELECT max(seq) FROM correction_attempts WHERE plan_id = ?)",
             (
                 "complete" if plan.state is State.COMPLETE else "errored",
                 plan.head_group_id,
@@ -139,14 +149,22 @@ class JournalRepository:
 
     def of_plan(self, plan_id: str) -> list[JournalEntry]:
         """Oldest first."""
-        return JOURNAL.select(self._db, "WHERE plan_id = ? ORDER BY entry_id", (plan_id,))
+        return JOURNAL.select(self._db, "WHERE plan_id = ? ORDER BY seq", (plan_id,))
 
     def last(self, plan_id: str, count: int) -> list[JournalEntry]:
         """The newest `count`, oldest first."""
         found = JOURNAL.select(
-            self._db, "WHERE plan_id = ? ORDER BY entry_id DESC LIMIT ?", (plan_id, count)
+            self._db, "WHERE plan_id = ? ORDER BY seq DESC LIMIT ?", (plan_id, count)
         )
         return found[::-1]
+
+    def number(self, plan_id: str, operation: str) -> int:
+        """Of the plan's last operation of that kind: it tells which of two plans came later."""
+        row = self._db.execute(
+            "SELECT coalesce(max(seq), 0) FROM journal WHERE plan_id = ? AND operation = ?",
+            (plan_id, operation),
+        )
+        return row.fetchone()[0]
 
     def open_entries(self, plan_id: str) -> list[JournalEntry]:
         return JOURNAL.select(
@@ -195,7 +213,7 @@ class IntentRepository:
         self.put(intent)
 
     def all(self) -> list[Intent]:
-        return INTENTS.select(self._db, "ORDER BY intent_id")
+        return INTENTS.select(self._db, "ORDER BY seq")
 
     def remove(self, intent_id: str) -> None:
         self._db.execute("DELETE FROM intents WHERE intent_id = ?", (intent_id,))

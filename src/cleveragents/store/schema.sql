@@ -1,9 +1,18 @@
 -- The store as it is now. `migrations/` brings older ones here; a test compares the two.
+--
+-- Ids are names. What comes before what is told by `seq`, a number that the store gives at insert
+-- (store/tables.py); decisions, groups, calls and effects share one series.
 
 CREATE TABLE alembic_version (version_num TEXT NOT NULL PRIMARY KEY);
 
+CREATE TABLE store (
+    name TEXT NOT NULL PRIMARY KEY,
+    value TEXT NOT NULL
+) WITHOUT ROWID;
+
 CREATE TABLE plans (
-    plan_id TEXT NOT NULL PRIMARY KEY,
+    seq INTEGER PRIMARY KEY,
+    plan_id TEXT NOT NULL UNIQUE,
     name TEXT NOT NULL,
     phase TEXT NOT NULL CHECK (phase IN ('strategize', 'execute', 'apply')),
     state TEXT NOT NULL CHECK (state IN
@@ -27,7 +36,7 @@ CREATE TABLE plans (
     updated_at TEXT NOT NULL,
     parent_step_id TEXT
 );
-CREATE INDEX plans_by_name ON plans (name, plan_id);
+CREATE INDEX plans_by_name ON plans (name);
 CREATE INDEX plans_by_parent ON plans (parent_plan_id) WHERE parent_plan_id IS NOT NULL;
 CREATE INDEX plans_by_state ON plans (state);
 
@@ -46,7 +55,8 @@ CREATE TABLE steps (
 );
 
 CREATE TABLE decisions (
-    decision_id TEXT NOT NULL PRIMARY KEY,
+    seq INTEGER PRIMARY KEY,
+    decision_id TEXT NOT NULL UNIQUE,
     plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
     kind TEXT NOT NULL CHECK (kind IN ('root', 'step', 'actor', 'user_intervention', 'reversion')),
     question TEXT NOT NULL,
@@ -63,11 +73,12 @@ CREATE TABLE decisions (
     state TEXT NOT NULL CHECK (state IN ('active', 'superseded')),
     created_at TEXT NOT NULL
 );
-CREATE INDEX decisions_by_plan ON decisions (plan_id, decision_id);
+CREATE INDEX decisions_by_plan ON decisions (plan_id);
 CREATE INDEX decisions_by_kind ON decisions (plan_id, kind);
 
 CREATE TABLE resources (
-    resource_id TEXT NOT NULL PRIMARY KEY,
+    seq INTEGER PRIMARY KEY,
+    resource_id TEXT NOT NULL UNIQUE,
     plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
     name TEXT NOT NULL,
     kind TEXT NOT NULL,
@@ -83,7 +94,8 @@ CREATE TABLE resources (
 );
 
 CREATE TABLE sandboxes (
-    sandbox_id TEXT NOT NULL PRIMARY KEY,
+    seq INTEGER PRIMARY KEY,
+    sandbox_id TEXT NOT NULL UNIQUE,
     plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
     resource_id TEXT NOT NULL REFERENCES resources (resource_id) ON DELETE CASCADE,
     strategy TEXT NOT NULL,
@@ -97,7 +109,8 @@ CREATE TABLE sandboxes (
 CREATE INDEX sandboxes_by_plan ON sandboxes (plan_id);
 
 CREATE TABLE checkpoint_groups (
-    group_id TEXT NOT NULL PRIMARY KEY,
+    seq INTEGER PRIMARY KEY,
+    group_id TEXT NOT NULL UNIQUE,
     plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
     decision_id TEXT,
     checkpoint_type TEXT NOT NULL CHECK (checkpoint_type IN (
@@ -115,10 +128,11 @@ CREATE TABLE checkpoint_groups (
     pruned_at TEXT,
     children TEXT NOT NULL DEFAULT '{}'
 );
-CREATE INDEX groups_by_plan ON checkpoint_groups (plan_id, group_id) WHERE pruned_at IS NULL;
+CREATE INDEX groups_by_plan ON checkpoint_groups (plan_id) WHERE pruned_at IS NULL;
 
 CREATE TABLE checkpoints (
-    checkpoint_id TEXT NOT NULL PRIMARY KEY,
+    seq INTEGER PRIMARY KEY,
+    checkpoint_id TEXT NOT NULL UNIQUE,
     group_id TEXT NOT NULL REFERENCES checkpoint_groups (group_id) ON DELETE CASCADE,
     plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
     resource_id TEXT NOT NULL,
@@ -138,7 +152,7 @@ CREATE TABLE checkpoints (
     root_key BLOB NOT NULL
 );
 CREATE INDEX checkpoints_by_group ON checkpoints (group_id);
-CREATE INDEX checkpoints_by_plan ON checkpoints (plan_id, checkpoint_id);
+CREATE INDEX checkpoints_by_plan ON checkpoints (plan_id);
 
 CREATE TABLE group_members (
     group_id TEXT NOT NULL REFERENCES checkpoint_groups (group_id) ON DELETE CASCADE,
@@ -149,7 +163,8 @@ CREATE TABLE group_members (
 CREATE INDEX members_by_checkpoint ON group_members (checkpoint_id);
 
 CREATE TABLE tool_calls (
-    call_id TEXT NOT NULL PRIMARY KEY,
+    seq INTEGER PRIMARY KEY,
+    call_id TEXT NOT NULL UNIQUE,
     plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
     step_id TEXT NOT NULL,
     attempt INTEGER NOT NULL,
@@ -165,7 +180,7 @@ CREATE TABLE tool_calls (
     decision_id TEXT,
     group_id TEXT
 );
-CREATE INDEX calls_by_plan ON tool_calls (plan_id, call_id);
+CREATE INDEX calls_by_plan ON tool_calls (plan_id);
 
 CREATE TABLE writes (
     plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
@@ -188,7 +203,8 @@ CREATE TABLE "history" (
 ) WITHOUT ROWID;
 
 CREATE TABLE journal (
-    entry_id TEXT NOT NULL PRIMARY KEY,
+    seq INTEGER PRIMARY KEY,
+    entry_id TEXT NOT NULL UNIQUE,
     plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
     operation TEXT NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('open', 'done', 'interrupted')),
@@ -199,10 +215,11 @@ CREATE TABLE journal (
     started_at TEXT NOT NULL,
     ended_at TEXT
 );
-CREATE INDEX journal_by_plan ON journal (plan_id, entry_id);
+CREATE INDEX journal_by_plan ON journal (plan_id);
 
 CREATE TABLE correction_attempts (
-    correction_id TEXT NOT NULL PRIMARY KEY,
+    seq INTEGER PRIMARY KEY,
+    correction_id TEXT NOT NULL UNIQUE,
     plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
     decision_id TEXT NOT NULL,
     mode TEXT NOT NULL CHECK (mode IN ('revert', 'append')),
@@ -218,10 +235,11 @@ CREATE TABLE correction_attempts (
     created_at TEXT NOT NULL,
     ended_at TEXT
 );
-CREATE INDEX corrections_by_plan ON correction_attempts (plan_id, correction_id);
+CREATE INDEX corrections_by_plan ON correction_attempts (plan_id);
 
 CREATE TABLE effects (
-    effect_id TEXT NOT NULL PRIMARY KEY,
+    seq INTEGER PRIMARY KEY,
+    effect_id TEXT NOT NULL UNIQUE,
     plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
     step_id TEXT NOT NULL,
     call_id TEXT NOT NULL,
@@ -240,12 +258,13 @@ CREATE TABLE effects (
     created_at TEXT NOT NULL,
     ended_at TEXT
 );
-CREATE INDEX effects_by_plan ON effects (plan_id, effect_id);
+CREATE INDEX effects_by_plan ON effects (plan_id);
 CREATE INDEX effects_by_step ON effects (plan_id, step_id);
 CREATE INDEX effects_waiting ON effects (plan_id) WHERE state = 'compensating';
 
 CREATE TABLE intents (
-    intent_id TEXT NOT NULL PRIMARY KEY,
+    seq INTEGER PRIMARY KEY,
+    intent_id TEXT NOT NULL UNIQUE,
     plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
     kind TEXT NOT NULL CHECK (kind IN ('restore', 'apply', 'remove')),
     state TEXT NOT NULL CHECK (state IN ('prepared', 'staged', 'committed', 'undoing')),

@@ -1,4 +1,8 @@
-"""Frozen values to rows and back: a column per field, JSON where a field is not a scalar."""
+"""Frozen values to rows and back: a column per field, JSON where a field is not a scalar.
+
+What comes before what is the store's to say: every row that has a before and after gets a number at
+insert, `seq`, and ids are only names. A clock that steps back changes no order.
+"""
 
 import sqlite3
 from enum import Enum
@@ -13,6 +17,11 @@ _encode = msgspec.json.Encoder().encode
 _SCALARS = (str, int, float, bool, bytes, NoneType)
 
 
+SERIES = ("decisions", "checkpoint_groups", "tool_calls", "effects")
+"""Tables whose rows are compared with each other take their numbers from one series."""
+_LATEST = (f"coalesce((SELECT max(seq) FROM {table}), 0)" for table in SERIES)
+NEXT = f"1 + max({', '.join(_LATEST)})"
+
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -25,12 +34,15 @@ class Table(Generic[T]):
         hints = get_type_hints(model)
         self.columns = tuple(f for f in model.__struct_fields__ if f != skip)
         self._json = tuple(not _is_scalar(hints[field]) for field in self.columns)
-        self._written = tuple(zip(self.columns, self._json, strict=True))
-        quoted = [f'"{column}"' for column in self.columns]
-        self.selected = ", ".join(quoted)
-        marks = ", ".join("?" * len(quoted))
+        pairs = zip(self.columns, self._json, strict=True)
+        self._written = tuple(pair for pair in pairs if pair[0] != "seq")
+        self.selected = ", ".join(f'"{column}"' for column in self.columns)
+        quoted = [f'"{column}"' for column, _ in self._written]
+        marks = ["?"] * len(quoted)
         updates = ", ".join(f"{q} = excluded.{q}" for q in quoted if q.strip('"') not in keys)
-        self.insert = f'INSERT INTO "{name}" ({self.selected}) VALUES ({marks})'
+        if name in SERIES:
+            quoted, marks = [*quoted, "seq"], [*marks, NEXT]
+        self.insert = f'INSERT INTO "{name}" ({", ".join(quoted)}) VALUES ({", ".join(marks)})'
         self.upsert = f"{self.insert} ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {updates}"
 
     def row(self, value: T) -> tuple[Any, ...]:
