@@ -6,7 +6,7 @@ from collections.abc import Collection
 import msgspec
 
 from cleveragents.content import trees
-from cleveragents.content.packs import GIT, show_key
+from cleveragents.content.packs import GIT, TREE, show_key
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError
 from cleveragents.gc import reachable
@@ -34,7 +34,10 @@ def check(ctx: Context, read_data: bool = False) -> Checked:
     if read_data:
         for key, place in known.items():
             try:
-                read += len(ctx.manager.packs.read(key, place))
+                data = ctx.manager.packs.read(key, place)
+                read += len(data)
+                if key[:1] == TREE:
+                    trees.require_safe(key, data)
             except AgentsError as error:
                 problems.append(error.message)
     return Checked(

@@ -1,6 +1,7 @@
 """Show how two states of a plan differ: files, lines, and a patch."""
 
 import os
+import stat
 import subprocess
 import tempfile
 from typing import Any
@@ -130,9 +131,9 @@ def _with_carriage_returns(scratch: str, paths: frozenset[bytes]) -> list[bytes]
     found: list[bytes] = []
     for path in sorted(paths):
         for side in ("a", "b"):
-            where = os.path.join(os.fsencode(f"{scratch}/{side}"), path)
-            if os.path.isfile(where) and not os.path.islink(where):
-                with open(where, "rb") as content:
+            there = _lstat(f"{scratch}/{side}", path)
+            if there is not None and stat.S_ISREG(there.st_mode):
+                with open(os.path.join(os.fsencode(f"{scratch}/{side}"), path), "rb") as content:
                     if b"\r\n" in content.read():
                         found.append(path)
                         break
@@ -141,11 +142,20 @@ def _with_carriage_returns(scratch: str, paths: frozenset[bytes]) -> list[bytes]
 
 def _set_apart(scratch: str, path: bytes) -> None:
     for side in ("a", "b"):
-        here = os.path.join(os.fsencode(f"{scratch}/text/{side}"), path)
-        there = os.path.join(os.fsencode(f"{scratch}/bytes/{side}"), path)
-        if os.path.isfile(here) or os.path.islink(here):
+        found = _lstat(f"{scratch}/text/{side}", path)
+        if found is not None and not stat.S_ISDIR(found.st_mode):
+            there = os.path.join(os.fsencode(f"{scratch}/bytes/{side}"), path)
             os.makedirs(os.path.dirname(there), exist_ok=True)
-            os.rename(here, there)
+            os.rename(os.path.join(os.fsencode(f"{scratch}/text/{side}"), path), there)
+
+
+def _lstat(folder: str, path: bytes) -> os.stat_result | None:
+    """What is at a path. Where one state has a link and the other a folder, the link is no way."""
+    try:
+        with fsio.directory(folder) as top, fsio.parent_of(top, path) as (fd, name):
+            return fsio.lstat_at(fd, name)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _git_diff(scratch: str, *arguments: str, attributes: str = "/dev/null") -> bytes:

@@ -9,7 +9,7 @@ AgentsError                         1  a bug of ours, if nothing below fits
     ForeignCheckpoint  CheckpointPruned  RollbackDisabled
     ApplyConflict  MergeConflict  ValidationFailed  ApplyRefused  NothingToUndo
     UnappliedWork  CarryLimit  Declined  CorrectionRefused  LossNotAccepted  MayHaveHappened
-    Stopped
+    Stopped  UnsafeName
   ExecutionFailed                   5  a sandbox or a tool failed
     SandboxError  SandboxMissing  SandboxNotOurs
     ToolFailed  CheckpointFailed  CompensationFailed  ActorFailed
@@ -141,6 +141,13 @@ class MayHaveHappened(NotAllowed):
     def __init__(self, message: str, effects: tuple[object, ...], hint: str = "") -> None:
         super().__init__(message, hint)
         self.effects = effects
+
+
+class UnsafeName(NotAllowed):
+    """A git tree, a manifest or a row names a place outside of where it belongs."""
+
+    def __init__(self, message: str, hint: str = "nothing was written there") -> None:
+        super().__init__(message, hint)
 
 
 class ExecutionFailed(AgentsError):

@@ -12,6 +12,7 @@
  * picked(manifest, names) -> a manifest of the entries of these names
  * changed(manifest, [(name, entry, or nothing)]) -> the manifest with these entries instead
  * unequal(before, after) -> names whose entries differ
+ * unsafe(manifest) -> the first name that is none, or is not sorted behind the one before it; or None
  *       all sorted by name
  *
  * look(dir_fd, name, limit) -> None, or what stat says of a name and a small file's content
@@ -641,6 +642,29 @@ static PyObject *unequal(PyObject *self, PyObject *arguments) {
     return list;
 }
 
+/* A name, and no way to anywhere else. */
+static int is_name(const char *name, size_t length) {
+    if (!length || memchr(name, '/', length) || memchr(name, 0, length)) return 0;
+    return !(name[0] == '.' && (length == 1 || (length == 2 && name[1] == '.')));
+}
+
+static PyObject *unsafe(PyObject *self, PyObject *manifest) {
+    Reading reading;
+    const char *last = "";
+    size_t last_length = 0;
+    if (begin(&reading, manifest)) return NULL;
+    while (next_item(&reading)) {
+        Item *item = &reading.item;
+        if (!is_name(item->name, item->name_length) ||
+            compared(last, last_length, item->name, item->name_length) >= 0)
+            return PyBytes_FromStringAndSize(item->name, (Py_ssize_t)item->name_length);
+        last = item->name;
+        last_length = item->name_length;
+    }
+    if (!read_well(&reading)) return NULL;
+    Py_RETURN_NONE;
+}
+
 static int same(const struct stat *a, const struct stat *b) {
     return a->st_ino == b->st_ino && a->st_size == b->st_size && a->st_mode == b->st_mode &&
            nanoseconds(a->st_mtim) == nanoseconds(b->st_mtim) &&
@@ -728,6 +752,7 @@ static PyMethodDef methods[] = {
     {"picked", picked, METH_VARARGS, "picked(manifest, names)"},
     {"changed", changed, METH_VARARGS, "changed(manifest, changes)"},
     {"unequal", unequal, METH_VARARGS, "unequal(before, after)"},
+    {"unsafe", unsafe, METH_O, "unsafe(manifest)"},
     {"look", look, METH_VARARGS, "look(dir_fd, name, limit)"},
     {"put", put, METH_VARARGS, "put(dir_fd, name, data, mode, mtime_ns)"},
     {NULL}};

@@ -11,10 +11,12 @@ import os
 import stat
 import sys
 from collections.abc import Generator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from cleveragents.errors import StoreError
+from cleveragents.content.safe_names import require_name, require_path
+from cleveragents.errors import StoreError, UnsafeName
+from cleveragents.resource import show_path
 
 if TYPE_CHECKING:
     import ctypes
@@ -113,12 +115,15 @@ def directory(path: str | bytes, dir_fd: int | None = None) -> AbstractContextMa
 
 def below(dir_fd: int, name: bytes) -> int:
     """Descriptor of a directory in another, which is never reached through a link."""
+    require_name(name, "a path")
     return os.open(name, DIRECTORY, dir_fd=dir_fd)
 
 
 @contextmanager
 def parent_of(root: int, path: bytes) -> Generator[tuple[int, bytes]]:
     """Descriptor of the directory that holds `path`, reached step by step, and the last name."""
+    if path != b".":
+        require_path(path.removesuffix(b"/."), "a path")
     *parents, name = path.split(b"/")
     fd = os.dup(root)
     try:
@@ -139,6 +144,32 @@ def open_below(root: int, path: bytes) -> int:
     """Descriptor of the directory at `path`, which may be empty, reached step by step."""
     with parent_of(root, path + b"/." if path else b".") as (fd, name):
         return os.open(name, DIRECTORY, dir_fd=fd)
+
+
+def make_below(root: int, path: bytes) -> int:
+    """The same; what is missing of it is made."""
+    fd = os.dup(root)
+    try:
+        for part in path.split(b"/") if path else ():
+            require_name(part, show_path(path))
+            with suppress(FileExistsError):
+                os.mkdir(part, dir_fd=fd)
+            inner = below(fd, part)
+            os.close(fd)
+            fd = inner
+    except BaseException as error:
+        os.close(fd)
+        if isinstance(error, OSError) and error.errno in (errno.ENOTDIR, errno.ELOOP):
+            raise UnsafeName(f"{show_path(path)} lies below a link or a file") from error
+        raise
+    return fd
+
+
+def link(dir_fd: int, name: bytes, text: bytes, path: bytes) -> None:
+    """A new link; `path` is what it is called in an error."""
+    if not text or b"\0" in text:
+        raise UnsafeName(f"{show_path(path)} is a link with the text {text!r}, which cannot be")
+    os.symlink(text, name, dir_fd=dir_fd)
 
 
 def lstat_at(dir_fd: int, name: bytes) -> os.stat_result | None:
@@ -281,11 +312,14 @@ def _renameat2(source_fd: int, source: bytes, target_fd: int, target: bytes, fla
 
 def remove_tree(path: str) -> None:
     """Remove a directory and all below it, following no link; what is not there is fine."""
-    try:
-        _empty(path, None, 0)
-        os.rmdir(path)
-    except FileNotFoundError:
-        return
+    with suppress(FileNotFoundError):
+        remove_tree_at(path, None)
+
+
+def remove_tree_at(name: str | bytes, dir_fd: int | None) -> None:
+    """The same for what is in another directory, and has to be there."""
+    _empty(name, dir_fd, 0)
+    os.rmdir(name, dir_fd=dir_fd)
 
 
 def _empty(name: str | bytes, dir_fd: int | None, level: int) -> None:

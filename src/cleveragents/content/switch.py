@@ -17,6 +17,7 @@ import msgspec
 from cleveragents.content import fsio
 from cleveragents.content.files import place_content, write_content
 from cleveragents.content.fsio import Inode, inode_of
+from cleveragents.content.safe_names import require_path
 from cleveragents.content.trees import Difference, Entry, EntryKind
 from cleveragents.errors import ApplyRefused, SandboxError
 from cleveragents.resource import show_path
@@ -137,6 +138,8 @@ class Switch:
     """Runs staged operations on a root, forwards or backwards."""
 
     def __init__(self, root: str, staging: str, ops: tuple[Op, ...], force: bool = False) -> None:
+        for op in ops:
+            require_path(op.path, "a switch")
         self._root_path = root
         self._staging_path = staging
         self._ops = ops

@@ -15,8 +15,9 @@ from blake3 import blake3
 
 from cleveragents import codec
 from cleveragents.content.packs import TREE, Batch, key_of, show_key
-from cleveragents.errors import ContentDamaged
-from cleveragents.resource import Action
+from cleveragents.content.safe_names import is_name, require_name
+from cleveragents.errors import ContentDamaged, UnsafeName
+from cleveragents.resource import Action, show_path
 
 
 class EntryKind(StrEnum):
@@ -137,6 +138,16 @@ def python_unequal(before: bytes, after: bytes) -> list[bytes]:
     return sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
 
 
+def python_unsafe(manifest: bytes) -> bytes | None:
+    """The twin of `_walk.unsafe`."""
+    last = b""
+    for entry in _decoder.decode(manifest):
+        if not is_name(entry.name) or entry.name <= last:
+            return entry.name
+        last = entry.name
+    return None
+
+
 def python_state_text(manifest: bytes) -> bytes:
     """What the state of a directory is the hash of; the twin of `_walk.state_text`."""
     parts: list[bytes] = []
@@ -167,6 +178,8 @@ changed: Callable[[bytes, list[tuple[bytes, bytes]]], bytes] = (
 """A manifest with other entries: name, and what it has now or nothing; sorted."""
 unequal: Callable[[bytes, bytes], list[bytes]] = _walk.unequal if _walk else python_unequal
 """Names whose entries are not the same in two manifests."""
+unsafe: Callable[[bytes], bytes | None] = getattr(_walk, "unsafe", python_unsafe)
+"""The first name that leads elsewhere, is there twice or out of order; None if all are fine."""
 
 _NOTHING = manifest([])
 
@@ -267,11 +280,21 @@ def reading(read: Reader, ahead: Callable[[list[bytes]], Reader] | None = None) 
 
 
 def _listing(key: bytes, data: bytes, keys: tuple[bytes, ...]) -> Listing:
+    require_safe(key, data)
+    return Listing(data, keys)
+
+
+def require_safe(key: bytes, data: bytes) -> None:
+    """Refuse what is no manifest, or has names that would be used outside of their directory."""
+    if data[:1] == PIECED:
+        return
     try:
-        picked(data, [])
+        name = unsafe(data)
     except (ValueError, msgspec.MsgspecError) as error:
         raise ContentDamaged(f"manifest {show_key(key)} cannot be read: {error}") from error
-    return Listing(data, keys)
+    if name is not None:
+        require_name(name, f"manifest {show_key(key)}")
+        raise UnsafeName(f"manifest {show_key(key)} has {show_path(name)!r} twice or out of order")
 
 
 def _joined(parts: list[bytes]) -> bytes:

@@ -13,6 +13,7 @@ from typing import IO
 import msgspec
 
 from cleveragents.content.packs import GIT
+from cleveragents.content.safe_names import require_git_paths
 from cleveragents.errors import ContentDamaged, SandboxError
 
 _SAFE = (
@@ -120,12 +121,19 @@ class Repository(msgspec.Struct, frozen=True):
     def entries(self, commit: str) -> dict[bytes, tuple[bytes, bytes]]:
         """Path -> (mode, object name) of everything a commit has, submodules included."""
         found: dict[bytes, tuple[bytes, bytes]] = {}
-        for line in self.git("ls-tree", "-r", "-z", "--full-tree", commit).split(b"\0"):
-            if line:
-                about, path = line.split(b"\t", 1)
-                mode, _, name = about.split()
-                found[path] = (mode, name)
+        for about, path in self._listed(commit):
+            mode, _, name = about.split()
+            found[path] = (mode, name)
         return found
+
+    def _listed(self, commit: str, *options: str, trusted: bool = False) -> list[list[bytes]]:
+        """What there is to say of every path of a commit, and the path, which is safe to use."""
+        shown = self.git("ls-tree", "-r", "-z", *options, "--full-tree", commit)
+        lines = [line.split(b"\t", 1) for line in shown.split(b"\0") if line]
+        if not trusted:
+            where = f"commit {commit[:12]} of {self.top}"
+            require_git_paths(shown, [path for _, path in lines], where)
+        return lines
 
     def submodules(self, commit: str | None) -> frozenset[bytes]:
         """Paths at which a commit has a commit of another repository."""
@@ -133,22 +141,26 @@ class Repository(msgspec.Struct, frozen=True):
         return frozenset(path for path, (mode, _) in found.items() if mode == b"160000")
 
     def tree(self, commit: str | None) -> dict[bytes, tuple[bytes, int]]:
-        """Path -> (git key, size) of every file and link of a commit."""
-        return self.listing(commit)[0]
+        """Path -> (git key, size) of every file and link of a commit, to look up what is there.
 
-    def listing(self, commit: str | None) -> tuple[dict[bytes, tuple[bytes, int]], list[bytes]]:
+        The paths themselves are not to be used: nobody looked at them.
+        """
+        return self.listing(commit, trusted=True)[0]
+
+    def listing(
+        self, commit: str | None, trusted: bool = False
+    ) -> tuple[dict[bytes, tuple[bytes, int]], list[bytes]]:
         """What `tree` tells, and the paths of submodules."""
         found: dict[bytes, tuple[bytes, int]] = {}
         modules: list[bytes] = []
         if commit is None:
             return found, modules
-        for line in self.git("ls-tree", "-r", "-z", "-l", "--full-tree", commit).split(b"\0"):
-            if line.startswith((b"100", b"120")):
-                about, path = line.split(b"\t", 1)
+        for about, path in self._listed(commit, "-l", trusted=trusted):
+            if about.startswith((b"100", b"120")):
                 _, _, name, size = about.split()
                 found[path] = (GIT + bytes.fromhex(name.decode()), int(size))
-            elif line.startswith(b"160000"):
-                modules.append(line.split(b"\t", 1)[1])
+            elif about.startswith(b"160000"):
+                modules.append(path)
         return found, modules
 
 
@@ -215,18 +227,23 @@ def make_git_dir(path: str, repository: Repository, head: str) -> None:
 
 
 def _write(path: str, text: str) -> None:
-    with open(path, "w", encoding="utf-8", errors="surrogateescape") as target:
+    """A new file: what is there already, or a link, is an error."""
+    with open(path, "x", encoding="utf-8", errors="surrogateescape") as target:
         target.write(text)
 
 
-def add_config(git_dir: str, section: str, values: Mapping[str, str]) -> None:
-    """Append a section to a config file of ours; values are quoted, so that none can escape."""
-    lines = [f"[{section}]"]
-    for key, value in values.items():
-        quoted = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        lines.append(f'\t{key} = "{quoted}"')
+def add_config(git_dir: str, section: str, name: str, values: Mapping[str, str]) -> None:
+    """Append a section to a config file of ours; names and values are quoted: none can escape."""
+    if "\n" in name or "\0" in name:
+        raise SandboxError(f"{section} {name!r} has a name that no git config can hold")
+    lines = [f'[{section} "{_quoted(name)}"]' if name else f"[{section}]"]
+    lines += [f'\t{key} = "{_quoted(value)}"' for key, value in values.items()]
     with open(f"{git_dir}/config", "a", encoding="utf-8", errors="surrogateescape") as target:
         target.write("\n".join(lines) + "\n")
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 class _Spoken:

@@ -5,7 +5,9 @@ lead nowhere, or to the user's own.
 """
 
 import os
-from collections.abc import Iterable
+import stat
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 
 from cleveragents.content import fsio
 from cleveragents.errors import SandboxError
@@ -26,11 +28,14 @@ def borrow(
 
 
 def borrow_modules(
-    repository: git.Repository, top: str, private: str, paths: Iterable[bytes]
+    repository: git.Repository, top: str, private: str, paths: Iterable[bytes], inside: str = ""
 ) -> None:
-    """The same for the submodules in the work tree `top`, which is there by now."""
+    """The same for the submodules in the work tree `top`, which is there by now.
+
+    `repository`: of which they are submodules; it has its own work tree at `inside`.
+    """
     for path in sorted(paths):
-        _borrow_module(repository, top, private, os.fsdecode(path))
+        _borrow_module(repository, top, private, os.fsdecode(path), inside)
 
 
 def _copy_config(repository: git.Repository, private: str) -> None:
@@ -45,10 +50,10 @@ def _copy_config(repository: git.Repository, private: str) -> None:
         else:
             urls[section].append((name.removesuffix(".url"), value))
     if identity:
-        git.add_config(private, "user", identity)
+        git.add_config(private, "user", "", identity)
     for section, found in urls.items():
         for name, url in found:
-            git.add_config(private, f'{section} "{name}"', {"url": url})
+            git.add_config(private, section, name, {"url": url})
 
 
 def _copy_refs(repository: git.Repository, private: str) -> None:
@@ -58,22 +63,43 @@ def _copy_refs(repository: git.Repository, private: str) -> None:
         for line in listed.splitlines()
         if not line.split(b" ", 1)[1].startswith((b"refs/cleveragents/", b"refs/stash"))
     ]
-    with open(f"{private}/packed-refs", "wb") as target:
+    with open(f"{private}/packed-refs", "xb") as target:
         target.write(b"# pack-refs with: sorted \n" + b"".join(line + b"\n" for line in lines))
 
 
-def _borrow_module(repository: git.Repository, top: str, private: str, path: str) -> None:
-    """Only where the submodule is checked out and its git directory is inside the outer one's."""
-    link = f"{top}/{path}/.git"
-    if os.path.islink(link) or not os.path.isfile(link):
-        return
+def _borrow_module(
+    repository: git.Repository, top: str, private: str, path: str, inside: str
+) -> None:
+    """Only where the submodule is checked out, and no link leads there."""
+    where = f"{inside}/{path}" if inside else path
+    with _folder(top, where) as folder, _folder(repository.top, path) as theirs:
+        link = fsio.lstat_at(folder, b".git") if folder is not None else None
+        if folder is None or theirs is None or link is None or not stat.S_ISREG(link.st_mode):
+            return
+        try:
+            module = git.locate(f"{repository.top}/{path}")
+        except SandboxError:
+            return
+        own = f"{private}/modules/{path}"
+        commit, branch = module.head()
+        inner = module.submodules(commit)
+        borrow(module, own, commit, branch if commit is None else None)
+        borrow_modules(module, top, own, inner, where)
+        os.unlink(b".git", dir_fd=folder)
+        text = f"gitdir: {os.path.relpath(own, f'{top}/{where}')}\n"
+        fsio.put(folder, b".git", os.fsencode(text), 0o644)
+
+
+@contextmanager
+def _folder(top: str, path: str) -> Generator[int | None]:
+    """Its descriptor; None if it is not there, or only by a link."""
     try:
-        module = git.locate(f"{repository.top}/{path}")
-    except SandboxError:
-        return
-    own = f"{private}/modules/{path}"
-    commit, branch = module.head()
-    borrow(module, own, commit, branch if commit is None else None)
-    borrow_modules(module, f"{top}/{path}", own, module.submodules(commit))
-    fsio.unlink_if_there(link)
-    fsio.write_new(link, f"gitdir: {os.path.relpath(own, f'{top}/{path}')}\n".encode(), 0o644)
+        with fsio.directory(top) as root:
+            fd = fsio.open_below(root, os.fsencode(path))
+    except (FileNotFoundError, NotADirectoryError):
+        fd = None
+    try:
+        yield fd
+    finally:
+        if fd is not None:
+            os.close(fd)

@@ -97,7 +97,11 @@ class GitWorktree(GitTarget, TreeSandbox):
         commit, branch = self.repository.head()
         with Beside(lambda: self.repository.listing(commit)) as listing:
             self._beginning = _Beginning(commit, branch, listing)
-            made = super().create(making)
+            try:
+                made = super().create(making)
+            except SandboxError:
+                listing.wait()  # names that git refused too: ours is the better word for it
+                raise
             _, modules = listing.wait()
         if commit is not None:
             self.repository.git("update-ref", self.ref, commit)
@@ -145,32 +149,35 @@ class GitWorktree(GitTarget, TreeSandbox):
 
     def _write_commit(self) -> None:
         """The base commit's own bytes, without filters."""
-        commit, _ = self.repository.head()
+        assert self._beginning is not None
+        commit = self._beginning.commit
         scope = source_scope(self.place, *self.own)
-        listed = self.repository.git("ls-tree", "-r", "-z", "--full-tree", commit or "HEAD")
+        found = self.repository.entries(commit) if commit else {}
         blobs = git.Blobs(lambda: self.repository)
         try:
-            for line in listed.split(b"\0"):
-                if not line or line.startswith(b"160000"):
-                    continue
-                about, path = line.split(b"\t", 1)
-                if not scope.leaves_out(path):
-                    mode, _, name = about.split()
-                    self._write_blob(blobs, path, mode, GIT + bytes.fromhex(name.decode()))
+            with fsio.directory(self.place.root) as root:
+                for path, (mode, name) in found.items():
+                    if mode != b"160000" and not scope.leaves_out(path):
+                        key = GIT + bytes.fromhex(name.decode())
+                        self._write_blob(root, path, mode, key, blobs)
         finally:
             blobs.close()
 
-    def _write_blob(self, blobs: git.Blobs, path: bytes, mode: bytes, key: bytes) -> None:
-        where = os.path.join(os.fsencode(self.place.root), path)
-        os.makedirs(os.path.dirname(where), exist_ok=True)
-        if mode == b"120000":
-            os.symlink(blobs.get(key), where)
-            return
-        with fsio.directory(os.path.dirname(where)) as fd:
+    def _write_blob(
+        self, root: int, path: bytes, mode: bytes, key: bytes, blobs: git.Blobs
+    ) -> None:
+        folder, _, name = path.rpartition(b"/")
+        fd = fsio.make_below(root, folder)
+        try:
+            if mode == b"120000":
+                fsio.link(fd, name, blobs.get(key), path)
+                return
             permissions = 0o755 if mode == b"100755" else 0o644
-            write_content(blobs.get, key, fd, os.path.basename(where), permissions, durable=False)
+            write_content(blobs.get, key, fd, name, permissions, durable=False)
             # It was read back and compared.
-            self.seed[path] = stamp(os.lstat(where)), key
+            self.seed[path] = stamp(os.lstat(name, dir_fd=fd)), key
+        finally:
+            os.close(fd)
 
     def about(self) -> dict[str, Any]:
         return {"base_commit": self.place.origin["base"]}
@@ -273,10 +280,12 @@ class GitWorktree(GitTarget, TreeSandbox):
             entry = trees.find(self.manifests, tree_of(state), path)
             if entry is None or entry.kind is not EntryKind.FILE:
                 continue
-            where = os.path.join(os.fsencode(scratch), path)
-            os.makedirs(os.path.dirname(where), exist_ok=True)
-            with fsio.directory(os.path.dirname(where)) as fd:
+            with fsio.directory(scratch) as root:
+                fd = fsio.make_below(root, folder)
+            try:
                 write_content(self.read, entry.key, fd, b".gitignore", 0o600, durable=False)
+            finally:
+                os.close(fd)
 
     def keep_borrowed(self, roots: list[bytes], batch: Batch) -> None:
         """Leave the ref on the base commit: what the plan never changed is not copied for it."""

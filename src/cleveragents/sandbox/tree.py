@@ -2,7 +2,8 @@
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -156,9 +157,8 @@ class TreeSandbox:
 
     def _make_links(self) -> None:
         for spot, text in scope_of(self.place).links.items():
-            where = os.path.join(os.fsencode(self.place.root), spot)
-            os.makedirs(os.path.dirname(where), exist_ok=True)
-            os.symlink(text, where)
+            with _made_parent(self.place.root, spot) as (fd, name):
+                fsio.link(fd, name, text, spot)
 
     def capture(
         self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True
@@ -266,15 +266,16 @@ class TreeSandbox:
     def _mend_links(self) -> None:
         """A tool may have put something else where an inner resource is linked in."""
         for spot, text in scope_of(self.place).links.items():
-            where = os.path.join(os.fsencode(self.place.root), spot)
-            if os.path.islink(where) and os.readlink(where) == text:
-                continue
-            if os.path.isdir(where) and not os.path.islink(where):
-                fsio.remove_tree(os.fsdecode(where))
-            else:
-                fsio.unlink_if_there(os.fsdecode(where))
-            os.makedirs(os.path.dirname(where), exist_ok=True)
-            os.symlink(text, where)
+            with _made_parent(self.place.root, spot) as (fd, name):
+                found = fsio.lstat_at(fd, name)
+                if found is not None:
+                    if stat.S_ISLNK(found.st_mode) and os.readlink(name, dir_fd=fd) == text:
+                        continue
+                    if stat.S_ISDIR(found.st_mode):
+                        fsio.remove_tree_at(name, fd)
+                    else:
+                        os.unlink(name, dir_fd=fd)
+                fsio.link(fd, name, text, spot)
 
     def grafted(
         self,
@@ -317,16 +318,12 @@ class TreeSandbox:
             entry = trees.find(self.manifests, tree_of(state), path)
             if entry is None or entry.kind not in (EntryKind.FILE, EntryKind.LINK):
                 continue
-            where = os.path.join(os.fsencode(target), path)
-            os.makedirs(os.path.dirname(where), exist_ok=True)
-            if entry.kind is EntryKind.LINK:
-                os.symlink(entry.key, where)
-                continue
-            with fsio.directory(os.path.dirname(where)) as fd:
-                name = os.path.basename(where)
-                files.write_content(
-                    self.read, entry.key, fd, name, entry.mode & 0o700 | 0o600, durable=False
-                )
+            with _made_parent(target, path) as (fd, name):
+                if entry.kind is EntryKind.LINK:
+                    fsio.link(fd, name, entry.key, path)
+                    continue
+                mode = entry.mode & 0o700 | 0o600
+                files.write_content(self.read, entry.key, fd, name, mode, durable=False)
 
     def visible(
         self, origin: SandboxCheckpoint, result: SandboxCheckpoint, ignored: bool
@@ -430,6 +427,18 @@ class TreeSandbox:
         if self._engine is not None:
             self._engine.close()
             self._engine = None
+
+
+@contextmanager
+def _made_parent(root: str, path: bytes) -> Generator[tuple[int, bytes]]:
+    """Descriptor of the folder of a path, which is made if it is missing, and the last name."""
+    folder, _, name = path.rpartition(b"/")
+    with fsio.directory(root) as top:
+        fd = fsio.make_below(top, folder)
+    try:
+        yield fd, name
+    finally:
+        os.close(fd)
 
 
 def tree_of(state: SandboxCheckpoint) -> Tree:
