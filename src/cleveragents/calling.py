@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -135,7 +136,15 @@ def bounds_of(ctx: Context, session: Session) -> Bounds:
                 root=place.root,
                 path=place.path,
                 links=place.links,
+                borrowed=borrowed_of(place.origin),
             )
             for place in places
         ),
     )
+
+
+def borrowed_of(origin: dict[str, Any]) -> dict[str, str]:
+    """Git directories in a sandbox and the objects each reads, as noted when it was made."""
+    if "borrowed" in origin or "repository" not in origin:
+        return origin.get("borrowed", {})
+    return {".git": f"{origin['repository']['common_dir']}/objects"}

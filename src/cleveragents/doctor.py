@@ -117,7 +117,7 @@ def not_confined(how: str) -> tuple[str, ...]:
     always = (
         "read whatever you can read, but for the store under bwrap",
         "use the network, unless the tool says network: false",
-        "ask whoever listens on a socket in a folder, such as docker or ssh-agent",
+        "ask whoever listens on a socket in a folder, docker and ssh-agent only without bwrap",
     )
     if how == BWRAP:
         return always

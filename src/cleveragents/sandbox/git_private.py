@@ -38,6 +38,22 @@ def borrow_modules(
         _borrow_module(repository, top, private, os.fsdecode(path), inside)
 
 
+def borrowed(top: str) -> dict[str, str]:
+    """Each git directory of the work tree `top`, just made, and the object directory it reads.
+
+    Read once, before any tool runs: later a tool may have written anything there.
+    """
+    found: dict[str, str] = {}
+    for folder, names, _ in os.walk(f"{top}/.git"):
+        if "objects" in names:
+            with open(
+                f"{folder}/objects/info/alternates", encoding="utf-8", errors="surrogateescape"
+            ) as file:
+                found[os.path.relpath(folder, top)] = file.read().rstrip("\n")
+        names[:] = [name for name in names if name not in ("objects", "refs", "logs", "info")]
+    return found
+
+
 def _copy_config(repository: git.Repository, private: str) -> None:
     """Identity, remotes and where submodules come from, and nothing that git would run."""
     identity: dict[str, str] = {}

@@ -92,7 +92,7 @@ class GitWorktree(GitTarget, TreeSandbox):
         return self._blobs
 
     def create(self, making: Making) -> dict[str, Any]:
-        from cleveragents.sandbox.git_private import borrow_modules
+        from cleveragents.sandbox.git_private import borrow_modules, borrowed
 
         commit, branch = self.repository.head()
         with Beside(lambda: self.repository.listing(commit)) as listing:
@@ -108,7 +108,8 @@ class GitWorktree(GitTarget, TreeSandbox):
         borrow_modules(self.repository, self.place.root, f"{self.place.root}/.git", modules)
         self._beginning = None
         noted = msgspec.to_builtins(self.repository)
-        return {**made, "base": commit, "branch": branch, "repository": noted}
+        own = {"repository": noted, "borrowed": borrowed(self.place.root)}
+        return {**made, "base": commit, "branch": branch, **own}
 
     def _copy(self, making: Making) -> None:
         from cleveragents.sandbox.git_private import borrow

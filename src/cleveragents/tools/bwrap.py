@@ -1,29 +1,29 @@
 """bubblewrap: a view of the file system of the tool's own, read-only but for what is named.
 
 The sandbox appears at the resource's own path, the store not at all, and the tool's processes have
-a namespace of their own, which ends with the first of them.
+a namespace of their own, which ends with the first of them. bwrap itself never has the tool's
+environment: what a loader does for LD_PRELOAD would be done outside.
 """
 
+import ctypes
 import functools
 import os
 import re
 import shutil
+import stat
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 
 import msgspec
 
+from cleveragents.tools import landlock
+from cleveragents.tools.capabilities import UNDER_BWRAP
+from cleveragents.tools.sides import Sides
 from cleveragents.tools.standin import Seen, is_inside
 
 PATIENCE = 10.0
-# What root keeps: enough to own and install files, not to mount, trace or reach devices.
-CAPABILITIES = (
-    "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
-    "NET_BIND_SERVICE", "NET_RAW", "SYS_CHROOT", "AUDIT_WRITE", "SETFCAP",
-)  # fmt: skip
-
-
-ALTERNATES = ".git/objects/info/alternates"
+_CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +56,12 @@ def _try(path: str, *more: str) -> str:
     argv = [path, *_base(), *more, "--", "/bin/sh", "-c", ":"]
     try:
         done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, check=False
+            argv,
+            env={},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PATIENCE,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
@@ -77,73 +82,30 @@ def version() -> str:
 def _base() -> list[str]:
     # A session of its own inside: SIGTERM can be sent to the tool and not to bwrap itself.
     base = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
-    base += ["--unshare-pid", "--die-with-parent", "--new-session"]
+    base += ["--unshare-pid", "--unshare-ipc", "--die-with-parent", "--new-session"]
     if os.geteuid() == 0:
-        base += ["--cap-drop", "ALL"]
-        base += [word for name in CAPABILITIES for word in ("--cap-add", f"CAP_{name}")]
+        # Root may write what the kernel shows of itself, and bwrap covers only some of it.
+        base += ["--remount-ro", "/proc", "--cap-drop", "ALL"]
+        base += [word for name in UNDER_BWRAP for word in ("--cap-add", f"CAP_{name}")]
     return base
 
 
-class Sides(msgspec.Struct, frozen=True):
-    """Originals that a mounted sandbox covers and the tool has to read all the same."""
+@contextmanager
+def before() -> Generator[Callable[[], None]]:
+    """What the child has to call before it becomes bwrap."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    # One that is set-uid could not work without new privileges.
+    plain = not os.stat(probe().path).st_mode & stat.S_ISUID
+    with landlock.scope() if plain else nullcontext() as scope:
 
-    mounts: tuple[tuple[str, str], ...]
-    """(original, where it appears)."""
-    files: tuple[tuple[str, str], ...]
-    """(where, text) of files that are replaced to point there."""
-    plan_dir: str
+        def prepare() -> None:  # pragma: no cover - runs in the child, before exec
+            # A file system that somebody mounts meanwhile would appear inside, writable.
+            if os.geteuid() == 0 and libc.unshare(_CLONE_NEWNS) == 0:
+                libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None)
+            if scope is not None:
+                scope()
 
-
-def beside(seen: Seen, plan_dir: str, place: str) -> Sides:
-    """The plan file's folder, and the objects that a sandbox's git borrows from the user's.
-
-    `place` is a hidden directory in which mount points can be made.
-    """
-    mounts: list[tuple[str, str]] = []
-    files: list[tuple[str, str]] = []
-    covered = [one.own for one in (*seen.mounted, *seen.linked)]
-    if os.path.isdir(plan_dir) and any(is_inside(plan_dir, own) for own in covered):
-        mounts.append((plan_dir, f"{place}/.beside/plan"))
-        plan_dir = mounts[-1][1]
-    for one in (*seen.mounted, *seen.linked):
-        for name in (ALTERNATES, *_of_submodules(one.root)):
-            lines = _alternates(one.root, name)
-            moved: list[str] = []
-            for line in lines:
-                if os.path.basename(line) == "objects" and any(is_inside(line, o) for o in covered):
-                    mounts.append((line, f"{place}/.beside/objects-{len(mounts)}"))
-                    line = mounts[-1][1]
-                moved.append(line)
-            if moved != lines:
-                tops = [one.root, one.own] if one in seen.mounted else [one.root]
-                text = "\n".join(moved) + "\n"
-                files += [(f"{os.path.realpath(top)}/{name}", text) for top in tops]
-    return Sides(tuple(mounts), tuple(files), plan_dir)
-
-
-def _of_submodules(root: str) -> list[str]:
-    """The same files in the git directories of submodules; a tool may have put anything there."""
-    found: list[str] = []
-    if os.path.islink(f"{root}/.git"):
-        return found
-    for folder, names, _ in os.walk(f"{root}/.git/modules"):
-        if "objects" in names:
-            found.append(os.path.relpath(f"{folder}/objects/info/alternates", root))
-        names[:] = [name for name in names if name not in ("objects", "refs", "logs", "info")]
-    return sorted(found)
-
-
-def _alternates(root: str, listing: str) -> list[str]:
-    """Object directories that a git directory in the sandbox borrows from, if they are there."""
-    path = root
-    for name in listing.split("/"):
-        path = f"{path}/{name}"
-        if os.path.islink(path):
-            return []
-    if not os.path.isfile(path):
-        return []
-    with open(path, encoding="utf-8", errors="surrogateescape") as file:
-        return [line for line in file.read().splitlines() if os.path.isdir(line)]
+        yield prepare
 
 
 def arguments(
@@ -153,6 +115,7 @@ def arguments(
     writable: Sequence[str],
     roots: Sequence[str],
     looked_at: Sequence[str],
+    doors: tuple[Sequence[str], Sequence[str]],
     sides: Sides,
     texts: Sequence[int],
     network: bool,
@@ -160,12 +123,14 @@ def arguments(
 ) -> list[str]:
     """bwrap's words up to the command. A later mount covers an earlier one.
 
-    `writable` may lie anywhere and is covered by the store and the sandboxes; `roots` may lie in
-    the store, as may those that are only `looked_at`; `texts` are descriptors with the texts of
-    `sides.files`.
+    `doors` are folders and sockets that are covered; `writable` may lie anywhere and is covered by
+    the store and the sandboxes; `roots` may lie in the store, as may those that are only
+    `looked_at`; `texts` are descriptors with the texts of `sides.files`.
     """
     words = _base()
     words += [] if network else ["--unshare-net"]
+    words += [word for path in doors[0] for word in ("--tmpfs", path)]
+    words += [word for path in doors[1] for word in ("--ro-bind", "/dev/null", path)]
     closed = [os.path.realpath(path) for path in hidden if os.path.isdir(path)]
     closed = [path for path in closed if not any(is_inside(path, o) for o in closed if o != path)]
     words += _bind("--bind", writable)
@@ -181,9 +146,18 @@ def arguments(
         words += ["--ro-bind-data", str(fd), where]
     covers = [os.path.realpath(one.own) for one in seen.mounted]
     # What a mounted sandbox covers is not there any more: it was never copied.
-    there = [path for path in closed if not any(is_inside(path, own) for own in covers)]
+    emptied = [*doors[0], *closed]
+    there = [path for path in emptied if not any(is_inside(path, own) for own in covers)]
     words += [word for path in there for word in ("--remount-ro", path)]
-    return [*words, "--chdir", cwd, "--"]
+    return [*words, "--chdir", cwd]
+
+
+def setting(env: Mapping[str, str]) -> list[str]:
+    """Words that give the tool its environment; raises ValueError as starting it would."""
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name or "\0" in value:
+            raise ValueError("illegal environment variable")
+    return [word for name, value in env.items() for word in ("--setenv", name, value)]
 
 
 def _bind(option: str, paths: Sequence[str]) -> list[str]:

@@ -6,17 +6,21 @@ run a tool without.
 
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
 import msgspec
 
 from cleveragents.errors import NotAllowed
-from cleveragents.tools import bwrap, landlock
+from cleveragents.tools import bwrap, landlock, syscalls
+from cleveragents.tools.capabilities import UNDER_LANDLOCK, dropping
+from cleveragents.tools.doors import doors
+from cleveragents.tools.sides import Sides, beside
 from cleveragents.tools.standin import Seen, StandIn, seen_as_they_are, seen_at_own_paths
 
 BWRAP, LANDLOCK, OFF = "bwrap", "landlock", "off"
 INSTALL = "apt install bubblewrap"
+MARKS = ("AGENTS_PLAN_ID", "AGENTS_STEP_ID")
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +41,8 @@ class Launch(NamedTuple):
 
     argv: Sequence[str]
     cwd: str
+    env: Mapping[str, str]
+    """Of the process itself; bwrap gives the tool its own."""
     restrict: Callable[[], None] | None = None
     """Called in the child before exec."""
     namespace: bool = False
@@ -99,9 +105,9 @@ class Cell:
         folders = [one.folder for one in bounds.stand_ins]
         self._roots = [temp] if bounds.look_only else [*folders, temp]
         self._looked_at = folders if bounds.look_only else []
-        self._sides = bwrap.Sides((), (), plan_dir)
+        self._sides = Sides((), (), plan_dir)
         if self.how == BWRAP and bounds.hidden:
-            self._sides = bwrap.beside(self.seen, plan_dir, os.path.realpath(bounds.hidden[0]))
+            self._sides = beside(self.seen, plan_dir, os.path.realpath(bounds.hidden[0]))
 
     @property
     def plan_dir(self) -> str:
@@ -130,9 +136,11 @@ class Cell:
         return {**env, **changed}
 
     @contextmanager
-    def launch(self, argv: Sequence[str], cwd: str, network: bool) -> Generator[Launch]:
+    def launch(
+        self, argv: Sequence[str], cwd: str, network: bool, env: Mapping[str, str]
+    ) -> Generator[Launch]:
         if self.how == OFF:
-            yield Launch(argv, cwd)
+            yield Launch(argv, cwd, env)
             return
         if self._bounds.cache:
             # Where it cannot be made there is no cache, and what fails then says so.
@@ -140,21 +148,35 @@ class Cell:
                 os.makedirs(self._bounds.cache, mode=0o700, exist_ok=True)
         if self.how == LANDLOCK:
             with landlock.restriction(self._writable, network) as restrict:
-                yield Launch(argv, cwd, restrict)
+                yield Launch(argv, cwd, env, _without_powers(restrict))
             return
-        with _texts([text for _, text in self._sides.files]) as fds:
-            words = bwrap.arguments(
-                self.seen,
-                hidden=self._bounds.hidden,
-                writable=(*self._bounds.writable, *self._cache),
-                roots=self._roots,
-                looked_at=self._looked_at,
-                sides=self._sides,
-                texts=fds,
-                network=network or not can_cut_network(BWRAP),
-                cwd=self.seen.at(cwd),
-            )
-            yield Launch([bwrap.probe().path, *words, *argv], "/", namespace=True, fds=fds)
+        with ExitStack() as stack:
+            data = [os.fsencode(text) for _, text in self._sides.files]
+            fds = stack.enter_context(_descriptors([*data, syscalls.program(os.geteuid() == 0)]))
+            words = self._words(cwd, network, fds) + bwrap.setting(env)
+            listed = b"".join(os.fsencode(word) + b"\0" for word in words)
+            [listing] = stack.enter_context(_descriptors([listed]))
+            start = [bwrap.probe().path, "--args", str(listing), "--", *argv]
+            # Found by these, should anything of it be left; the rest is the tool's alone.
+            marks = {name: env[name] for name in MARKS}
+            restrict = stack.enter_context(bwrap.before())
+            yield Launch(start, "/", marks, restrict, namespace=True, fds=(*fds, listing))
+
+    def _words(self, cwd: str, network: bool, fds: Sequence[int]) -> list[str]:
+        *texts, filter_ = fds
+        words = bwrap.arguments(
+            self.seen,
+            hidden=self._bounds.hidden,
+            writable=(*self._bounds.writable, *self._cache),
+            roots=self._roots,
+            looked_at=self._looked_at,
+            doors=doors(os.environ, self._bounds.writable, os.geteuid() == 0),
+            sides=self._sides,
+            texts=texts,
+            network=network or not can_cut_network(BWRAP),
+            cwd=self.seen.at(cwd),
+        )
+        return [*words, "--seccomp", str(filter_)] if syscalls.available() else words
 
     def denied(self, output: str, exit_code: int, cwd: str) -> list[str]:
         """What the confinement kept a call that failed from writing, in sentences."""
@@ -179,15 +201,30 @@ class Cell:
         return (*self._bounds.writable, *self._cache, *self._roots)
 
 
+def _without_powers(restrict: Callable[[], None]) -> Callable[[], None]:
+    """For Landlock's child: what only root can do, and calls that nobody gets, go as well."""
+    drop = dropping(UNDER_LANDLOCK) if os.geteuid() == 0 else None
+    refuse = syscalls.refusing(drop is not None)
+
+    def give_up() -> None:  # pragma: no cover - runs in the child, before exec
+        restrict()
+        if drop is not None:
+            drop()
+        refuse()
+
+    return give_up
+
+
 @contextmanager
-def _texts(texts: Sequence[str]) -> Generator[tuple[int, ...]]:
-    """Descriptors from which each text can be read, without a file."""
+def _descriptors(contents: Sequence[bytes]) -> Generator[tuple[int, ...]]:
+    """Descriptors from which each can be read, without a file."""
     fds: list[int] = []
     try:
-        for text in texts:
+        for content in contents:
             fd = os.memfd_create("agents")
             fds.append(fd)
-            os.write(fd, os.fsencode(text))
+            with open(fd, "wb", closefd=False) as file:
+                file.write(content)
             os.lseek(fd, 0, os.SEEK_SET)
         yield tuple(fds)
     finally:

@@ -46,7 +46,8 @@ def conversation(
     with temporary(call.temp_parent) as temp, ExitStack() as stack:
         try:
             cell = cell_of(call, temp)
-            with cell.launch(argv, cell.plan_dir, network=True) as launch:
+            env = environment(ToolSpec(name="actor"), call, temp, cell)
+            with cell.launch(argv, cell.plan_dir, True, env) as launch:
                 inner = stack.enter_context(Namespace()) if launch.namespace else None
                 words, fds = launch.argv, launch.fds
                 if inner is not None:
@@ -55,7 +56,7 @@ def conversation(
                 process = subprocess.Popen(
                     words,
                     cwd=launch.cwd,
-                    env=environment(ToolSpec(name="actor"), call, temp, cell),
+                    env=launch.env,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,

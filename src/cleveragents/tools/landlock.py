@@ -18,13 +18,16 @@ from cleveragents.errors import ToolFailed
 
 LEAST_ABI = 2
 """Before it every rename and link between two folders fails, inside the sandbox too."""
+SCOPED = 6
+"""From here on signals and abstract sockets can be kept inside."""
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _VERSION = 1
 _PATH_BENEATH = 1
 _PR_SET_NO_NEW_PRIVS = 38
 
 _WRITE_FILE = 1 << 1
-_REFER, _TRUNCATE = 1 << 13, 1 << 14
+_REFER, _TRUNCATE, _DEVICE_CONTROL = 1 << 13, 1 << 14, 1 << 15
+_OF_FILES = _WRITE_FILE | _TRUNCATE | _DEVICE_CONTROL
 # Removing and making, from REMOVE_DIR (4) to MAKE_SYM (12); reading is not ours to limit.
 _CHANGE_FOLDER = sum(1 << bit for bit in range(4, 13))
 _TCP = 0b11
@@ -60,13 +63,15 @@ def cannot(version: int) -> tuple[str, ...]:
     late = (
         (3, "cut files short with truncate(2)"),
         (4, "use the network in spite of network: false"),
-        (6, "send signals to other processes of yours"),
+        (5, "control devices that you may read"),
+        (6, "send signals to other processes of yours, and use their abstract sockets"),
     )
     udp = ("use UDP and sockets in folders in spite of network: false",)
     return (
-        "change mode, owner, times and extended attributes of files outside",
+        "change mode, times and extended attributes of your files outside",
         "read the store: a file inside a readable folder cannot be hidden",
-        "write to /dev/shm",
+        "write to /dev/shm, to System V shared memory and to your terminals",
+        "change limits and priorities of other processes of yours",
         "leave a process behind that cleared its environment and left the session",
         *(text for least, text in late if version < least),
         *(udp if limits_network(version) else ()),
@@ -77,8 +82,10 @@ def cannot(version: int) -> tuple[str, ...]:
 def restriction(writable: Iterable[str], network: bool) -> Generator[Callable[[], None]]:
     """What the child has to call before exec; raises ToolFailed when the rules cannot be made."""
     version = abi()
-    handled = _WRITE_FILE | _CHANGE_FOLDER | _REFER | (_TRUNCATE if version >= 3 else 0)
-    rules = _create(version, handled, network)
+    handled = _WRITE_FILE | _CHANGE_FOLDER | _REFER
+    handled |= (_TRUNCATE if version >= 3 else 0) | (_DEVICE_CONTROL if version >= 5 else 0)
+    net = 0 if network or not limits_network(version) else _TCP
+    rules = _create(version, handled, net)
     try:
         for path in (*writable, *DEVICES):
             _allow(rules, path, handled)
@@ -87,10 +94,25 @@ def restriction(writable: Iterable[str], network: bool) -> Generator[Callable[[]
         os.close(rules)
 
 
-def _create(version: int, handled: int, network: bool) -> int:
-    net = 0 if network or not limits_network(version) else _TCP
-    scoped = _SIGNALS | (0 if network else _ABSTRACT_SOCKETS) if version >= 6 else 0
-    size = 24 if version >= 6 else 16 if version >= 4 else 8
+@contextmanager
+def scope() -> Generator[Callable[[], None] | None]:
+    """The same for a child that has its files from bwrap: only signals and abstract sockets.
+
+    Rules for files would keep bwrap from mounting. None where the kernel has no such thing.
+    """
+    if abi() < SCOPED:
+        yield None
+        return
+    rules = _create(abi(), 0, 0)
+    try:
+        yield _take_on(rules)
+    finally:
+        os.close(rules)
+
+
+def _create(version: int, handled: int, net: int) -> int:
+    scoped = _SIGNALS | _ABSTRACT_SOCKETS if version >= SCOPED else 0
+    size = 24 if version >= SCOPED else 16 if version >= 4 else 8
     attributes = struct.pack("=QQQ", handled, net, scoped)[:size]
     return _call(_CREATE, attributes, ctypes.c_size_t(size), 0)
 
@@ -102,7 +124,7 @@ def _allow(rules: int, path: str, handled: int) -> None:
         return
     try:
         is_folder = stat.S_ISDIR(os.fstat(fd).st_mode)
-        access = handled if is_folder else handled & (_WRITE_FILE | _TRUNCATE)
+        access = handled if is_folder else handled & _OF_FILES
         _call(_ADD, rules, _PATH_BENEATH, struct.pack("=Qi", access, fd), 0)
     finally:
         os.close(fd)

@@ -205,8 +205,9 @@ def _run_command(
         cell = cell_of(call, temp)
         env = environment(tool, call, temp, cell)
         try:
-            with cell.launch(_argv(command, call, cell), call.cwd, tool.network) as launch:
-                ended = _run_launched(launch, env, command.stdin, out, deadline, call.attach)
+            words = _argv(command, call, cell)
+            with cell.launch(words, call.cwd, tool.network, env) as launch:
+                ended = _run_launched(launch, command.stdin, out, deadline, call.attach)
         except (OSError, ValueError) as error:
             raise not_started(program, call.cwd, error) from error
         except SubprocessError as error:
@@ -252,17 +253,12 @@ def cell_of(call: CallContext, temp: str) -> Cell:
 
 
 def _run_launched(
-    launch: Launch,
-    env: dict[str, str],
-    stdin: bytes,
-    out: Capture,
-    deadline: Deadline,
-    attach: Attach,
+    launch: Launch, stdin: bytes, out: Capture, deadline: Deadline, attach: Attach
 ) -> Ended:
     return run_process(
         launch.argv,
         cwd=launch.cwd,
-        env=env,
+        env=launch.env,
         stdin=stdin,
         out=out,
         deadline=deadline,

@@ -18,6 +18,8 @@ class StandIn(msgspec.Struct, frozen=True, kw_only=True):
     """What tools are given: the root, or a file in it."""
     links: dict[str, str] = {}
     """Places in it (relative) where an inner resource's sandbox (absolute) is linked in."""
+    borrowed: dict[str, str] = {}
+    """Git directories in it (relative) and the user's object directory that each reads."""
 
     @property
     def is_copy(self) -> bool:

@@ -1,0 +1,56 @@
+"""Originals that a mounted sandbox covers and the tool has to read all the same.
+
+What is mounted was noted when the sandbox was made, never read from it: there a tool can write.
+"""
+
+import os
+
+import msgspec
+
+from cleveragents.tools.standin import Seen, StandIn, is_inside
+
+
+class Sides(msgspec.Struct, frozen=True):
+    mounts: tuple[tuple[str, str], ...]
+    """(original, where it appears)."""
+    files: tuple[tuple[str, str], ...]
+    """(where, text) of files that are replaced to point there."""
+    plan_dir: str
+
+
+def beside(seen: Seen, plan_dir: str, place: str) -> Sides:
+    """The plan file's folder, and the objects that a sandbox's git borrows from the user's.
+
+    `place` is a hidden directory in which mount points can be made.
+    """
+    mounts: list[tuple[str, str]] = []
+    files: list[tuple[str, str]] = []
+    covered = [one.own for one in (*seen.mounted, *seen.linked)]
+    if os.path.isdir(plan_dir) and any(is_inside(plan_dir, own) for own in covered):
+        mounts.append((plan_dir, f"{place}/.beside/plan"))
+        plan_dir = mounts[-1][1]
+    for one in (*seen.mounted, *seen.linked):
+        for git_dir, objects in one.borrowed.items():
+            listing = f"{git_dir}/objects/info/alternates"
+            lines = _lines(one, listing)
+            if objects not in lines or not any(is_inside(objects, own) for own in covered):
+                continue
+            mounts.append((objects, f"{place}/.beside/objects-{len(mounts)}"))
+            moved = [mounts[-1][1] if line == objects else line for line in lines]
+            tops = [one.root, one.own] if one in seen.mounted else [one.root]
+            text = "\n".join(moved) + "\n"
+            files += [(f"{os.path.realpath(top)}/{listing}", text) for top in tops]
+    return Sides(tuple(mounts), tuple(files), plan_dir)
+
+
+def _lines(one: StandIn, listing: str) -> list[str]:
+    """The file's lines; none where a tool has put a link on the way, which would be followed."""
+    path = one.root
+    for name in listing.split("/"):
+        path = f"{path}/{name}"
+        if os.path.islink(path):
+            return []
+    if not os.path.isfile(path):
+        return []
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return file.read().splitlines()

@@ -1,0 +1,100 @@
+"""System calls that a confined tool does not get, as a filter that the kernel runs (seccomp).
+
+Keyrings have no namespace that is ours to give, so they are closed to everybody. Root gets no user
+namespace besides: in one it would have every capability again, enough to mount the control groups.
+"""
+
+import ctypes
+import errno
+import functools
+import platform
+import struct
+import sys
+from collections.abc import Callable
+
+_LOAD, _RETURN, _EQUAL, _AT_LEAST, _ANY_BIT = 0x20, 0x06, 0x15, 0x35, 0x45
+_ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_PR_SET_SECCOMP, _MODE_FILTER = 22, 2
+_NEW_USER_NAMESPACE = 0x10000000
+_FOREIGN = 0x40000000
+"""Numbers from here on are of x32, another set of calls under the same architecture."""
+_CALLS = ("add_key", "request_key", "keyctl", "unshare", "clone", "clone3")
+# What each machine runs: its own programs, and those of its 32-bit predecessor.
+_TABLES: dict[str, dict[int, tuple[int, ...]]] = {
+    "x86_64": {
+        0xC000003E: (248, 249, 250, 272, 56, 435),
+        0x40000003: (286, 287, 288, 310, 120, 435),
+    },
+    "aarch64": {
+        0xC00000B7: (217, 218, 219, 97, 220, 435),
+        0x40000028: (309, 310, 311, 337, 120, 435),
+    },
+}
+
+
+@functools.cache
+def available() -> bool:
+    """Whether this kernel takes such filters, and we know the numbers of this machine."""
+    if sys.platform != "linux" or platform.machine() not in _TABLES:
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, None, 0, 0)
+    return ctypes.get_errno() == errno.EFAULT
+
+
+@functools.cache
+def program(is_root: bool) -> bytes:
+    """The filter as the kernel and `bwrap --seccomp` read it; empty where there is none."""
+    if not available():
+        return b""
+    words = [_word(_LOAD, _ARCHITECTURE)]
+    for architecture, numbers in _TABLES[platform.machine()].items():
+        table = _table(dict(zip(_CALLS, numbers, strict=True)), is_root)
+        words += [_word(_EQUAL, architecture, no=len(table)), *table]
+    # A set of calls we do not know the numbers of.
+    words.append(_word(_RETURN, _REFUSE | errno.ENOSYS))
+    return b"".join(words)
+
+
+def _table(number: dict[str, int], is_root: bool) -> list[bytes]:
+    words = [_word(_LOAD, _NUMBER), *_if(_AT_LEAST, _FOREIGN, errno.ENOSYS)]
+    for name in ("add_key", "request_key", "keyctl"):
+        words += _if(_EQUAL, number[name], errno.ENOSYS)
+    if is_root:
+        # Its flags lie in memory, where no filter can look; who gets this answer uses clone.
+        words += _if(_EQUAL, number["clone3"], errno.ENOSYS)
+        check = [
+            _word(_LOAD, _FIRST_ARGUMENT),
+            *_if(_ANY_BIT, _NEW_USER_NAMESPACE, errno.EPERM),
+            _word(_LOAD, _NUMBER),
+        ]
+        for name in ("unshare", "clone"):
+            words += [_word(_EQUAL, number[name], no=len(check)), *check]
+    return [*words, _word(_RETURN, _ALLOW)]
+
+
+def _if(test: int, value: int, answer: int) -> list[bytes]:
+    return [_word(test, value, no=1), _word(_RETURN, _REFUSE | answer)]
+
+
+def _word(code: int, value: int, *, no: int = 0) -> bytes:
+    """One instruction; `no` is how many to skip where its test fails."""
+    return struct.pack("=HBBI", code, 0, no, value)
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("words", ctypes.c_char_p))
+
+
+def refusing(is_root: bool) -> Callable[[], None]:
+    """What a child that has no new privileges calls before exec, to take the filter on."""
+    words = program(is_root)
+    filter_ = ctypes.pointer(_Program(len(words) // 8, words))
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def take_on() -> None:  # pragma: no cover - runs in the child, before exec
+        if words and prctl(_PR_SET_SECCOMP, _MODE_FILTER, filter_, 0, 0):
+            raise OSError(errno.EPERM, "seccomp")
+
+    return take_on
