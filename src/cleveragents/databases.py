@@ -1,9 +1,11 @@
 """The PostgreSQL databases of plans: what they need, what they cost, what is left of them."""
 
 import socket
+from collections.abc import Sequence
 
 import msgspec
 
+from cleveragents.actors import STEPS
 from cleveragents.context import Context
 from cleveragents.earlier import Held, kept, kept_of
 from cleveragents.errors import AgentsError, SandboxError
@@ -14,6 +16,7 @@ from cleveragents.resource import Resource, SandboxState
 from cleveragents.sandbox import pg_transaction
 from cleveragents.sandbox import postgres as snapshot
 from cleveragents.tools import resolve_tool
+from cleveragents.tools.builtin import runs_process
 from cleveragents.units import show_bytes
 
 KIND = "postgres"
@@ -22,6 +25,14 @@ _RIGHTS = (
     "SELECT current_user, r.rolsuper OR r.rolcreatedb, pg_has_role(d.datdba, 'USAGE'),"
     " current_setting('max_prepared_transactions')::int"
     " FROM pg_database d, pg_roles r WHERE d.datname = %s AND r.rolname = current_user"
+)
+# Of whoever logged in: a script may say RESET ROLE.
+_POWERS = (
+    "SELECT r.rolname, (SELECT array_agg(p.rolname ORDER BY p.rolname) FROM pg_roles p"
+    " WHERE pg_has_role(r.rolname, p.oid, 'MEMBER') AND (p.rolsuper OR p.rolname IN"
+    " ('pg_execute_server_program', 'pg_read_server_files', 'pg_write_server_files'))),"
+    " r.rolsuper, r.rolcreaterole AND current_setting('server_version_num')::int < 160000"
+    " FROM pg_roles r WHERE r.rolname = session_user"
 )
 
 
@@ -48,14 +59,64 @@ class Leftover(msgspec.Struct, frozen=True, kw_only=True):
     kept_because: str
 
 
-def problems_of(spec: PlanSpec) -> list[str]:
-    """What the plan's databases lack; connects to each."""
-    found = [item for item in spec.resources if item.kind == KIND and item.url]
+def problems_of(spec: PlanSpec, databases: Sequence[ResourceSpec]) -> list[str]:
+    """What these databases of the plan lack, or have too much of; connects to each."""
+    found = [item for item in databases if item.url]
     return [
         f"resource {item.name!r}: {text}"
         for item in found
-        for text in (*_misused(spec, item), *_lacking(item, several=len(found) > 1))
+        for text in (
+            *_misused(spec, item),
+            *_lacking(item, several=len(found) > 1),
+            *_too_mighty(spec, item),
+        )
     ]
+
+
+def _reaching(spec: PlanSpec, name: str) -> list[str]:
+    """Steps of the plan and its child plans that get at the database by a tool that is not unsafe.
+
+    Every program does: the address of each sandbox is in its environment.
+    """
+    found: list[str] = []
+    for step in spec.steps:
+        if step.subplan is not None:
+            below = step.subplan.plan or msgspec.structs.replace(spec, steps=step.subplan.steps)
+            found += _reaching(below, name)
+            continue
+        tool = resolve_tool(step.tool, spec.tools)
+        here = (step.on or spec.resources[0].name) == name
+        if not tool.unsafe and (runs_process(tool) or (here and _is_sql(spec, step))):
+            found.append(step.id)
+    return found
+
+
+def _too_mighty(spec: PlanSpec, item: ResourceSpec) -> list[str]:
+    """Why the role may do more than what a clone holds back, unless the plan says that it may."""
+    from cleveragents.postgres import server
+
+    try:
+        with server.Server(item.url).connect(database_of(item.url)) as db:
+            role, groups, is_super, makes_roles = server.one(db, _POWERS)
+    except SandboxError:
+        return []  # said already
+    if is_super:
+        why = "is a superuser"
+    elif groups:
+        why = f"is in the role {', '.join(groups)}"
+    elif makes_roles:
+        why = "may make roles, and so join any of the server's own"
+    else:
+        return []
+    said = f"role {role!r} {why}: its SQL can run programs and reach files on the server"
+    if spec.actor.kind != STEPS:
+        return [f"{said} (use another role: what an actor will ask for cannot be declared unsafe)"]
+    steps = _reaching(spec, item.name)
+    if not steps and spec.policy.allow_unsafe:
+        return []
+    which = f" for {', '.join(map(repr, steps))}" if steps else ""
+    instead = f"policy: {{allow_unsafe: true}} and tools that say unsafe: true{which}"
+    return [f"{said} (use a role that has CREATEDB and owns the database, no more; or {instead})"]
 
 
 def _misused(spec: PlanSpec, item: ResourceSpec) -> list[str]:

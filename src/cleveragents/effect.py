@@ -10,7 +10,7 @@ class EffectClass(StrEnum):
     COMPENSABLE = "compensable"
     IRREVERSIBLE = "irreversible"
     UNKNOWN = "unknown"
-    """The step had network and declared nothing."""
+    """The step had network, or its tool is unsafe, and declared nothing."""
 
 
 class EffectState(StrEnum):

@@ -39,7 +39,7 @@ def class_of(tool: ToolSpec) -> EffectClass | None:
     """What a call of the tool may do outside the sandboxes; None: nothing (pure)."""
     if tool.side_effects:
         return EffectClass.COMPENSABLE if tool.compensate else EffectClass.IRREVERSIBLE
-    if runs_process(tool) and tool.network and not tool.read_only:
+    if tool.unsafe or (runs_process(tool) and tool.network and not tool.read_only):
         return EffectClass.UNKNOWN
     return None
 

@@ -80,10 +80,23 @@ def found_wrong(ctx: Context, spec: PlanSpec, source: str, folder: str) -> list[
         if tool.unsafe and not spec.policy.allow_unsafe
     ]
     problems += [f"{source}: {text}" for text in (*impossible(spec), *_places(ctx))]
-    if any(item.kind == "postgres" for item in spec.resources):
+    problems += [f"{source}: {text}" for text in _databases(spec, frozenset())]
+    return problems
+
+
+def _databases(spec: PlanSpec, known: frozenset[str]) -> list[str]:
+    """Of a plan and of those child plans that have databases of their own."""
+    own = tuple(r for r in spec.resources if r.kind == "postgres" and r.name not in known)
+    problems: list[str] = []
+    if own:
         from cleveragents.databases import problems_of
 
-        problems += [f"{source}: {text}" for text in problems_of(spec)]
+        problems += problems_of(spec, own)
+    known |= {item.name for item in spec.resources}
+    for step in spec.steps:
+        if step.subplan is not None and step.subplan.plan is not None:
+            below = _databases(step.subplan.plan, known)
+            problems += [f"step {step.id!r}: {text}" for text in below]
     return problems
 
 
