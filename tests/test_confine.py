@@ -20,9 +20,10 @@ import pytest
 from cleveragents import open_workspace
 from cleveragents.context import Talk
 from cleveragents.errors import NotAllowed
+from cleveragents.settings import confine_in_force
 from cleveragents.tool import ToolResult, ToolSpec
 from cleveragents.tools import bwrap, landlock, resolve_tool
-from cleveragents.tools.confine import Bounds, in_force, mechanism
+from cleveragents.tools.confine import Bounds, mechanism
 from cleveragents.tools.denied import denied_writes
 from cleveragents.tools.runner import CallContext, run_tool
 from cleveragents.tools.standin import Seen, StandIn
@@ -597,13 +598,19 @@ def test_the_best_that_is_there_is_taken(monkeypatch: pytest.MonkeyPatch) -> Non
         ("off", "required", "required"),
         ("required", "off", "required"),
         ("required", "auto", "required"),
-        ("required", "landlock", "landlock"),
+        ("required", "landlock", "required"),
+        ("required", "bwrap", "bwrap"),
+        ("bwrap", "off", "bwrap"),
+        ("bwrap", "required", "bwrap"),
+        ("landlock", "auto", "landlock"),
+        ("landlock", "off", "landlock"),
+        ("auto", "landlock", "landlock"),
     ],
 )
 def test_a_plan_chooses_but_cannot_take_back_what_the_user_requires(
     setting: str, policy: str | None, result: str
 ) -> None:
-    assert in_force(setting, policy) == result
+    assert confine_in_force(setting, policy) == result
 
 
 def test_a_bwrap_that_does_not_work_is_not_used(

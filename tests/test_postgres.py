@@ -121,7 +121,8 @@ def test_a_plan_changes_the_clone_goes_back_and_is_applied(project: Project) -> 
     wanted = shop.pg.dump(project.work())
 
     done = project.data("plan", "apply", "last", "--yes")
-    assert done["applied"] == [{"resource": "db", "files": 4, "commit": None, "mode": "swap"}]
+    swap = {"resource": "db", "files": 4, "commit": None, "mode": "swap", "notes": []}
+    assert done["applied"] == [swap]
     assert shop.dump() == wanted
     assert project.data("plan", "apply", "last", "--yes") == done
     assert project.ours() == [project.data("plan", "status")["databases"][0]["kept"]]

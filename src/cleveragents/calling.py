@@ -12,8 +12,9 @@ from cleveragents.resource import Change
 from cleveragents.sandbox.protocol import TakesSql
 from cleveragents.sandboxes import PlanSandboxes
 from cleveragents.session import Session
+from cleveragents.settings import confine_in_force
 from cleveragents.tool import ToolCall, ToolResult, ToolSpec
-from cleveragents.tools.confine import Bounds, cache_dir, in_force
+from cleveragents.tools.confine import Bounds, cache_dir
 from cleveragents.tools.runner import CallContext
 from cleveragents.tools.standin import StandIn
 
@@ -125,7 +126,7 @@ def bounds_of(ctx: Context, session: Session) -> Bounds:
     settings = ctx.settings
     places = [one.place for one in ctx.manager.sandboxes(session.plan.plan_id).opened.values()]
     return Bounds(
-        confine=in_force(settings.confine, session.spec.policy.confine),
+        confine=confine_in_force(settings.confine, session.spec.policy.confine),
         hidden=(settings.home, settings.sandboxes),
         writable=settings.writable,
         cache=cache_dir(os.environ),

@@ -89,7 +89,8 @@ class PlanExecutor:
         self._ctx.manager.follow(session.plan.plan_id)
         end_leftovers(session.plan.plan_id)
         remove_temporary(f"{self._ctx.settings.sandboxes}/{session.plan.plan_id}")
-        for text in confinement_warnings(session.spec, bounds_of(self._ctx, session)):
+        confine = self._ctx.settings.confine
+        for text in confinement_warnings(session.spec, bounds_of(self._ctx, session), confine):
             self._ctx.talk.tell("warning", {"message": text})
         if not session.plan.rollback_enabled and not self._ctx.checkpoints.origins(
             session.plan.plan_id

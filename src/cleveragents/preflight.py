@@ -15,21 +15,23 @@ from cleveragents.resource import Carry
 from cleveragents.sandbox import git
 from cleveragents.sandbox.registry import kinds
 from cleveragents.sandbox.tree import require_not_too_wide
+from cleveragents.settings import confine_in_force
 from cleveragents.tools import resolve_tool
 from cleveragents.tools.builtin import runs_process
 from cleveragents.tools.confine import (
     BWRAP,
     INSTALL,
+    LANDLOCK,
     OFF,
     Bounds,
     can_cut_network,
-    in_force,
     mechanism,
     why_not,
 )
 from cleveragents.tools.standin import seen_at_own_paths
 
 LEAST_FREE = 64 << 20
+TURNED_OFF = "the plan file turns confinement off: its tools can write wherever you can"
 FOLDERS = ("git-checkout", "fs-directory")
 
 
@@ -204,7 +206,7 @@ def _confinement(ctx: Context, spec: PlanSpec) -> NotAllowed | None:
     if not starts_processes(spec):
         return None
     try:
-        mechanism(in_force(ctx.settings.confine, spec.policy.confine))
+        mechanism(confine_in_force(ctx.settings.confine, spec.policy.confine))
     except NotAllowed as error:
         return error
     return None
@@ -222,13 +224,20 @@ def starts_processes(spec: PlanSpec) -> bool:
     )
 
 
-def confinement_warnings(spec: PlanSpec, bounds: Bounds) -> list[str]:
-    """What is not enforced here although nobody turned it off."""
-    if bounds.confine == OFF or not starts_processes(spec):
+def confinement_warnings(spec: PlanSpec, bounds: Bounds, setting: str) -> list[str]:
+    """What is not enforced here although the user did not turn it off."""
+    if not starts_processes(spec) or setting == bounds.confine == OFF:
         return []
     how = mechanism(bounds.confine)
     warnings: list[str] = []
-    if how == OFF:
+    if bounds.confine == OFF:
+        warnings.append(f"{TURNED_OFF} (policy: {{confine: off}})")
+    elif how == LANDLOCK and setting == "auto" and mechanism(setting) == BWRAP:
+        warnings.append(
+            "the plan file asks for landlock instead of bwrap: tools can read the store and ask"
+            " whoever listens on a socket"
+        )
+    if how == OFF and bounds.confine != OFF:
         warnings.append(
             f"tools are not confined and can write wherever you can: {why_not()} ({INSTALL})"
         )
@@ -246,7 +255,7 @@ def confinement_warnings(spec: PlanSpec, bounds: Bounds) -> list[str]:
 
 def _foreign_paths(ctx: Context, spec: PlanSpec) -> list[str]:
     """Carried files that lead to the user's own tree where the sandbox is not mounted over it."""
-    confine = in_force(ctx.settings.confine, spec.policy.confine)
+    confine = confine_in_force(ctx.settings.confine, spec.policy.confine)
     if not starts_processes(spec) or mechanism(confine) == BWRAP:
         return []
     carried = [

@@ -13,6 +13,7 @@ from cleveragents.journal import JournalEntry
 from cleveragents.leases import holder
 from cleveragents.plan import Plan
 from cleveragents.resource import Action, Change
+from cleveragents.settings import confine_in_force
 
 _ACTIONS = {Action.CHANGED: "restored", Action.REMOVED: "removed", Action.ADDED: "recreated"}
 
@@ -99,6 +100,7 @@ def status_data(ctx: Context, plan: Plan) -> dict[str, Any]:
         "exclude": {r.name: list(r.exclude) for r in resources if r.exclude},
         "not_rolled_back": [r.name for r in resources if r.strategy == "none"],
         "databases": databases_data(ctx, plan),
+        "confinement": confinement_data(ctx, plan),
         "writable": list(ctx.settings.writable),
         "held_by": f"{held.verb} (process {held.pid} on {held.host})" if held else None,
         "created_at": plan.created_at,
@@ -107,6 +109,16 @@ def status_data(ctx: Context, plan: Plan) -> dict[str, Any]:
     if (error := error_data(plan)) is not None:
         data["error"] = error
     return data
+
+
+def confinement_data(ctx: Context, plan: Plan) -> dict[str, Any]:
+    """How tools of the plan are to be confined; what that gives here, `agents doctor` says."""
+    setting, policy = ctx.settings.confine, plan.spec.get("policy", {}).get("confine")
+    return {
+        "in_force": confine_in_force(setting, policy),
+        "setting": setting,
+        "plan_file": policy,
+    }
 
 
 def databases_data(ctx: Context, plan: Plan) -> list[dict[str, Any]]:

@@ -39,6 +39,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.sandbox_dir or f"{self.home}/sandboxes"
 
 
+CONFINE = ("off", "auto", "landlock", "required", "bwrap")
+"""Values of sandbox.confine, each stronger than the one before."""
 ANY = ("*",)
 
 
@@ -101,7 +103,7 @@ KEYS: tuple[Key, ...] = (
         "choice",
         "how tools are confined",
         ("auto", "required", "bwrap", "landlock", "off"),
-        personal=("off",),
+        personal=("off", "auto", "landlock"),
     ),
     Key(
         "sandbox.writable",
@@ -142,6 +144,15 @@ KEYS: tuple[Key, ...] = (
     ),
 )
 BY_NAME: dict[str, Key] = {name: key for key in KEYS for name in key.names}
+
+
+def confine_in_force(setting: str, policy: str | None) -> str:
+    """A plan may ask to be confined otherwise; what the user requires it can only strengthen."""
+    if policy is None:
+        return setting
+    if setting in ("off", "auto"):
+        return policy
+    return max(setting, policy, key=CONFINE.index)
 
 
 def shown(settings: Settings, key: Key) -> Any:

@@ -55,6 +55,9 @@ def status_blocks(data: dict[str, Any]) -> tuple[Block, ...]:
     for one in data["databases"]:
         rows.append((f"database {one['resource']}", f"{one['strategy']}: {one['cost']}"))
         rows += [("not captured", text) for text in one["not_captured"]]
+    if (confinement := data["confinement"])["in_force"] == "off":
+        whose = "the plan file" if confinement["setting"] != "off" else "sandbox.confine"
+        rows.append(("confinement", f"off by {whose}: tools can write wherever you can"))
     rows += [("tools may write", f"{path}: not rolled back") for path in data["writable"]]
     rows += outside_rows(data["effects"], data["plan_id"])
     if data["held_by"]:

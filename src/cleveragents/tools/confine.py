@@ -50,13 +50,6 @@ class Launch(NamedTuple):
     fds: tuple[int, ...] = ()
 
 
-def in_force(setting: str, policy: str | None) -> str:
-    """The plan may say how it wants to be confined; what the user requires it cannot take back."""
-    if setting == "required" and policy in (None, "auto", OFF):
-        return setting
-    return policy or setting
-
-
 def mechanism(confine: str) -> str:
     """bwrap, landlock or off; raises NotAllowed when what was asked for is not there."""
     if confine == OFF:
