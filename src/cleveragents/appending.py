@@ -18,7 +18,6 @@ from cleveragents.errors import CorrectionRefused
 from cleveragents.executor import PlanExecutor
 from cleveragents.ids import new_id
 from cleveragents.journal import Operation
-from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_rollback
 from cleveragents.plan import Phase, State
 from cleveragents.planspec import DecisionSpec, PlanSpec, StepSpec, SubplanSpec
@@ -27,12 +26,13 @@ from cleveragents.rollback import (
 )
 from cleveragents.settling import settle
 from cleveragents.use import step_of
+from cleveragents.working import work_on
 
 
 def append(ctx: Context, decision: Decision, request: Request) -> Correction:
     """Keep everything; the extra work is a decision and a child plan of its own."""
     file = request.plan_file
-    with working_on(ctx.store, decision.plan_id, "plan correct", ctx.now) as session:
+    with work_on(ctx, decision.plan_id, "plan correct") as session:
         require_rollback(session.plan)
         require_own(ctx, session.plan, "corrected")
         if file is None:

@@ -26,7 +26,7 @@ from cleveragents.errors import (
 )
 from cleveragents.ids import new_id
 from cleveragents.journal import JournalEntry, Operation
-from cleveragents.leases import hold, working_on
+from cleveragents.leases import hold
 from cleveragents.lifecycle import require_appliable, require_not_final
 from cleveragents.making import remove_sandboxes
 from cleveragents.plan import Failure, Phase, Plan, State
@@ -36,6 +36,7 @@ from cleveragents.session import Session, spec_of
 from cleveragents.snapshots import States
 from cleveragents.store import Intent
 from cleveragents.validating import validate
+from cleveragents.working import before_looking, work_on
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +70,7 @@ def preview_apply(ctx: Context, plan: Plan, request: Request) -> tuple[Proposal,
     require_not_final(plan, "applied")
     require_own_targets(ctx, plan)
     require_appliable(plan)
+    before_looking(ctx, plan.plan_id)
     options = options_for(ctx, plan, spec_of(plan), request)
     origin = _origin(ctx, plan)
     try:
@@ -84,7 +86,7 @@ def apply(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
     if plan.result is not None:
         return plan.result
     with (
-        working_on(ctx.store, plan.plan_id, "plan apply", ctx.now, patient=True) as session,
+        work_on(ctx, plan.plan_id, "plan apply", patient=True) as session,
         _alone_on_targets(ctx, plan),
     ):
         if session.plan.result is not None:

@@ -86,6 +86,9 @@ class CheckpointService:
         if not self.is_configured(trigger, session):
             if not (steps or decisions or view_changed or also or fields):
                 return None
+            if not session.plan.rollback_enabled and any(step.done for step in steps):
+                # No group holds what the step did: only the sandbox's own files can last.
+                self._manager.sync(session.plan.plan_id)
             with self._store.transaction(session.lease):
                 if also is not None:
                     also({}, {})
@@ -136,12 +139,15 @@ class CheckpointService:
         Where neither a resource nor the view changed, the last group gets the trigger's name.
         """
 
+        strict = trigger not in _LENIENT
+        if strict and session.plan.head_group_id is not None:
+            self._manager.require_seen(session.plan.plan_id)
+
         def attempt() -> CheckpointGroup:
             head = self.head(session)
             before = self.states(head) if head else {}
             dropped: list[str] = []
             with self._manager.packs.batch() as batch:
-                strict = trigger not in _LENIENT
                 after = self._manager.create_checkpoint(session.plan.plan_id, batch, before, strict)
                 changed = {
                     rid: state
@@ -235,6 +241,7 @@ class CheckpointService:
 
     def keep_origins(self, session: Session) -> None:
         """For a plan without groups: note in each sandbox's row what it was made with."""
+        self._manager.sync(session.plan.plan_id)
         for rid, state in self.keep_states(session, {}).items():
             record = self._manager.sandboxes(session.plan.plan_id).records[rid]
             origin = {**record.origin, "state": msgspec.to_builtins(state)}
@@ -353,7 +360,12 @@ class CheckpointService:
         return {rid: self._snapshots[row] for rid, row in group.members.items()}
 
     def rollback_to_checkpoint(
-        self, session: Session, restoration: Restoration
+        self,
+        session: Session,
+        restoration: Restoration,
+        *,
+        label: str | None = None,
+        reason: str = "before going back",
     ) -> tuple[Change, ...]:
         """Bring every sandbox and the plan's view back to a group, all or nothing, verified.
 
@@ -378,7 +390,8 @@ class CheckpointService:
             self.create_checkpoint(
                 CheckpointType.PRE_ROLLBACK,
                 session,
-                reason="before going back",
+                label=label,
+                reason=reason,
                 prepare=lambda now: staged.append(
                     self._manager.stage(plan_id, now, targets, staging)
                 ),
@@ -447,11 +460,7 @@ class CheckpointService:
         """The group that holds what the sandboxes have now; made if there is none."""
         head = self.head(session)
         if head is not None:
-            states = self.states(head)
-            same = self.look(
-                session.plan.plan_id,
-                lambda now: all(now[r].state_hash == s.state_hash for r, s in states.items()),
-            )
+            same = self._is_at(session.plan.plan_id, head.group_id)
             if same and head.view_mark == session.plan.view_mark:
                 return head
         reason = f"before: {about.reason}"
@@ -480,19 +489,31 @@ class CheckpointService:
         self._switch(session, staged[0], restoration, group, targets, intent.intent_id)
 
     def confirm_rollback(self, session: Session, intent: Intent) -> bool:
-        """After a crash: a committed rollback is on disk, or it is done again; True if it was."""
+        """A committed rollback whose end nobody saw: verified by reading, or done again.
+
+        True if it was done again. That a sync succeeds now proves nothing: if one failed before,
+        the kernel may have dropped the pages that it could not write.
+        """
         plan, noted = session.plan, intent.body
-        stands = plan.version == noted["version"]
-        if stands and session.lease.boot_id != noted["boot_id"]:
-            todo = Restoration(group_id=noted["group_id"], plan={})
-            self.rollback_to_checkpoint(session, todo)
-            session.settle()
-            return True
-        if stands:
-            self._manager.sync(plan.plan_id)
+        if plan.version == noted["version"]:
+            if session.lease.boot_id == noted["boot_id"]:
+                self._manager.sync(plan.plan_id)
+            self._manager.distrust(plan.plan_id)
+            if not self._is_at(plan.plan_id, noted["group_id"]):
+                todo = Restoration(group_id=noted["group_id"], plan={})
+                self.rollback_to_checkpoint(session, todo, reason="found instead of a rollback")
+                session.settle()
+                return True
         with self._store.transaction(session.lease):
             self._store.intents.remove(intent.intent_id)
         return False
+
+    def _is_at(self, plan_id: str, group_id: str) -> bool:
+        """Whether every sandbox has the state of a group."""
+        wanted = self.states(self._store.checkpoints.group(group_id))
+        return self.look(
+            plan_id, lambda now: all(now[r].state_hash == s.state_hash for r, s in wanted.items())
+        )
 
     def _switch(
         self,

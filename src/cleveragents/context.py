@@ -9,6 +9,7 @@ import msgspec
 
 from cleveragents.checkpoints import CheckpointService
 from cleveragents.errors import CarryLimit
+from cleveragents.session import Session
 from cleveragents.settings import Settings
 from cleveragents.snapshots import CheckpointManager
 from cleveragents.store import Store
@@ -42,6 +43,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     """A context of its own on the same store, for another thread."""
     execute: Callable[["Context", str], None]
     """Run a plan to its end: what `agents plan execute` does."""
+    reconcile: Callable[["Context", Session], None]
+    """Restore what another boot left in a plan's sandboxes."""
     now: Callable[[], str] = utc_now
     stop: Callable[[], None] = lambda: None
     """Asked again and again while a plan runs; raises if it shall stop."""

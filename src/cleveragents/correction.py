@@ -30,7 +30,6 @@ from cleveragents.hanging import Facts
 from cleveragents.ids import new_id
 from cleveragents.impact import affected
 from cleveragents.journal import Operation
-from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_rollback
 from cleveragents.plan import Phase, Plan, State, Step, StepState
 from cleveragents.planspec import StepSpec
@@ -49,6 +48,7 @@ from cleveragents.snapshots import States
 from cleveragents.store import Store
 from cleveragents.tools import resolve_tool
 from cleveragents.use import PlanFile, step_of
+from cleveragents.working import before_looking, work_on
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +101,7 @@ def preview(ctx: Context, decision: Decision, request: Request) -> Outlook:
 def _changes(ctx: Context, plan: Plan, outlook: Outlook) -> tuple[Change, ...]:
     if plan.head_group_id is None:
         return ()
+    before_looking(ctx, plan.plan_id)
     make = _maker(ctx, plan, outlook)
     with ctx.manager.packs.batch() as batch:
         now = ctx.manager.create_checkpoint(plan.plan_id, batch, {}, strict=False)
@@ -109,7 +110,7 @@ def _changes(ctx: Context, plan: Plan, outlook: Outlook) -> tuple[Change, ...]:
 
 def correct(ctx: Context, decision: Decision, request: Request) -> Correction:
     """Take the decision's set back and run it again; returns the row of this correction."""
-    with working_on(ctx.store, decision.plan_id, "plan correct", ctx.now) as session:
+    with work_on(ctx, decision.plan_id, "plan correct") as session:
         require_rollback(session.plan)
         require_own(ctx, session.plan, "corrected")
         if not request.accept_loss:

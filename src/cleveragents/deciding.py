@@ -17,7 +17,6 @@ from cleveragents.context import Context
 from cleveragents.decision import Decision
 from cleveragents.errors import AgentsError, NotAllowed, ToolFailed
 from cleveragents.journal import JournalEntry, Operation
-from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_not_final
 from cleveragents.plan import Phase, State
 from cleveragents.planfile import parse_plan
@@ -25,6 +24,7 @@ from cleveragents.planspec import ActorSpec, PlanSpec
 from cleveragents.sandbox.registry import kinds
 from cleveragents.settling import settle
 from cleveragents.tool import ToolResult
+from cleveragents.working import work_on
 
 ResourceGiven = str | os.PathLike[str] | Mapping[str, Any]
 """A path, whose kind is seen by looking at it, or the keys of a plan file's resource."""
@@ -165,7 +165,7 @@ class _HeldExecutor(ActingExecutor):
 def _held(
     ctx: Context, plan_id: str, verb: str, repeat: Collection[str] | None
 ) -> Generator[_HeldExecutor]:
-    with working_on(ctx.store, plan_id, verb, ctx.now) as session:
+    with work_on(ctx, plan_id, verb) as session:
         require_not_final(session.plan, "gone on with")
         if (kind := session.spec.actor.kind) != CALLER:
             raise NotAllowed(

@@ -17,6 +17,7 @@ from cleveragents.sandbox.git import environment
 from cleveragents.sandbox.protocol import Sandbox
 from cleveragents.sandbox.sqlite_tables import TableChange, table_changes
 from cleveragents.snapshots import States
+from cleveragents.working import before_looking
 
 
 class FileDiff(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,6 +211,7 @@ def diff_between(
         end = ctx.store.checkpoints.group(head)
     if end is not None:
         return diff_states(ctx, plan, before, ctx.checkpoints.states(end), ignored)
+    before_looking(ctx, plan.plan_id)
     with ctx.manager.packs.batch() as batch:
         now = ctx.manager.create_checkpoint(plan.plan_id, batch, before, strict=False)
         return diff_states(ctx, plan, before, now, ignored)

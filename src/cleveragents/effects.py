@@ -17,7 +17,7 @@ from cleveragents.context import Context
 from cleveragents.effect import STANDING, Effect, EffectClass, EffectState, Outlook
 from cleveragents.errors import AgentsError, LossNotAccepted, MayHaveHappened, SandboxError
 from cleveragents.ids import new_id
-from cleveragents.leases import hold, working_on
+from cleveragents.leases import hold
 from cleveragents.plan import Plan, Step, StepState
 from cleveragents.planspec import PlanSpec
 from cleveragents.restoring import Restoration
@@ -26,6 +26,7 @@ from cleveragents.store import Store, View
 from cleveragents.tool import CallState, ToolCall, ToolResult, ToolSpec
 from cleveragents.tools.builtin import runs_process
 from cleveragents.tools.runner import run_tool
+from cleveragents.working import before_looking, work_on
 
 TRIES = 3
 BACK_OFF = (0.2, 1.0)
@@ -265,6 +266,7 @@ def compensate_plan(
     ctx: Context, plan_id: str, only: Collection[str] | None = None
 ) -> tuple[Effect, ...]:
     """The same for a plan that this process does not hold yet."""
+    before_looking(ctx, plan_id)
     with hold(ctx.store, plan_id, "compensation", ctx.now) as lease:
         session = Session(ctx.store, ctx.store.plans.get(plan_id), lease, ctx.now)
         done = compensate_waiting(ctx, session, only)
@@ -274,7 +276,7 @@ def compensate_plan(
 
 def retry_failed(ctx: Context, plan: Plan) -> tuple[Effect, ...]:
     """Run the compensations that failed once more."""
-    with working_on(ctx.store, plan.plan_id, "plan effects", ctx.now) as session:
+    with work_on(ctx, plan.plan_id, "plan effects") as session:
         recorded = ctx.store.effects.of_plan(plan.plan_id)
         failed = [effect.effect_id for effect in recorded if effect.state is EffectState.FAILED]
         with session.transaction():

@@ -3,18 +3,17 @@
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed, SandboxError, UnappliedWork
 from cleveragents.journal import Operation
-from cleveragents.leases import hold, working_on
+from cleveragents.leases import hold
 from cleveragents.lifecycle import require_not_final
 from cleveragents.making import remove_sandboxes
 from cleveragents.plan import Plan, State
 from cleveragents.restoring import cancel_child
+from cleveragents.working import before_looking, work_on
 
 
 def cancel(ctx: Context, plan: Plan) -> Plan:
     """End a plan without applying it; sandbox and groups stay unless configured otherwise."""
-    with working_on(
-        ctx.store, plan.plan_id, "plan cancel", ctx.now, whatever_waits=True
-    ) as session:
+    with work_on(ctx, plan.plan_id, "plan cancel", whatever_waits=True) as session:
         require_not_final(session.plan, "cancelled")
         entry = session.opened(Operation.CANCEL)
         with ctx.store.transaction(session.lease):
@@ -38,6 +37,7 @@ def unapplied(ctx: Context, plan: Plan) -> int:
         sandboxes.require_ours()
     except SandboxError:
         return 0
+    before_looking(ctx, plan.plan_id)
     diff = ctx.checkpoints.diff
     return len(ctx.checkpoints.look(plan.plan_id, lambda now: diff(plan.plan_id, before, now)))
 

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from cleveragents.content.fsio import boot_id
 from cleveragents.errors import NotAllowed, PlanBusy
 from cleveragents.session import Session
 from cleveragents.store import Lease, Store
@@ -24,14 +25,6 @@ WAIT_SECONDS = 0.05
 
 def host_name() -> str:
     return os.uname().nodename
-
-
-def boot_id() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id", "rb") as found:
-            return found.read().strip().decode()
-    except OSError:
-        return "unknown"
 
 
 def uptime() -> float | None:

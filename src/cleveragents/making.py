@@ -21,9 +21,12 @@ def make_sandboxes(ctx: Context, session: Session) -> PlanSandboxes:
     """Make what is not there yet. One that a crash left half made is made anew."""
     plan_id = session.plan.plan_id
     current = ctx.manager.sandboxes(plan_id)
+    # Before the first group a power cut may have left anything, and no work is in there yet.
+    unsure = session.plan.head_group_id is None and session.plan.rollback_enabled
+    anew = {r.resource_id for r in current.from_another_boot()} if unsure else set[str]()
     for resource_id, sandbox in current.opened.items():
         record = current.records.get(resource_id)
-        if record is None or record.state is SandboxState.CREATING:
+        if record is None or record.state is SandboxState.CREATING or resource_id in anew:
             _make(ctx, session, sandbox, record)
     ctx.manager.forget(plan_id)
     ready = ctx.manager.sandboxes(plan_id)
@@ -58,6 +61,7 @@ def _make(ctx: Context, session: Session, sandbox: Sandbox, record: SandboxRecor
         origin={},
         created_at=ctx.now(),
     )
+    record = msgspec.structs.replace(record, state=SandboxState.CREATING)
     with ctx.store.transaction(session.lease):
         ctx.store.resources.put_sandbox(record)
     sandbox.remove()
@@ -68,7 +72,7 @@ def _make(ctx: Context, session: Session, sandbox: Sandbox, record: SandboxRecor
             record,
             state=SandboxState.READY,
             identity=fsio.identity(place.root),
-            origin=origin,
+            origin={**origin, "boot_id": fsio.boot_id()},
         )
         with ctx.store.transaction(session.lease):
             ctx.store.objects.add(batch.located.items())

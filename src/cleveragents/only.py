@@ -11,13 +11,13 @@ from cleveragents.context import Context
 from cleveragents.errors import NotFound, UsageError
 from cleveragents.ids import new_id
 from cleveragents.journal import Operation
-from cleveragents.leases import working_on
 from cleveragents.names import find_group
 from cleveragents.plan import Plan
 from cleveragents.resource import Change
 from cleveragents.restoring import Restoration
 from cleveragents.rollback import require_rollback
 from cleveragents.snapshots import States
+from cleveragents.working import before_looking, work_on
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -74,6 +74,7 @@ def preview_only(
     """What would go back; changes nothing."""
     require_rollback(plan)
     ctx.checkpoints.require_readable(group)
+    before_looking(ctx, plan.plan_id)
     then = ctx.checkpoints.states(group)
     changes = ctx.checkpoints.look(plan.plan_id, lambda now: _wanted(ctx, plan, names, now, then))
     return _result(ctx, plan, group, changes, dry_run=True)
@@ -83,7 +84,7 @@ def restore_only(
     ctx: Context, plan: Plan, group: CheckpointGroup, names: tuple[str, ...]
 ) -> RollbackResult:
     """Put those files back as a group `external_edit`: steps and decisions stay what they are."""
-    with working_on(ctx.store, plan.plan_id, "plan rollback", ctx.now) as session:
+    with work_on(ctx, plan.plan_id, "plan rollback") as session:
         require_rollback(session.plan)
         group = find_group(ctx.store, session.plan, group.group_id)
         ctx.checkpoints.require_readable(group)

@@ -5,7 +5,6 @@ from cleveragents.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed
 from cleveragents.journal import Operation
-from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_not_final, require_rollback
 from cleveragents.names import require_label
 from cleveragents.plan import Plan, StepState
@@ -13,6 +12,7 @@ from cleveragents.retention import Verdict
 from cleveragents.session import Session
 from cleveragents.snapshots import States
 from cleveragents.store import Lease
+from cleveragents.working import work_on
 
 
 def _unheld(ctx: Context, plan: Plan) -> Session:
@@ -36,7 +36,7 @@ def preview_prune(ctx: Context, plan: Plan) -> tuple[Verdict, ...]:
 
 
 def prune_plan(ctx: Context, plan: Plan) -> tuple[Verdict, ...]:
-    with working_on(ctx.store, plan.plan_id, "plan prune", ctx.now) as session:
+    with work_on(ctx, plan.plan_id, "plan prune") as session:
         entry = session.opened(Operation.PRUNE)
         verdicts = ctx.checkpoints.prune_checkpoints(session)
         with ctx.store.transaction(session.lease):
@@ -50,7 +50,7 @@ def create_manual(ctx: Context, plan: Plan, label: str | None) -> CheckpointGrou
     require_label(label)
     require_not_final(plan, "checkpointed")
     require_rollback(plan)
-    with working_on(ctx.store, plan.plan_id, "plan checkpoint create", ctx.now) as session:
+    with work_on(ctx, plan.plan_id, "plan checkpoint create") as session:
         if session.plan.head_group_id is None:
             raise NotAllowed(
                 f"plan {plan.name!r} has no sandbox yet", f"agents plan execute {plan.plan_id}"
@@ -100,7 +100,7 @@ def _asked_for(ctx: Context, session: Session, label: str | None) -> CheckpointG
 
 def delete_group(ctx: Context, plan: Plan, group: CheckpointGroup) -> None:
     """Drop one group, unless something still stands on it."""
-    with working_on(ctx.store, plan.plan_id, "plan checkpoint delete", ctx.now) as session:
+    with work_on(ctx, plan.plan_id, "plan checkpoint delete") as session:
         reasons = {v.group_id: v.reason for v in ctx.checkpoints.verdicts(session)}
         fixed = ("first", "newest", "pre_apply", "undo can reach it", "pinned")
         if reasons[group.group_id] in fixed:

@@ -42,7 +42,7 @@ def _recover_intent(ctx: Context, intent: Intent) -> list[str]:
                 again = ctx.checkpoints.confirm_rollback(session, intent)
                 if plan.plan_id not in _waiting(ctx):
                     _tidy(ctx, session)
-                done = f"plan {plan.name!r}: a rollback was done again after the machine went down"
+                done = f"plan {plan.name!r}: a rollback was done again, its files were lost"
                 return [done] if again else []
             if intent.kind == "restore":
                 ctx.checkpoints.finish_rollback(session, intent)

@@ -78,6 +78,14 @@ class SandboxRecord(msgspec.Struct, frozen=True, kw_only=True):
     created_at: str
 
     @property
+    def boot_id(self) -> str | None:
+        """The boot in which the sandbox was made, or last found to be what its group says."""
+        return self.origin.get("boot_id")
+
+    def with_boot_id(self, boot_id: str) -> "SandboxRecord":
+        return msgspec.structs.replace(self, origin={**self.origin, "boot_id": boot_id})
+
+    @property
     def earlier(self) -> Earlier | None:
         found = self.origin.get("earlier")
         return codec.convert(found, Earlier) if found else None

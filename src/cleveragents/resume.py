@@ -8,7 +8,6 @@ from cleveragents import correction, effects
 from cleveragents.acting import executor_for
 from cleveragents.context import Context
 from cleveragents.journal import JournalEntry, Operation
-from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_not_final
 from cleveragents.plan import Phase, Plan, State
 from cleveragents.revision import revised
@@ -16,6 +15,7 @@ from cleveragents.session import Session
 from cleveragents.settling import Resumption, Settled, difference, next_step, of_dead_steps, settle
 from cleveragents.tools import resolve_tool
 from cleveragents.use import PlanFile
+from cleveragents.working import before_looking, work_on
 
 
 def execute_plan(
@@ -29,7 +29,7 @@ def execute_plan(
     accept_loss: bool = False,
 ) -> Resumption:
     """Run what is not done yet; returns when the plan is complete or has failed."""
-    with working_on(ctx.store, plan_id, verb, ctx.now) as session:
+    with work_on(ctx, plan_id, verb) as session:
         require_not_final(session.plan, "executed")
         effects.require_repeatable(session, repeat)
         if plan_file is not None and session.plan.head_group_id is None:
@@ -95,6 +95,7 @@ def take_file(ctx: Context, session: Session, file: PlanFile) -> None:
 def preview_resume(ctx: Context, plan: Plan, discard_edits: bool = False) -> Resumption:
     """What `resume` would do; changes nothing."""
     require_not_final(plan, "resumed")
+    before_looking(ctx, plan.plan_id)
     settled, changes = difference(ctx, plan, discard_edits)
     return Resumption(
         resumed_from=plan.last_checkpoint_id,

@@ -11,7 +11,7 @@ from cleveragents.decision import Decision, DecisionState
 from cleveragents.effect import EffectState
 from cleveragents.errors import CheckpointPruned, NotAllowed, PlanBusy
 from cleveragents.journal import Operation
-from cleveragents.leases import holder, working_on
+from cleveragents.leases import holder
 from cleveragents.lifecycle import require_rollback
 from cleveragents.names import find_group
 from cleveragents.plan import Phase, Plan, State, Step, StepState
@@ -20,6 +20,7 @@ from cleveragents.restoring import Restoration
 from cleveragents.session import Session
 from cleveragents.snapshots import States
 from cleveragents.store import Store, View
+from cleveragents.working import before_looking, work_on
 
 
 def rewound_steps(now: list[Step], then: dict[str, Step]) -> tuple[list[Step], list[str]]:
@@ -170,6 +171,7 @@ def preview(ctx: Context, plan: Plan, group: CheckpointGroup) -> RollbackResult:
     """What a rollback would do; changes nothing."""
     require_rollback(plan)
     ctx.checkpoints.require_readable(group)
+    before_looking(ctx, plan.plan_id)
     todo = restoration_to(ctx.store, plan, group)
     targets = ctx.checkpoints.states(group)
 
@@ -183,9 +185,7 @@ def preview(ctx: Context, plan: Plan, group: CheckpointGroup) -> RollbackResult:
 def rollback(
     ctx: Context, plan: Plan, group: CheckpointGroup, *, accept_loss: bool = False
 ) -> RollbackResult:
-    with working_on(
-        ctx.store, plan.plan_id, "plan rollback", ctx.now, whatever_waits=True
-    ) as session:
+    with work_on(ctx, plan.plan_id, "plan rollback", whatever_waits=True) as session:
         require_rollback(session.plan)
         require_own(ctx, session.plan, "rolled back")
         # Found before the plan was ours: another process may have pruned it since.

@@ -42,6 +42,12 @@ class PlanSandboxes:
             if sandbox.place.resource.strategy != "none"
         }
 
+    def from_another_boot(self) -> tuple[SandboxRecord, ...]:
+        """Those that a power cut may have damaged since their content was last compared."""
+        ready = [r for r in self.records.values() if r.state is SandboxState.READY]
+        now = fsio.boot_id() if ready else ""
+        return tuple(r for r in ready if r.strategy != "none" and r.boot_id != now)
+
     def require_ours(self) -> None:
         """Each is there and is the directory we made; else nothing may be restored into it."""
         for record in self.records.values():

@@ -87,6 +87,14 @@ class CheckpointManager:
         for sandbox in self.sandboxes(plan_id).capturable.values():
             sandbox.doubt()
 
+    def require_seen(self, plan_id: str) -> None:
+        """In another boot what is there may be damage, which no group may take for work."""
+        if self.sandboxes(plan_id).from_another_boot():
+            raise CheckpointFailed(
+                "the machine was started anew and the sandbox was not compared with its group yet",
+                f"agents plan diff {plan_id} does that; then run the command again",
+            )
+
     def create_checkpoint(
         self, plan_id: str, batch: Batch, previous: States, strict: bool = True
     ) -> States:
@@ -136,6 +144,15 @@ class CheckpointManager:
             if os.path.isdir(sandbox.place.root):
                 with fsio.directory(sandbox.place.root) as fd:
                     fsio.sync_all(fd)
+
+    def distrust(self, plan_id: str) -> None:
+        """The next capture reads every file, from the disk where the kernel lets it."""
+        for sandbox in self.sandboxes(plan_id).opened.values():
+            if sandbox.place.cache is not None:
+                fsio.unlink_if_there(sandbox.place.cache)
+            if os.path.isdir(sandbox.place.root):
+                fsio.drop_pages(sandbox.place.root)
+        self.forget(plan_id)
 
     def _is_there(
         self, sandbox: Sandbox, found: SandboxCheckpoint, target: SandboxCheckpoint

@@ -16,7 +16,7 @@ import msgspec
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError, MergeConflict, Stopped, ValidationFailed
-from cleveragents.leases import hold, working_on
+from cleveragents.leases import hold
 from cleveragents.making import make_sandboxes
 from cleveragents.plan import Plan, State, Step
 from cleveragents.planspec import ActorSpec, ApplySpec, PlanSpec, StepSpec
@@ -26,6 +26,7 @@ from cleveragents.session import Session
 from cleveragents.snapshots import States
 from cleveragents.use import Parent, use_plan
 from cleveragents.validating import validate
+from cleveragents.working import work_on
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,7 +164,7 @@ def _run(ctx: Context, child: Plan, retries: int) -> Outcome:
 def _validated(ctx: Context, child: Plan) -> Outcome:
     """A child's own validations come before its work is taken."""
     try:
-        with working_on(ctx.store, child.plan_id, "plan execute", ctx.now) as session:
+        with work_on(ctx, child.plan_id, "plan execute") as session:
             validate(ctx, session)
     except ValidationFailed as error:
         hint = f"agents plan diff {child.plan_id}"

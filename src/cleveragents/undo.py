@@ -7,7 +7,6 @@ from cleveragents.checkpoint import RollbackResult
 from cleveragents.context import Context
 from cleveragents.errors import NothingToUndo
 from cleveragents.journal import JournalEntry, Moment, Operation, undo_stack
-from cleveragents.leases import working_on
 from cleveragents.lifecycle import require_rollback
 from cleveragents.names import find_group
 from cleveragents.plan import Plan, State
@@ -19,6 +18,7 @@ from cleveragents.rollback import (
 )
 from cleveragents.session import Session
 from cleveragents.settling import Settled, difference
+from cleveragents.working import work_on
 
 
 class Undone(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ def redo(ctx: Context, plan: Plan, *, accept_loss: bool = False) -> Undone:
 
 
 def _travel(ctx: Context, plan: Plan, way: Operation, accept_loss: bool) -> Undone:
-    with working_on(ctx.store, plan.plan_id, f"plan {way}", ctx.now) as session:
+    with work_on(ctx, plan.plan_id, f"plan {way}") as session:
         require_rollback(session.plan)
         require_own(ctx, session.plan, f"{way}ne")
         _keep_edits(ctx, session, way)

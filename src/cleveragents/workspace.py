@@ -28,6 +28,7 @@ from cleveragents.content.packs import Packs
 from cleveragents.context import Context, Talk, utc_now
 from cleveragents.errors import StoreError
 from cleveragents.plan import Plan
+from cleveragents.session import Session
 from cleveragents.settings import Settings
 from cleveragents.snapshots import CheckpointManager
 from cleveragents.store import open_store
@@ -338,6 +339,7 @@ def open_workspace(
             talk=talk or Talk(),
             another=lambda: _another(settings, talk, now),
             execute=_execute,
+            reconcile=_reconcile,
             now=now,
         )
         try:
@@ -363,6 +365,12 @@ def _execute(ctx: Context, plan_id: str) -> None:
     from cleveragents.resume import execute_plan
 
     execute_plan(ctx, plan_id)
+
+
+def _reconcile(ctx: Context, session: Session) -> None:
+    from cleveragents.reboot import reconcile
+
+    reconcile(ctx, session)
 
 
 def _recovered(ctx: Context) -> tuple[str, ...]:

@@ -213,6 +213,21 @@ def sync_all(fd: int) -> None:
         raise StoreError(f"the disk did not take the data: {os.strerror(code)}")
 
 
+def drop_pages(root: str) -> None:
+    """Have the files below read from the disk again; what is not written yet stays in memory."""
+    for _, _, names, fd in os.fwalk(root):
+        for name in names:
+            found = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            if not stat.S_ISREG(found.st_mode):
+                continue
+            with suppress(PermissionError):
+                opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+                try:
+                    os.posix_fadvise(opened, 0, 0, os.POSIX_FADV_DONTNEED)
+                finally:
+                    os.close(opened)
+
+
 def sync_dir(path: str) -> None:
     with directory(path) as fd:
         sync(fd)
@@ -356,6 +371,15 @@ def _add_mode(path: str, least: int) -> None:
     found = os.lstat(path)
     if not stat.S_ISLNK(found.st_mode) and found.st_mode & least != least:
         os.chmod(path, stat.S_IMODE(found.st_mode) | least)
+
+
+def boot_id() -> str:
+    """Names the time since the machine was started; `unknown` where the system does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as found:
+            return found.read().strip().decode()
+    except OSError:
+        return "unknown"
 
 
 def identity(path: str) -> str:

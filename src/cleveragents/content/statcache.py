@@ -111,7 +111,7 @@ class StatCache:
         if not records:
             return None
         whole = codec.from_msgpack(records[0][1], _Whole)
-        if (whole.version, whole.root) != (_VERSION, fsio.identity(self._root)):
+        if (whole.version, whole.root) != (_VERSION, self._place()):
             return None
         known, self._last = whole.known, records[0][0]
         for digest, payload in records[1:]:
@@ -120,6 +120,10 @@ class StatCache:
                 known = change.made_to(known)
                 self._last = digest
         return known
+
+    def _place(self) -> str:
+        """This very directory in this boot: after a power cut stat data may promise lost bytes."""
+        return f"{fsio.identity(self._root)} {fsio.boot_id()}"
 
     def keep(self, known: Known) -> None:
         """Have it for the next process: what changed, or all of it if changes become many."""
@@ -141,7 +145,7 @@ class StatCache:
             self._append(data)
 
     def _keep_all(self, known: Known) -> None:
-        data = msgspec.msgpack.encode(_Whole(_VERSION, fsio.identity(self._root), known))
+        data = msgspec.msgpack.encode(_Whole(_VERSION, self._place(), known))
         fsio.make_private_dir(os.path.dirname(self._path))
         temporary = f"{self._path}.{os.getpid()}"
         fsio.unlink_if_there(temporary)

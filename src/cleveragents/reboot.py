@@ -1,0 +1,95 @@
+"""After another boot: what a power cut left in a sandbox is never taken for anybody's work.
+
+Files in a sandbox are not synced, so a cut may leave them empty, old or half written, and nothing
+tells that from a manual edit. What a group promises is in the store. So the first command that
+works on a plan in another boot reads its sandboxes, restores the newest group where they differ,
+and keeps what it found as a labelled group: nothing is lost, and nothing of it is applied.
+"""
+
+import os
+
+import msgspec
+
+from cleveragents.adopting import changes_since
+from cleveragents.checkpoint import CheckpointGroup
+from cleveragents.content import fsio
+from cleveragents.context import Context
+from cleveragents.plan import Plan
+from cleveragents.resource import SandboxRecord
+from cleveragents.restoring import Restoration
+from cleveragents.rollback import restoration_to
+from cleveragents.session import Session
+
+
+def reconcile(ctx: Context, session: Session) -> None:
+    """Bring the sandboxes of a plan to its newest group, and note that this boot has seen them."""
+    plan = session.plan
+    waiting = (intent for intent in ctx.store.intents.all() if not intent.is_done)
+    if any(intent.plan_id == plan.plan_id for intent in waiting):
+        return  # a restore is replaced by another: that one reads and restores everything
+    if plan.head_group_id is None:
+        return  # made anew before the first group; without groups every step was synced
+    _make_missing_roots(ctx, session)
+    head = ctx.store.checkpoints.group(plan.head_group_id)
+    todo = _back_to(ctx, plan, head)
+    damaged = _damaged(ctx, plan, head)
+    if damaged or todo.steps or todo.removed_steps:
+        label = f"after-restart-{session.lease.boot_id[:8]}" if damaged else None
+        reason = "found after the machine was started anew"
+        ctx.checkpoints.rollback_to_checkpoint(session, todo, label=label, reason=reason)
+        session.settle()
+        ctx.talk.tell("warning", {"message": _told(plan, head, damaged, label, todo)})
+    _note(ctx, session)
+
+
+def _damaged(ctx: Context, plan: Plan, head: CheckpointGroup) -> int:
+    """How many paths are not what the group says, where this machine's power matters."""
+    resources = ctx.manager.sandboxes(plan.plan_id).resources.values()
+    elsewhere = {item.name for item in resources if item.kind == "postgres"}
+    return sum(change.resource not in elsewhere for change in changes_since(ctx, head))
+
+
+def _back_to(ctx: Context, plan: Plan, head: CheckpointGroup) -> Restoration:
+    """Steps that no group holds count as not done; child plans are looked at for themselves."""
+    there = ctx.store.plans.view_at(plan.plan_id, head.version).steps
+    steps = ctx.store.plans.steps(plan.plan_id)
+    if all(not s.done or (s.step_id in there and there[s.step_id].done) for s in steps):
+        return Restoration(group_id=head.group_id, plan={})
+    todo = restoration_to(ctx.store, plan, head, error=plan.error)
+    return msgspec.structs.replace(todo, children={}, cancelled_children=())
+
+
+def _make_missing_roots(ctx: Context, session: Session) -> None:
+    """A folder that was never synced may be gone: its content is in the group."""
+    sandboxes = ctx.manager.sandboxes(session.plan.plan_id)
+    for record in sandboxes.from_another_boot():
+        if not os.path.lexists(record.root):
+            fsio.make_private_dir(record.root)
+            made = msgspec.structs.replace(record, identity=fsio.identity(record.root))
+            _put(ctx, session, made)
+
+
+def _note(ctx: Context, session: Session) -> None:
+    boot_id = session.lease.boot_id
+    for record in ctx.manager.sandboxes(session.plan.plan_id).from_another_boot():
+        _put(ctx, session, record.with_boot_id(boot_id))
+
+
+def _put(ctx: Context, session: Session, record: SandboxRecord) -> None:
+    with ctx.store.transaction(session.lease):
+        ctx.store.resources.put_sandbox(record)
+    ctx.manager.sandboxes(record.plan_id).records[record.resource_id] = record
+
+
+def _told(
+    plan: Plan, head: CheckpointGroup, damaged: int, label: str | None, todo: Restoration
+) -> str:
+    said = f"plan {plan.name!r}: after the machine was started anew"
+    if damaged:
+        which = "1 path that was" if damaged == 1 else f"{damaged} paths that were"
+        said += f" {which} not as the newest group says went back to it;"
+        said += f" what was found is kept: agents plan diff {plan.plan_id}"
+        said += f" --from {head.group_id} --to {label}"
+    if lost := len(todo.steps):
+        said += f"{'; ' if damaged else ' '}{lost} steps that no group holds run again"
+    return said
