@@ -19,7 +19,7 @@ from tests.power import Machine, PoweredAgents
 
 missing = power.needed()
 pytestmark = pytest.mark.skipif(missing is not None, reason=missing or "")
-TRIES = int(os.environ.get("CLEVERAGENTS_TEST_POWER", "6"))
+TRIES = int(os.environ.get("CLEVERAGENTS_TEST_POWER", "3"))
 SEED = int(os.environ.get("CLEVERAGENTS_TEST_SEED", "11"))
 
 PLAN = """

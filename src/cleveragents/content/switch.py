@@ -109,6 +109,8 @@ def stage(
             ops.append(Op(number, item.path, item.before, after, staged, checked, own))
         if durable:
             _sync_staged(ops, fd)
+    if durable:
+        fsio.sync_dir(os.path.dirname(staging))
     return tuple(ops)
 
 
@@ -358,6 +360,7 @@ class Switch:
             if not path:
                 os.fchmod(self._root, mode)
                 continue
+            self._touched[path] = None
             self._at_directory(path, lambda fd, mode=mode: os.fchmod(fd, mode))
 
     def _sync(self) -> None:

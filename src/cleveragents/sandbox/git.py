@@ -12,6 +12,7 @@ from typing import IO
 
 import msgspec
 
+from cleveragents.content import fsio
 from cleveragents.content.packs import GIT
 from cleveragents.content.safe_names import require_git_paths
 from cleveragents.errors import ContentDamaged, SandboxError
@@ -118,6 +119,35 @@ class Repository(msgspec.Struct, frozen=True):
         branch = self.git("symbolic-ref", "-q", "HEAD", accept=(0, 1))
         return commit.decode().strip() or None, branch.decode().strip() or None
 
+    def pin(self, ref: str, commit: str | None) -> None:
+        """Set a ref that is ours alone, or delete it; on disk when this returns."""
+        # A power cut may have left the lock of a git that is gone; nobody else locks our refs.
+        lock = f"{self.common_dir}/{ref}.lock"
+        if os.path.exists(lock):
+            os.unlink(lock)
+        if commit is None:
+            self.git("update-ref", "-d", ref)
+            return
+        self.git("update-ref", ref, commit)
+        self.sync_ref(ref)
+
+    def sync_ref(self, ref: str) -> None:
+        """Bring to disk where a ref points: git syncs the file, and not the name it gets."""
+        log = f"{self.common_dir}/logs/{ref}"
+        if os.path.exists(log):
+            _sync(log)
+        _sync_up(os.path.dirname(f"{self.common_dir}/{ref}"), self.common_dir)
+
+    def sync_objects(self, commit: str) -> None:
+        """Bring to disk the names of the objects that a commit brought with it."""
+        objects = f"{self.common_dir}/objects"
+        listed = self.git("rev-list", "--objects", "--no-object-names", commit, "--not",
+                          f"{commit}^@")  # fmt: skip
+        for folder in sorted({line[:2].decode() for line in listed.split()}):
+            if os.path.isdir(f"{objects}/{folder}"):
+                _sync(f"{objects}/{folder}")
+        _sync(objects)
+
     def entries(self, commit: str) -> dict[bytes, tuple[bytes, bytes]]:
         """Path -> (mode, object name) of everything a commit has, submodules included."""
         found: dict[bytes, tuple[bytes, bytes]] = {}
@@ -162,6 +192,24 @@ class Repository(msgspec.Struct, frozen=True):
             elif about.startswith(b"160000"):
                 modules.append(path)
         return found, modules
+
+
+def _sync(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fsio.sync(fd)
+    finally:
+        os.close(fd)
+
+
+def _sync_up(folder: str, top: str) -> None:
+    """Sync a folder and those above it, up to `top`; git may have made or removed any of them."""
+    while True:
+        if os.path.isdir(folder):
+            _sync(folder)
+        if folder == top or len(folder) <= len(top):
+            return
+        folder = os.path.dirname(folder)
 
 
 def locate(path: str) -> Repository:

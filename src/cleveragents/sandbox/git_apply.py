@@ -338,10 +338,14 @@ class GitTarget(TreeSandbox):
                 self._update_index(bytes.fromhex(staged["index"]), staged)
                 self._ask_hook(staged)
         if staged["commit"]:
+            self.repository.sync_objects(staged["commit"])
             self._move_ref(staged["ref"], staged["commit"], staged["old"])
+            # Also after a crash, when the ref is there already: nothing may be lost any more.
+            self.repository.sync_ref(staged["ref"])
 
     def _update_index(self, lines: bytes, staged: dict[str, Any]) -> None:
         git_index.update(self.repository, lines, staged["commit"], staged.get("flags", {}))
+        fsio.sync_dir(self.repository.git_dir)
 
     def _require_same_index(self, staged: dict[str, Any]) -> None:
         """The user may have staged something since it was compared."""
@@ -406,6 +410,8 @@ class GitTarget(TreeSandbox):
         committed = staged["mode"] != "changes" and staged["commit"]
         if committed and self._ref(staged["ref"]) == staged["commit"]:
             self._move_ref(staged["ref"], staged["old"], staged["commit"])
+        if committed:
+            self.repository.sync_ref(staged["ref"])
         super().undo_apply(staged)
         if committed and staged["mode"] == "commit":
             self._restore_index(staged)

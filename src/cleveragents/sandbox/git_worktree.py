@@ -104,7 +104,7 @@ class GitWorktree(GitTarget, TreeSandbox):
                 raise
             _, modules = listing.wait()
         if commit is not None:
-            self.repository.git("update-ref", self.ref, commit)
+            self.repository.pin(self.ref, commit)
         borrow_modules(self.repository, self.place.root, f"{self.place.root}/.git", modules)
         self._beginning = None
         noted = msgspec.to_builtins(self.repository)
@@ -294,7 +294,7 @@ class GitWorktree(GitTarget, TreeSandbox):
         self._keep_ref = bool(roots) and base is not None and self._is_there()
         if self._keep_ref and base is not None:
             # A child plan has no ref of its own as long as its parent's sandbox is there.
-            self.repository.git("update-ref", self.ref, base)
+            self.repository.pin(self.ref, base)
 
     def _is_there(self) -> bool:
         return os.path.exists(f"{self.place.resource.path}/.git")
@@ -304,7 +304,7 @@ class GitWorktree(GitTarget, TreeSandbox):
         if self._keep_ref:
             return
         if self._is_there():
-            self.repository.git("update-ref", "-d", self.ref)
+            self.repository.pin(self.ref, None)
             try:
                 os.rmdir(f"{self.repository.common_dir}/refs/cleveragents")
             except OSError:

@@ -266,6 +266,8 @@ class SqliteSnapshot:
         """Write an image into the live file in one transaction, if it is at the start."""
         now = live_logical(self._live, staged["staging"])
         if now == end:
+            # Perhaps only in memory, if whoever wrote it died.
+            self._make_last()
             return
         if now != start:
             raise ApplyRefused(f"{self._live} changed while it was being applied", "run it again")
@@ -273,6 +275,11 @@ class SqliteSnapshot:
         copy_into_live(f"{staged['staging']}/{image}", self._live, start, staged["staging"])
         if live_logical(self._live, staged["staging"]) != end:
             raise SandboxError(f"{self._live} is not what was written to it")
+        self._make_last()
+
+    def _make_last(self) -> None:
+        """Else a journal that SQLite removed may come back, and take the transaction back."""
+        fsio.sync_dir(os.path.dirname(self._live))
 
     def finish_apply(self, staged: dict[str, Any]) -> None: ...
 
@@ -433,7 +440,7 @@ def copy_into_live(image: str, live: str, expected: str, scratch: str) -> None:
             closing(hardened(f"file:{_quoted(image)}?mode=ro&immutable=1", uri=True)) as new,
             closing(hardened(live, timeout=5)) as target,
         ):
-            target.execute("PRAGMA synchronous=FULL")
+            target.execute("PRAGMA synchronous=EXTRA")
             new.backup(target, pages=1, progress=look, sleep=0.05)
     except sqlite3.Error as error:
         raise ApplyRefused(
