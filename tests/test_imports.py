@@ -18,7 +18,7 @@ LAYERS = {
     "codec",
     "rules": "triggers retention lifecycle impact revision settings",
     "seams": "store content sandbox tools actors planfile postgres",
-    "verbs": "acting adopting appending apply calling check checkpoints context correction "
+    "verbs": "acting adopting appending applied apply calling check checkpoints context correction "
     "databases deciding difference doctor earlier effects ending executor export failing gc "
     "hanging keeping leases making names oneshot only preflight prune reboot recovery reports "
     "restoring resume reverting rollback sandboxes session settling snapshots subplans undo "

@@ -3,6 +3,7 @@
 Also: the compiled ways to read and write one file do what their twins in Python do.
 """
 
+import errno
 import os
 import sqlite3
 from collections.abc import Callable
@@ -16,8 +17,9 @@ from hypothesis import strategies as st
 
 from cleveragents.content import files, fsio
 from cleveragents.content.beside import Beside
+from cleveragents.errors import StoreError
 from cleveragents.snapshots import CheckpointManager
-from cleveragents.workspace import open_workspace
+from cleveragents.workspace import Workspace, open_workspace
 from tests.harness import Agents
 
 PLAN = """
@@ -116,6 +118,55 @@ def test_a_plan_that_has_gone_on_is_left_where_it_stands(machine: Machine) -> No
     seen = machine.agents.run("plan", "list").expect(0)
     assert "done again" not in seen.stderr + seen.stdout
     assert machine.content() == damaged
+    assert machine.intents() == []
+
+
+def fail_to_sync(machine: Machine, workspace: Workspace, patch: pytest.MonkeyPatch) -> None:
+    """Roll back while the disk takes nothing; the pages that were not written are then lost."""
+    making_last = CheckpointManager.making_last
+
+    def broken(*given: Any) -> Callable[[], None]:
+        def work() -> None:
+            with pytest.MonkeyPatch.context() as disk:
+                disk.setattr(os, "fsync", fail)
+                making_last(*given)()
+
+        return work
+
+    def fail(_fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with patch.context() as broke:
+        broke.setattr(CheckpointManager, "making_last", broken)
+        with pytest.raises(StoreError):
+            workspace.find("lasting").rollback(machine.first)
+    assert machine.intents() == ["committed"]
+    file = machine.sandbox / "a"
+    stamp = file.stat()
+    file.write_text("two\n")
+    os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+
+
+def test_a_sync_that_succeeds_after_one_failed_proves_nothing(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.agents.run("plan", "undo", "lasting").expect(0)
+    with open_workspace(machine.home) as workspace:
+        fail_to_sync(machine, workspace, monkeypatch)
+    seen = machine.agents.run("plan", "list").expect(0)
+    assert "a rollback was done again" in seen.stderr + seen.stdout
+    assert machine.content() == THEN
+    assert machine.intents() == []
+
+
+def test_the_same_process_does_not_go_on_with_what_was_not_synced(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.agents.run("plan", "undo", "lasting").expect(0)
+    with open_workspace(machine.home) as workspace:
+        fail_to_sync(machine, workspace, monkeypatch)
+        workspace.find("lasting").checkpoint()
+        assert machine.content() == THEN
     assert machine.intents() == []
 
 

@@ -328,6 +328,35 @@ def test_an_acknowledged_apply_outlives_a_cut(build: Built) -> None:
     assert world.targets() == applied
 
 
+def test_a_second_apply_tells_what_the_targets_lack(tmp_path: Path) -> None:
+    with power.machine(tmp_path, ("one",)) as machine:
+        world = World(machine, "one", "one", PLAN)
+        world.run("plan", "run", "plan.yaml").expect(0)
+        first = world.run("plan", "apply", "cut", "--yes", "--json").expect(0)
+        again = world.run("plan", "apply", "cut", "--yes", "--json").expect(0)
+        assert (again.data, again.json["messages"]) == (first.data, [])
+        world.sh("git -C repo reset -q --hard HEAD~1; rm docs/sub/new")
+        world.sql("app.db", "DELETE FROM t WHERE x = 2")
+        again = world.run("plan", "apply", "cut", "--yes", "--json").expect(0)
+        assert again.data == first.data
+        (told,) = again.json["messages"]
+        commit = next(item["commit"] for item in first.data["applied"] if item["commit"])
+        assert all(part in told for part in (commit, "docs: sub/new", "db: app.db"))
+
+
+def test_check_names_a_damaged_sandbox_and_the_way_out(tmp_path: Path) -> None:
+    with power.machine(tmp_path, ("one",)) as machine:
+        world = World(machine, "one", "one", DOCS)
+        world.run("plan", "run", "plan.yaml").expect(0)
+        world.run("check").expect(0)
+        machine.cut_power()
+        found = world.run("check", "--json").expect(6)
+        (problem,) = found.data["problems"]
+        assert "started anew" in problem
+        world.run(*problem.partition("agents ")[2].split()[:3]).expect(0)
+        world.run("check").expect(0)
+
+
 COMMANDS = (("plan", "run", "plan.yaml"), ("plan", "rollback", "cut", "first", "--yes"),
             ("plan", "apply", "cut", "--yes"), ("plan", "resume", "cut"))  # fmt: skip
 

@@ -13,6 +13,7 @@ import msgspec
 from blake3 import blake3
 
 from cleveragents import codec, earlier
+from cleveragents.applied import verify
 from cleveragents.checkpoint import CheckpointType
 from cleveragents.content import fsio
 from cleveragents.context import Context
@@ -84,7 +85,7 @@ def preview_apply(ctx: Context, plan: Plan, request: Request) -> tuple[Proposal,
 def apply(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
     """Apply; a plan that is applied already, or just now by another process, gives that result."""
     if plan.result is not None:
-        return plan.result
+        return _verified(ctx, plan, request)
     with (
         work_on(ctx, plan.plan_id, "plan apply", patient=True) as session,
         _alone_on_targets(ctx, plan),
@@ -119,6 +120,19 @@ def apply(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
             interrupted = NotAllowed("apply was interrupted; every target is as it was")
             _stop(ctx, session, State.ERRORED, interrupted, entry)
             raise
+
+
+def _verified(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
+    """The first result; what the targets lack of it now is told."""
+    assert plan.result is not None
+    if lost := verify(ctx, plan, options_for(ctx, plan, spec_of(plan), request)):
+        shown = ", ".join(lost[:5]) + (f" and {len(lost) - 5} more" if len(lost) > 5 else "")
+        message = (
+            f"plan {plan.name!r} was applied, but its targets are not what it made any more"
+            f" ({shown}): changed or lost since; agents plan diff {plan.plan_id} shows its work"
+        )
+        ctx.talk.tell("warning", {"message": message})
+    return plan.result
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from collections.abc import Collection
 
 import msgspec
 
+from cleveragents.adopting import changes_since
 from cleveragents.content import trees
 from cleveragents.content.packs import GIT, TREE, show_key
 from cleveragents.context import Context
@@ -30,6 +31,7 @@ def check(ctx: Context, read_data: bool = False) -> Checked:
             f"checkpoint {checkpoint_id} of plan {plan_id}: {text}"
             for text in _missing(ctx, root, known.keys())
         ]
+    problems += _unseen(ctx)
     read = 0
     if read_data:
         for key, place in known.items():
@@ -47,6 +49,31 @@ def check(ctx: Context, read_data: bool = False) -> Checked:
         bytes_read=read,
         problems=tuple(dict.fromkeys(problems)),
     )
+
+
+def _unseen(ctx: Context) -> list[str]:
+    """Sandboxes that a power cut damaged and no command has restored yet."""
+    problems: list[str] = []
+    for plan in ctx.store.plans.all():
+        if plan.head_group_id is None or not (
+            unseen := ctx.manager.sandboxes(plan.plan_id).from_another_boot()
+        ):
+            continue
+        way_out = f"agents plan diff {plan.plan_id} restores it and keeps what is there"
+        if any(not os.path.lexists(record.root) for record in unseen):
+            problems.append(f"plan {plan.plan_id}: a sandbox was lost in a restart: {way_out}")
+            continue
+        try:
+            changes = changes_since(ctx, ctx.store.checkpoints.group(plan.head_group_id))
+        except AgentsError as error:
+            problems.append(f"plan {plan.plan_id}: {error.message}")
+            continue
+        if changes:
+            problems.append(
+                f"plan {plan.plan_id}: since the machine was started anew its sandbox is not what"
+                f" its newest group says ({changes[0].shown}): {way_out}"
+            )
+    return problems
 
 
 def _packs(ctx: Context, wanted: set[str]) -> list[str]:

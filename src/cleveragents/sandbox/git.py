@@ -131,6 +131,12 @@ class Repository(msgspec.Struct, frozen=True):
         self.git("update-ref", ref, commit)
         self.sync_ref(ref)
 
+    def holds(self, commit: str) -> bool:
+        """Whether a commit can be read and some ref of the user's has it."""
+        listed = self.git("for-each-ref", f"--contains={commit}", "--format=%(refname)",
+                          accept=(0, 129))  # fmt: skip
+        return any(not name.startswith(b"refs/cleveragents/") for name in listed.split())
+
     def sync_ref(self, ref: str) -> None:
         """Bring to disk where a ref points: git syncs the file, and not the name it gets."""
         log = f"{self.common_dir}/logs/{ref}"
