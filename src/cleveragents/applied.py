@@ -1,7 +1,6 @@
 """Whether the targets of an applied plan still have its work."""
 
-import msgspec
-
+from cleveragents import codec
 from cleveragents.checkpoint import CheckpointType, SandboxCheckpoint
 from cleveragents.content import fsio
 from cleveragents.content.packs import Batch
@@ -21,7 +20,7 @@ def verify(ctx: Context, plan: Plan, options: ApplyOptions) -> list[str]:
     if plan.result is None or not before:
         return []
     origin, result = ctx.checkpoints.began_with(plan.plan_id), ctx.checkpoints.states(before[-1])
-    done = {item["resource"]: msgspec.convert(item, Applied) for item in plan.result["applied"]}
+    done = {item["resource"]: codec.convert(item, Applied) for item in plan.result["applied"]}
     missing: list[str] = []
     for rid, sandbox in ctx.manager.sandboxes(plan.plan_id).opened.items():
         applied = done.get(sandbox.place.resource.name)
