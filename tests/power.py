@@ -5,23 +5,39 @@ disks down without flushing their journals (EXT4_IOC_SHUTDOWN), mounts them agai
 machine another boot id. Needs root; `needed()` says what is missing.
 """
 
+import ctypes
 import fcntl
+import importlib
+import io
 import os
+import pkgutil
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
+import traceback
 import uuid
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.harness import Outcome, command, private_environment
+import cleveragents
+from cleveragents.cli import main
+from cleveragents.content import fsio
+from tests.harness import Outcome, private_environment
 
 SHUTDOWN = 0x8004587D
 WITHOUT_FLUSH = struct.pack("I", 2)
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 PROGRAMS = ("unshare", "nsenter", "mkfs.ext4", "losetup", "mount", "umount")
+
+
+def import_everything() -> None:
+    """Once, here: then no fork has to."""
+    for found in pkgutil.walk_packages(cleveragents.__path__, "cleveragents."):
+        if "__main__" not in found.name and "migrations" not in found.name:
+            importlib.import_module(found.name)
 
 
 def needed() -> str | None:
@@ -93,6 +109,34 @@ class Machine:
         )
         return Outcome(argv, done.returncode, done.stdout, done.stderr)
 
+    def forked(self, work: Callable[[], None], cwd: Path, said: list[Path]) -> int:
+        """Run something in a fork of this process that has become one of the machine."""
+        namespace = os.open(f"/proc/{self._holder.pid}/ns/mnt", os.O_RDONLY)
+        for path in said:
+            path.write_bytes(b"")
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                for number, path in enumerate((Path(os.devnull), *said)):
+                    os.dup2(os.open(path, os.O_RDWR), number)
+                sys.stdout = io.TextIOWrapper(io.FileIO(1, "w"), write_through=True)
+                sys.stderr = io.TextIOWrapper(io.FileIO(2, "w"), write_through=True)
+                if ctypes.CDLL(None, use_errno=True).setns(namespace, 0):
+                    os.write(2, f"setns: {os.strerror(ctypes.get_errno())}".encode())
+                    os._exit(1)
+                os.chdir(cwd)
+                work()
+                status = 0
+            except SystemExit as stop:
+                status = int(stop.code or 0)
+            except BaseException:  # noqa: BLE001 - it ends here, and says why
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        os.close(namespace)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
     def sync(self, name: str) -> None:
         """Bring all of a disk to its image, as the kernel does from time to time."""
         self.run("sync", "-f", str(self.disks[name].point)).expect(0)
@@ -148,6 +192,7 @@ class PoweredAgents:
     """The `agents` command on a machine: store on one disk, the user's files on one or another."""
 
     def __init__(self, machine: Machine, store: str, work: str) -> None:
+        import_everything()
         self.machine = machine
         self.env = private_environment(machine.disks[store].point)
         self.work = machine.disks[work].point / "work"
@@ -160,9 +205,18 @@ class PoweredAgents:
         return self.machine.inside(self.work)
 
     def run(self, *argv: str, kill_at: int = 0) -> Outcome:
-        env = self.env | ({"CLEVERAGENTS_TEST_KILL_AT": str(kill_at)} if kill_at else {})
-        done = self.machine.run(command(), *argv, cwd=self.work, env=env)
-        return Outcome(("agents", *argv), done.rc, done.stdout, done.stderr)
+        """The command in a fork of this process, which saves the start of an interpreter."""
+        said = [self.machine.folder / name for name in ("out", "err")]
+        code = self.machine.forked(lambda: self._become([*argv], kill_at), self.work, said)
+        return Outcome(("agents", *argv), code, *(path.read_text() for path in said))
+
+    def _become(self, argv: list[str], kill_at: int) -> None:
+        os.environ.clear()
+        os.environ.update(self.env)
+        setattr(fsio, "_points", 0)  # noqa: B010
+        setattr(fsio, "_kill_at", kill_at)  # noqa: B010
+        sys.argv = ["agents", *argv]
+        main.entry()
 
     def sh(self, script: str) -> str:
         return self.machine.run("sh", "-ec", script, cwd=self.work, env=self.env).expect(0).stdout

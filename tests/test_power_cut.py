@@ -7,7 +7,7 @@ machines live through cuts at chance moments (seed: CLEVERAGENTS_TEST_SEED); a f
 import json
 import os
 import random
-import sys
+import sqlite3
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -38,15 +38,6 @@ name: docs
 resources: {docs: {kind: fs-directory, path: docs}}
 steps:
   - {id: one, run: "echo one > mine; echo new > sub/made"}
-"""
-
-
-SQL = """
-import json, sqlite3, sys
-with sqlite3.connect(sys.argv[1]) as db:
-    for statement in sys.argv[2:]:
-        rows = db.execute(statement).fetchall()
-print(json.dumps(rows))
 """
 
 
@@ -82,10 +73,17 @@ class World(PoweredAgents):
 
     def sql(self, file: str, *statements: str) -> list[list[Any]]:
         """The rows of the last statement; SQLite cannot open files of the machine from outside."""
-        done = self.machine.run(
-            sys.executable, "-c", SQL, file, *statements, cwd=self.work, env=self.env
-        )
-        return json.loads(done.expect(0).stdout)
+        answer = self.machine.folder / "rows"
+
+        def ask() -> None:
+            with sqlite3.connect(file) as db:
+                for statement in statements:
+                    rows = db.execute(statement).fetchall()
+            print(json.dumps(rows))
+
+        errors = self.machine.folder / "errors"
+        assert self.machine.forked(ask, self.work, [answer, errors]) == 0, errors.read_text()
+        return json.loads(answer.read_text())
 
     def status(self) -> str:
         return self.sh("cd repo; git status --porcelain --untracked-files=all")
