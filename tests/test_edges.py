@@ -22,7 +22,7 @@ from blake3 import blake3
 from cleveragents import executor as executing
 from cleveragents import leases, recovery
 from cleveragents.checkpoint import CheckpointType
-from cleveragents.content import files, fsio, packs, switch, walker
+from cleveragents.content import files, fsio, reserve, switch, walker
 from cleveragents.content.files import blocks, capture_file, write_content
 from cleveragents.content.fsio import inode_of
 from cleveragents.content.packs import BLOB, key_of
@@ -208,7 +208,7 @@ def test_nothing_is_stored_when_the_disk_is_as_good_as_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with opened_packs() as store:
-        monkeypatch.setattr(fsio, "free_bytes", lambda _path: packs.RESERVE + 70)
+        monkeypatch.setattr(fsio, "free_bytes", lambda _path: reserve.SIZE + reserve.MARGIN + 70)
         with pytest.raises(StoreError, match="the disk is full"):
             put(store, b"x" * 71)
         (key,) = put(store, b"3")

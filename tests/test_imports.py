@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "cleveragents"
 
 LAYERS = {
     "nouns": "plan planspec decision checkpoint resource tool effect journal ids errors units "
-    "codec",
+    "codec machine",
     "rules": "triggers retention lifecycle impact revision settings",
     "seams": "store content sandbox tools actors planfile postgres",
     "verbs": "acting adopting appending applied apply calling check checkpoints context correction "

@@ -14,8 +14,9 @@ from cleveragents import codec
 from cleveragents.checkpoint import Checkpoint, CheckpointGroup, CheckpointType, SandboxCheckpoint
 from cleveragents.content import fsio
 from cleveragents.content.packs import Batch
+from cleveragents.content.reserve import SIZE
 from cleveragents.decision import Decision
-from cleveragents.errors import CheckpointFailed, ContentDamaged, SandboxError
+from cleveragents.errors import CheckpointFailed, ContentDamaged, DiskFull, SandboxError
 from cleveragents.ids import new_id
 from cleveragents.keeping import policy_of, verdicts_on
 from cleveragents.leases import hold
@@ -58,12 +59,18 @@ class CheckpointService:
     """The one way in to checkpoints."""
 
     def __init__(
-        self, store: Store, manager: CheckpointManager, settings: Settings, now: Callable[[], str]
+        self,
+        store: Store,
+        manager: CheckpointManager,
+        settings: Settings,
+        now: Callable[[], str],
+        warn: Callable[[str], None] = lambda _message: None,
     ) -> None:
         self._store = store
         self._manager = manager
         self._settings = settings
         self._now = now
+        self._warn = warn
         self._newest: dict[str, CheckpointGroup] = {}
         """Plan -> the group that this process itself made last."""
         self._snapshots: dict[str, SandboxCheckpoint] = {}
@@ -147,7 +154,7 @@ class CheckpointService:
             head = self.head(session)
             before = self.states(head) if head else {}
             dropped: list[str] = []
-            with self._manager.packs.batch() as batch:
+            with self._manager.packs.batch(urgent=trigger in _LENIENT) as batch:
                 after = self._manager.create_checkpoint(session.plan.plan_id, batch, before, strict)
                 changed = {
                     rid: state
@@ -366,8 +373,11 @@ class CheckpointService:
         *,
         label: str | None = None,
         reason: str = "before going back",
+        lossy: bool = False,
     ) -> tuple[Change, ...]:
         """Bring every sandbox and the plan's view back to a group, all or nothing, verified.
+
+        `lossy`: where there is no room to keep what the sandboxes hold now, it is given up.
 
         Everything that could fail happens before the intent is committed: capturing, reading the
         target's content, staging it. After that the way is forward only: `finish_rollback` goes
@@ -386,22 +396,53 @@ class CheckpointService:
             created_at=self._now(),
         )
         staged: list[Staged] = []
+        self._store.reserve.give_back_below(SIZE)
+        try:
+            self._keep_before(
+                session,
+                reason,
+                lambda now: staged.append(self._manager.stage(plan_id, now, targets, staging)),
+                lambda: self._store.intents.replace(intent),
+                lossy,
+                label,
+            )
+        except BaseException:
+            fsio.remove_tree(staging)
+            raise
+        self._switch(session, staged[-1], restoration, group, targets, intent_id)
+        return staged[-1].changes
+
+    def _keep_before(
+        self,
+        session: Session,
+        reason: str,
+        prepare: Callable[[States], None],
+        note: Callable[[], None],
+        lossy: bool,
+        label: str | None = None,
+    ) -> None:
+        """Keep what is there in a `pre_rollback` group; `note` is part of its commit."""
         try:
             self.create_checkpoint(
                 CheckpointType.PRE_ROLLBACK,
                 session,
                 label=label,
                 reason=reason,
-                prepare=lambda now: staged.append(
-                    self._manager.stage(plan_id, now, targets, staging)
-                ),
-                also=lambda _before, _now: self._store.intents.replace(intent),
+                prepare=prepare,
+                also=lambda _before, _now: note(),
             )
-        except BaseException:
-            fsio.remove_tree(staging)
-            raise
-        self._switch(session, staged[0], restoration, group, targets, intent_id)
-        return staged[0].changes
+            return
+        except DiskFull as error:
+            if not lossy:
+                raise DiskFull(
+                    f"what the sandboxes hold now cannot be kept before going back: {error}",
+                    "make room, or give it up: the same command with --accept-loss",
+                ) from error
+        with self._manager.packs.looking() as batch:
+            prepare(self._manager.create_checkpoint(session.plan.plan_id, batch, {}, strict=False))
+            with session.transaction():
+                note()
+        self._warn("the disk is full: what the sandboxes held since the last group was not kept")
 
     def restore_made(
         self,
@@ -478,15 +519,16 @@ class CheckpointService:
         targets = self.states(group)
         staging = self._manager.staging(plan_id, intent.intent_id)
         fsio.remove_tree(staging)
+        self._store.reserve.give_back_below(SIZE)
         staged: list[Staged] = []
-        self.create_checkpoint(
-            CheckpointType.PRE_ROLLBACK,
+        self._keep_before(
             session,
-            reason="found after an interrupted rollback",
-            also=lambda _before, _now: self._store.intents.put(intent),
-            prepare=lambda now: staged.append(self._manager.stage(plan_id, now, targets, staging)),
+            "found after an interrupted rollback",
+            lambda now: staged.append(self._manager.stage(plan_id, now, targets, staging)),
+            lambda: self._store.intents.put(intent),
+            lossy=True,
         )
-        self._switch(session, staged[0], restoration, group, targets, intent.intent_id)
+        self._switch(session, staged[-1], restoration, group, targets, intent.intent_id)
 
     def confirm_rollback(self, session: Session, intent: Intent) -> bool:
         """A committed rollback whose end nobody saw: verified by reading, or done again.
@@ -501,7 +543,8 @@ class CheckpointService:
             self._manager.distrust(plan.plan_id)
             if not self._is_at(plan.plan_id, noted["group_id"]):
                 todo = Restoration(group_id=noted["group_id"], plan={})
-                self.rollback_to_checkpoint(session, todo, reason="found instead of a rollback")
+                why = "found instead of a rollback"
+                self.rollback_to_checkpoint(session, todo, reason=why, lossy=True)
                 session.settle()
                 return True
         with self._store.transaction(session.lease):
@@ -538,7 +581,7 @@ class CheckpointService:
         """A child plan goes back with its parent; repeated after a crash it finds itself there."""
         with hold(self._store, plan_id, "rollback of the parent plan", self._now) as lease:
             session = Session(self._store, self._store.plans.get(plan_id), lease, self._now)
-            self.rollback_to_checkpoint(session, todo)
+            self.rollback_to_checkpoint(session, todo, lossy=True)
             session.settle()
 
     def list_checkpoints(self, plan_id: str) -> list[Checkpoint]:

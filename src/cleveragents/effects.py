@@ -246,7 +246,8 @@ def compensate_waiting(
     head = session.plan.head_group_id
     if head is not None and not edited and _differs(ctx, session):
         # A compensation is for the world outside: what it left in the sandboxes goes.
-        ctx.checkpoints.rollback_to_checkpoint(session, Restoration(group_id=head, plan={}))
+        todo = Restoration(group_id=head, plan={})
+        ctx.checkpoints.rollback_to_checkpoint(session, todo, lossy=True)
     return done
 
 

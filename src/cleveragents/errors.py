@@ -15,6 +15,7 @@ AgentsError                         1  a bug of ours, if nothing below fits
     ToolFailed  CheckpointFailed  CompensationFailed  ActorFailed
   StoreError                        6  the store is damaged or out of reach
     ContentDamaged
+    MachineError  DiskFull  ReadOnlyStore
 """
 
 
@@ -191,3 +192,15 @@ class StoreError(AgentsError):
 
 class ContentDamaged(StoreError):
     pass
+
+
+class MachineError(StoreError):
+    """The operating system refused something: the machine has to be mended, not the store."""
+
+
+class DiskFull(MachineError):
+    """There is no room, or only what is kept for getting out of this."""
+
+
+class ReadOnlyStore(MachineError):
+    """The store can be read and not written."""

@@ -15,7 +15,7 @@ from cleveragents.content import fsio
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.decision import Decision, DecisionKind, DecisionState
-from cleveragents.errors import AgentsError, CheckpointFailed, MergeConflict, SandboxError
+from cleveragents.errors import AgentsError, CheckpointFailed, DiskFull, MergeConflict, SandboxError
 from cleveragents.failing import take_back_failure
 from cleveragents.ids import new_id
 from cleveragents.journal import EntryState, JournalEntry, Operation
@@ -340,7 +340,7 @@ class PlanExecutor:
             try:
                 self._succeed(number, spec, tool, call)
                 return True
-            except (CheckpointFailed, SandboxError) as error:
+            except (CheckpointFailed, SandboxError, DiskFull) as error:
                 # What cannot be kept must not stay: the step counts as failed.
                 call = msgspec.structs.replace(call, state=CallState.FAILED, error=error.message)
         self._fail(number, spec, call, safe)
@@ -530,16 +530,7 @@ class PlanExecutor:
             undo_to=back,
             conflicts=tuple(msgspec.to_builtins(conflict.conflicts)) if conflict else (),
         )
-        kept = self._ctx.checkpoints.auto_create_if_configured(
-            CheckpointType.ON_ERROR,
-            session,
-            steps=(step,),
-            decision_id=step.decision_id,
-            step=step,
-            also=lambda _before, _after: self._ctx.store.calls.put(call),
-            state=State.ERRORED,
-            error=failure,
-        )
+        kept = self._keep_failed(step, call, failure)
         if kept is not None:
             failure = msgspec.structs.replace(failure, group_id=kept.group_id)
             session.commit(error=failure)
@@ -547,6 +538,28 @@ class PlanExecutor:
         if back is not None:
             changes = take_back_failure(self._ctx, session)
             self._ctx.talk.tell("rolled_back", {"group": back, "changes": changes})
+
+    def _keep_failed(self, step: Step, call: ToolCall, failure: Failure) -> CheckpointGroup | None:
+        """The `on_error` group. What a step that filled the disk left need not be kept."""
+        session, store = self._session, self._ctx.store
+        try:
+            return self._ctx.checkpoints.auto_create_if_configured(
+                CheckpointType.ON_ERROR,
+                session,
+                steps=(step,),
+                decision_id=step.decision_id,
+                step=step,
+                also=lambda _before, _after: store.calls.put(call),
+                state=State.ERRORED,
+                error=failure,
+            )
+        except DiskFull as error:
+            text = f"the failed state of step {step.step_id} could not be kept: {error}"
+            self._ctx.talk.tell("warning", {"message": text})
+        with session.transaction():
+            store.calls.put(call)
+            session.write(steps=(step,), state=State.ERRORED, error=failure)
+        return None
 
     def _way_back(self, policy: OnFailure, safe: str | None) -> str | None:
         if policy is OnFailure.ROLLBACK_STEP:

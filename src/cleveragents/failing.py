@@ -25,7 +25,7 @@ def take_back_failure(ctx: Context, session: Session) -> tuple[Change, ...]:
     todo = restoration_to(store, plan, target, state=State.ERRORED, error=done)
     steps = store.plans.steps(plan.plan_id)
     todo = _still_failed(_with_file_in_force(todo, steps), steps, done)
-    changes = ctx.checkpoints.rollback_to_checkpoint(session, todo)
+    changes = ctx.checkpoints.rollback_to_checkpoint(session, todo, lossy=True)
     effects.compensated(ctx, session, todo)
     for effect in todo.outlook.irreversible:
         text = f"cannot be undone: {effects.shown(effect)}"

@@ -9,7 +9,7 @@ from cleveragents import codec, earlier
 from cleveragents.content import trees
 from cleveragents.content.packs import BLOB, CHUNKS, TREE, Location, squeezed
 from cleveragents.context import Context, utc_now
-from cleveragents.errors import PlanBusy
+from cleveragents.errors import DiskFull, PlanBusy
 from cleveragents.leases import boot_id, hold, uptime
 from cleveragents.sandbox.protocol import KeepsElsewhere
 
@@ -184,7 +184,8 @@ def _compact(ctx: Context) -> tuple[int, int]:
     before = packs.size()
     used = ctx.store.objects.packs()
     packs.remove_unnamed()
-    for name in packs.names():
+    # Those that only give room come first: a full disk has none for copies.
+    for name in sorted(packs.names(), key=lambda name: used.get(name, 0)):
         size = os.stat(f"{packs.directory}/{name}").st_size
         wanted = used.get(name, 0)
         if size - wanted <= size * MOSTLY_DEAD and wanted:
@@ -196,7 +197,10 @@ def _compact(ctx: Context) -> tuple[int, int]:
             # Somebody may have written to it until we had the lock.
             wanted = ctx.store.objects.packs().get(name, 0)
             if wanted:
-                _move_out(ctx, name)
+                try:
+                    _move_out(ctx, name)
+                except DiskFull:
+                    continue  # others may give room; this one waits for the next collection
                 rewritten += 1
             with ctx.store.transaction():
                 ctx.store.objects.forget_pack(name)
@@ -210,7 +214,8 @@ def _move_out(ctx: Context, name: str) -> None:
     """Copy what is in use into another pack, durably, before the index points there."""
     packs = ctx.manager.packs
     kept = [(k, place) for k, place, _ in ctx.store.objects.all() if place.pack == name]
-    moved = packs.append([squeezed(key, packs.read(key, place)) for key, place in kept])
+    records = [squeezed(key, packs.read(key, place)) for key, place in kept]
+    moved = packs.append(records, urgent=True)
     packs.sync()
     with ctx.store.transaction():
         ctx.store.objects.move(moved)

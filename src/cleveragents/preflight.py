@@ -5,11 +5,13 @@ from tempfile import TemporaryFile
 
 import msgspec
 
+from cleveragents import machine
 from cleveragents.actors import CALLER, KINDS, STEPS
 from cleveragents.content import fsio
+from cleveragents.content.reserve import Reserve
 from cleveragents.content.scope import Scope
 from cleveragents.context import Context
-from cleveragents.errors import AgentsError, NotAllowed, PlanFileError, UsageError
+from cleveragents.errors import AgentsError, DiskFull, NotAllowed, PlanFileError, UsageError
 from cleveragents.planspec import PlanSpec, ResourceSpec
 from cleveragents.resource import Carry
 from cleveragents.sandbox import git
@@ -30,7 +32,8 @@ from cleveragents.tools.confine import (
 )
 from cleveragents.tools.standin import seen_at_own_paths
 
-LEAST_FREE = 64 << 20
+LEAST_FREE = 4 << 20
+"""Bytes, besides the reserve, without which nothing is begun."""
 TURNED_OFF = "the plan file turns confinement off: its tools can write wherever you can"
 FOLDERS = ("git-checkout", "fs-directory")
 
@@ -38,6 +41,9 @@ FOLDERS = ("git-checkout", "fs-directory")
 def preflight(ctx: Context, spec: PlanSpec, source: str, folder: str = ".") -> None:
     """`folder` is the plan file's: where its actor would start."""
     problems = found_wrong(ctx, spec, source, folder)
+    places = _places(ctx)
+    if places and len(places) == len(problems):
+        raise places[0]  # the plan is right, the machine is not
     refused = _confinement(ctx, spec)
     if problems:
         problems += [f"{source}: {refused.message}"] if refused else []
@@ -81,7 +87,7 @@ def found_wrong(ctx: Context, spec: PlanSpec, source: str, folder: str) -> list[
         for tool in spec.tools.values()
         if tool.unsafe and not spec.policy.allow_unsafe
     ]
-    problems += [f"{source}: {text}" for text in (*impossible(spec), *_places(ctx))]
+    problems += [f"{source}: {text}" for text in (*impossible(spec), *map(str, _places(ctx)))]
     problems += [f"{source}: {text}" for text in _databases(spec, frozenset())]
     return problems
 
@@ -128,20 +134,28 @@ def impossible(spec: PlanSpec) -> list[str]:
     return found
 
 
-def _places(ctx: Context) -> list[str]:
+def _places(ctx: Context) -> list[AgentsError]:
     """Whether store and sandboxes have somewhere to be."""
-    found: list[str] = []
+    found: list[AgentsError] = []
     for what, path in (("store", ctx.settings.home), ("sandboxes", ctx.settings.sandboxes)):
         there = _nearest_there(path)
         try:
             with TemporaryFile(dir=there):
-                free = fsio.free_bytes(there)
+                free = _room(ctx.settings.home, there)
         except OSError as error:
-            found.append(f"the {what} cannot be written at {path}: {error.strerror}")
+            found.append(machine.of_os(error, f"the {what} cannot be written at {path}"))
         else:
             if free < LEAST_FREE:
-                found.append(f"the disk of the {what} is full: {path}")
+                text = f"the disk of the {what} is full: {path}"
+                found.append(DiskFull(text, machine.MAKE_ROOM))
     return found
+
+
+def _room(home: str, there: str) -> int:
+    """Free bytes; beside the store without its reserve."""
+    if os.path.isdir(home) and os.stat(home).st_dev == os.stat(there).st_dev:
+        return Reserve(home).room()
+    return fsio.free_bytes(there)
 
 
 def _nearest_there(path: str) -> str:

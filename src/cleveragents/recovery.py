@@ -79,7 +79,7 @@ def _end_validations(ctx: Context, session: Session) -> None:
     group = ctx.store.checkpoints.group(head)
     if group.checkpoint_type is CheckpointType.PRE_APPLY:
         todo = Restoration(group_id=head, plan={})
-        ctx.checkpoints.rollback_to_checkpoint(session, todo)
+        ctx.checkpoints.rollback_to_checkpoint(session, todo, lossy=True)
         session.settle()
 
 

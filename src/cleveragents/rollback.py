@@ -194,16 +194,23 @@ def rollback(
         entry = session.opened(Operation.ROLLBACK, to=group.group_id)
         command = f"agents plan rollback {plan.plan_id} {group.group_id}"
         todo = accepted(restoration_to(ctx.store, session.plan, group), accept_loss, command)
-        return go_back(ctx, session, group, msgspec.structs.replace(todo, entry=entry))
+        # What a failed step left is nobody's work: going back from it must not need room.
+        lossy = accept_loss or session.plan.state is State.ERRORED
+        todo = msgspec.structs.replace(todo, entry=entry)
+        return go_back(ctx, session, group, todo, lossy)
 
 
 def go_back(
-    ctx: Context, session: Session, group: CheckpointGroup, todo: Restoration
+    ctx: Context,
+    session: Session,
+    group: CheckpointGroup,
+    todo: Restoration,
+    lossy: bool = False,
 ) -> RollbackResult:
     """Do it, and say what was done as it was counted before and measured after."""
     require_children_free(ctx, todo)
     counted = _result(ctx, session.plan, group, todo, (), dry_run=False)
-    changes = ctx.checkpoints.rollback_to_checkpoint(session, todo)
+    changes = ctx.checkpoints.rollback_to_checkpoint(session, todo, lossy=lossy)
     outcome = effects.compensated(ctx, session, todo)
     return msgspec.structs.replace(
         counted,

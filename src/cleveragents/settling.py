@@ -86,7 +86,7 @@ def settle(ctx: Context, session: Session, discard_edits: bool) -> Resumption:
         )
         marks = effects.marks(outlook, EffectState.ACCEPTED)
         ctx.checkpoints.rollback_to_checkpoint(
-            session, msgspec.structs.replace(todo, effects=marks)
+            session, msgspec.structs.replace(todo, effects=marks), lossy=True
         )
     running = tuple(
         msgspec.structs.replace(step, state=StepState.QUEUED)

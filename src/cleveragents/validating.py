@@ -20,7 +20,7 @@ def validate(ctx: Context, session: Session) -> None:
             break
     if session.spec.validate and session.plan.head_group_id is not None:
         todo = Restoration(group_id=session.plan.head_group_id, plan={})
-        ctx.checkpoints.rollback_to_checkpoint(session, todo)
+        ctx.checkpoints.rollback_to_checkpoint(session, todo, lossy=True)
         session.settle()
     if failed:
         raise ValidationFailed(

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cleveragents import machine
 from cleveragents.checkpoint import Checkpoint, CheckpointGroup, RollbackResult
 from cleveragents.checkpoints import CheckpointService
 from cleveragents.config import load_settings
@@ -324,19 +325,19 @@ def open_workspace(
 
     `recover`: finish first what dead processes left; off only beside a workspace that did.
     """
-    settings = settings or settings_here(home)
+    settings, talk = settings or settings_here(home), talk or Talk()
     directory = f"{settings.home}/content"
     store = open_store(settings.home)
     try:
         fsio.make_private_dir(directory)
-        packs = Packs(directory, store.objects, settings.content_budget)
+        packs = Packs(directory, store.objects, settings.content_budget, store.reserve)
         manager = CheckpointManager(store, packs, settings)
         ctx = Context(
             settings=settings,
             store=store,
             manager=manager,
-            checkpoints=CheckpointService(store, manager, settings, now),
-            talk=talk or Talk(),
+            checkpoints=CheckpointService(store, manager, settings, now, _warner(talk)),
+            talk=talk,
             another=lambda: _another(settings, talk, now),
             execute=_execute,
             reconcile=_reconcile,
@@ -348,11 +349,15 @@ def open_workspace(
             manager.close()
             packs.close()
     except sqlite3.DatabaseError as error:
-        raise StoreError(f"the store is damaged: {error}", "agents check tells more") from error
+        raise machine.of_sqlite(error, f"{settings.home}/store.db") from error
     except msgspec.ValidationError as error:
         raise StoreError(f"the store has a row that cannot be read: {error}") from error
     finally:
         store.close()
+
+
+def _warner(talk: Talk) -> Callable[[str], None]:
+    return lambda message: talk.tell("warning", {"message": message})
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cleveragents import render
+from cleveragents import machine, render
 from cleveragents.context import Context, Talk, utc_now
 from cleveragents.errors import AgentsError, CarryLimit, Declined, PlanFileError
 from cleveragents.render import Block, Reply, Text
@@ -133,7 +133,8 @@ def run_command(
     except Exception as error:
         if asked.debug:
             raise
-        reply = failure(bug(error), own_failure=own_failure)
+        ours = machine.of_os(error) if isinstance(error, OSError) else bug(error)
+        reply = failure(ours, own_failure=own_failure)
     duration = (time.perf_counter() - clock) * 1000
     try:
         if reply.exit_code and asked.form in ("rich", "plain") and "error" in reply.data:

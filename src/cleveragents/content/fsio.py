@@ -14,8 +14,9 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from cleveragents import machine
 from cleveragents.content.safe_names import require_name, require_path
-from cleveragents.errors import StoreError, UnsafeName
+from cleveragents.errors import UnsafeName
 from cleveragents.resource import show_path
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def sync(fd: int) -> None:
     try:
         os.fsync(fd)
     except OSError as error:
-        raise StoreError(f"the disk did not take the data: {error}") from error
+        raise machine.of_os(error, "the disk did not take the data") from error
 
 
 def sync_data(fd: int) -> None:
@@ -193,7 +194,7 @@ def sync_data(fd: int) -> None:
     try:
         os.fdatasync(fd)
     except OSError as error:
-        raise StoreError(f"the disk did not take the data: {error}") from error
+        raise machine.of_os(error, "the disk did not take the data") from error
 
 
 def sync_file(name: bytes, dir_fd: int) -> None:
@@ -210,7 +211,8 @@ def sync_all(fd: int) -> None:
     point("syncfs")
     if _libc().syncfs(fd) != 0:
         code = _error()
-        raise StoreError(f"the disk did not take the data: {os.strerror(code)}")
+        error = OSError(code, os.strerror(code))
+        raise machine.of_os(error, "the disk did not take the data") from error
 
 
 def drop_pages(root: str) -> None:

@@ -16,9 +16,11 @@ from typing import NamedTuple, Protocol
 
 from blake3 import blake3
 
+from cleveragents import machine
 from cleveragents.content import fsio
 from cleveragents.content.beside import Beside
-from cleveragents.errors import ContentDamaged, StoreError
+from cleveragents.content.reserve import MARGIN, SIZE, Reserve
+from cleveragents.errors import ContentDamaged, DiskFull, StoreError
 from cleveragents.ids import new_id
 
 MAGIC = b"CAPACK\x00\x01"
@@ -33,8 +35,6 @@ SQUEEZED = 1 << 20
 """Bytes up to which what comes together is compressed: with more, time counts for more."""
 NEW = ".new"
 """Behind the name of a pack that has no head yet."""
-RESERVE = 64 << 20
-"""Bytes of free disk that are never used up: the database and `gc` need room to work."""
 
 BLOB, CHUNKS, TREE, GIT = b"b", b"c", b"t", b"g"
 
@@ -96,10 +96,13 @@ def show_key(key: bytes) -> str:
 class Packs:
     """The packs of one store: read by key, written through a `Batch`."""
 
-    def __init__(self, directory: str, index: Index, budget: int = 0) -> None:
+    def __init__(
+        self, directory: str, index: Index, budget: int = 0, reserve: Reserve | None = None
+    ) -> None:
         self.directory = directory
         self.index = index
         self.budget = budget
+        self._reserve = reserve or Reserve(os.path.dirname(directory))
         self._readers: dict[str, int] = {}
         self._writer: _Writer | None = None
         self._batches: list[Batch] = []
@@ -162,9 +165,12 @@ class Packs:
         return any(batch.holds(key) for batch in self._batches) or self.index.has(key)
 
     @contextmanager
-    def batch(self) -> Generator["Batch"]:
-        """Collect content; it can be read through `get` until the block ends."""
-        yield from self._opened(Batch(self))
+    def batch(self, urgent: bool = False) -> Generator["Batch"]:
+        """Collect content; it can be read through `get` until the block ends.
+
+        `urgent` content may use the disk's reserve: it is needed to get out of a full disk.
+        """
+        yield from self._opened(Batch(self, urgent))
 
     @contextmanager
     def looking(self) -> Generator["Batch"]:
@@ -179,24 +185,31 @@ class Packs:
             self._batches.remove(batch)
             self._let_go()
 
-    def append(self, records: list["Record"]) -> list[tuple[bytes, Location]]:
+    def append(self, records: list["Record"], urgent: bool = False) -> list[tuple[bytes, Location]]:
         """Write records behind the current pack; durable only after `sync`."""
         size = sum(len(record.payload) for record in records) + len(records) * 64
-        self._require_room(size)
-        if self._writer is None or self._writer.full:
-            self.sync()
-            if self._writer is not None:
-                self._full.append(self._writer.fd)
-            self._writer = _open_writer(self.directory)
+        if urgent:
+            self._make_room(size)
+        else:
+            self._require_room(size)
         try:
+            if self._writer is None or self._writer.full:
+                self._next_writer()
+            assert self._writer is not None
             return self._writer.append(records)
         except OSError as error:
             # Where the pack ends is no longer known; a torn tail is harmless, a wrong offset not.
             self._close_writer()
-            raise StoreError(
-                f"content could not be written: {error.strerror}",
-                "agents gc --grace 0s frees what no plan refers to",
+            raise machine.of_os(
+                error, f"content could not be written to {self.directory}"
             ) from error
+
+    def _next_writer(self) -> None:
+        self.sync()
+        full, self._writer = self._writer, None
+        if full is not None:
+            self._full.append(full.fd)
+        self._writer = _open_writer(self.directory)
 
     def _let_go(self) -> None:
         if not self._batches:
@@ -205,17 +218,28 @@ class Packs:
             self._full.clear()
 
     def _require_room(self, size: int) -> None:
-        free = fsio.free_bytes(self.directory) - RESERVE
-        if size > free:
-            raise StoreError(
-                f"the disk is full: {size} bytes to store, {free + RESERVE} free,"
-                f" of which {RESERVE} stay in reserve",
-                "agents gc --grace 0s frees what no plan refers to",
+        room = self._reserve.room() - MARGIN
+        if size > room:
+            raise DiskFull(
+                f"the disk is full: {self.directory}: {size} bytes to store,"
+                f" room for {max(room, 0)} besides a reserve of {SIZE}",
+                machine.MAKE_ROOM,
             )
         if self.budget and self.size() + size > self.budget:
             raise StoreError(
                 f"the store's budget of {self.budget} bytes is used up",
                 "agents gc, or agents config set store.budget SIZE",
+            )
+
+    def _make_room(self, size: int) -> None:
+        """The reserve counts too, and no budget does."""
+        self._reserve.give_back_below(size + MARGIN)
+        free = fsio.free_bytes(self.directory) - MARGIN
+        if size > free:
+            raise DiskFull(
+                f"the disk is full: {self.directory}: {size} bytes to store,"
+                f" room for {max(free, 0)}",
+                machine.MAKE_ROOM,
             )
 
     def size(self) -> int:
@@ -316,8 +340,9 @@ def _payload(record: bytes, key: bytes) -> bytes | None:
 class Batch:
     """Objects on their way into the store: written as they come, durable after `seal`."""
 
-    def __init__(self, packs: Packs) -> None:
+    def __init__(self, packs: Packs, urgent: bool = False) -> None:
         self._packs = packs
+        self._urgent = urgent
         self._pending: dict[bytes, bytes] = {}
         self._squeezed: dict[bytes, Record] = {}
         self._pending_bytes = 0
@@ -401,7 +426,7 @@ class Batch:
         records = [
             self._squeezed.get(key) or Record(key, RAW, data) for key, data in self._pending.items()
         ]
-        self.located.update(self._packs.append(records))
+        self.located.update(self._packs.append(records, self._urgent))
         self._pending, self._squeezed = {}, {}
         self._pending_bytes = 0
 

@@ -6,7 +6,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from cleveragents.content import fsio
-from cleveragents.errors import StoreError
+from cleveragents.content.reserve import LOW, SIZE, Reserve
+from cleveragents.errors import DiskFull, StoreError
 from cleveragents.store.checkpoints import CheckpointRepository
 from cleveragents.store.database import connect, write_transaction
 from cleveragents.store.effects import EffectRepository
@@ -38,8 +39,10 @@ __all__ = [
 class Store:
     """The repositories of one store; every write happens inside `transaction`."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: sqlite3.Connection, path: str, reserve: Reserve) -> None:
         self._db = db
+        self._path = path
+        self.reserve = reserve
         self.plans = PlanRepository(db)
         self.resources = ResourceRepository(db)
         self.checkpoints = CheckpointRepository(db)
@@ -54,7 +57,8 @@ class Store:
     @contextmanager
     def transaction(self, lease: Lease | None = None) -> Generator[None]:
         """One commit. With a lease the commit happens only if it is still ours."""
-        with write_transaction(self._db):
+        self.reserve.give_back_below(LOW)
+        with write_transaction(self._db, self._path, lambda: self.reserve.give_back_below(SIZE)):
             if lease is not None:
                 self.leases.check(lease)
             yield
@@ -96,12 +100,17 @@ class Store:
             self._db.execute(f"PRAGMA {name}").fetchone()[0]
             for name in ("page_count", "freelist_count")
         )
-        if free > 64 and free * 2 > pages:
-            self._db.execute("VACUUM")
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        if free <= 64 or free * 2 <= pages:
+            return
+        if self.reserve.room() < 2 * os.path.getsize(self._path):
+            return  # it is written anew before the old one goes
+        self._db.execute("VACUUM")
+        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
         self._db.close()
+        self.reserve.take_again()
+        self.reserve.renew()
 
 
 def open_store(home: str) -> Store:
@@ -120,4 +129,16 @@ def open_store(home: str) -> Store:
             f"the store cannot be made at {home}: {error.strerror}",
             "name another place with CLEVERAGENTS_HOME",
         ) from error
-    return Store(connect(path))
+    reserve = Reserve(home)
+    reserve.give_back_below(LOW)
+    reserve.renew()
+    return Store(_connect(path, home), path, reserve)
+
+
+def _connect(path: str, home: str) -> sqlite3.Connection:
+    try:
+        return connect(path)
+    except DiskFull:
+        # Somebody used the reserve up. What may be lost goes first.
+        fsio.remove_tree(f"{home}/cache")
+        return connect(path)

@@ -6,10 +6,11 @@ because a setting that silently did not take is a store that silently loses comm
 
 import os
 import sqlite3
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from cleveragents import machine
 from cleveragents.content import fsio
 from cleveragents.errors import StoreError
 
@@ -33,10 +34,7 @@ def connect(path: str) -> sqlite3.Connection:
             fsio.restrict(path)
         _bring_up_to_date(connection, path)
     except sqlite3.Error as error:
-        raise StoreError(
-            f"the store cannot be opened: {path}: {error}",
-            "agents check tells what is damaged; CLEVERAGENTS_HOME names another store",
-        ) from error
+        raise machine.of_sqlite(error, path) from error
     return connection
 
 
@@ -112,13 +110,28 @@ def statements(script: str) -> Iterator[str]:
 
 
 @contextmanager
-def write_transaction(connection: sqlite3.Connection) -> Generator[None]:
-    connection.execute("BEGIN IMMEDIATE")
+def write_transaction(
+    connection: sqlite3.Connection, path: str = "", make_room: Callable[[], None] = lambda: None
+) -> Generator[None]:
     try:
+        connection.execute("BEGIN IMMEDIATE")
         yield
         fsio.point("commit")
-        connection.execute("COMMIT")
-    except BaseException:
+        _commit(connection, make_room)
+    except BaseException as error:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+        if isinstance(error, sqlite3.OperationalError):
+            raise machine.of_sqlite(error, path) from error
         raise
+
+
+def _commit(connection: sqlite3.Connection, make_room: Callable[[], None]) -> None:
+    try:
+        connection.execute("COMMIT")
+    except sqlite3.OperationalError:
+        # Somebody filled the disk meanwhile: nothing is written yet, so it can be tried again.
+        if not connection.in_transaction:
+            raise
+        make_room()
+        connection.execute("COMMIT")

@@ -1,0 +1,74 @@
+"""Disk space kept for getting out of a full disk: a file that is given back when it is needed.
+
+Without it a tool that fills the disk locks everybody out: SQLite cannot even be opened for reading
+when there is no room for its side files. Ordinary content never uses this space, whether the file
+holds it or it was given back; what a rollback has to keep may.
+"""
+
+import os
+from contextlib import suppress
+
+from cleveragents.content import fsio
+
+SIZE = 32 << 20
+LOW = 8 << 20
+"""Free bytes below which it is given back: a commit and what a command opens need room."""
+MARGIN = 2 << 20
+"""Free bytes that content never takes: the commit that names it comes after it."""
+
+
+class Reserve:
+    """The file of one store. Nothing depends on its being there, so no failure here counts."""
+
+    def __init__(self, home: str) -> None:
+        self._home = home
+        self._path = f"{home}/reserve"
+        self._given = 0
+        """Bytes that this process gave back, and has to take again when it is done with them."""
+
+    @property
+    def held(self) -> int:
+        """Bytes the file holds now."""
+        try:
+            return os.stat(self._path, follow_symlinks=False).st_blocks * 512
+        except OSError:
+            return 0
+
+    def room(self) -> int:
+        """Bytes for ordinary content."""
+        return fsio.free_bytes(self._home) + self.held - SIZE
+
+    def give_back_below(self, wanted: int) -> None:
+        """Give it back if less than this is free."""
+        with suppress(OSError):
+            if fsio.free_bytes(self._home) < wanted and (held := self.held):
+                self._set(0)
+                self._given = held
+
+    def take_again(self) -> None:
+        """Before a tool runs or the command ends: nobody else shall use what was given back."""
+        if self._given:
+            self._hold(self._given)
+            self._given = 0
+
+    def renew(self) -> None:
+        """Have all of it, if there is plenty of room."""
+        with suppress(OSError):
+            if self.held < SIZE and fsio.free_bytes(self._home) > SIZE + 2 * LOW:
+                self._hold(SIZE)
+
+    def _hold(self, size: int) -> None:
+        with suppress(OSError):
+            self._set(min(size, fsio.free_bytes(self._home) + self.held))
+
+    def _set(self, size: int) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(self._path, flags, 0o600)
+        try:
+            if size:
+                os.posix_fallocate(fd, 0, size)
+            else:
+                os.ftruncate(fd, 0)
+                os.fsync(fd)  # freed blocks can be used once the journal has them
+        finally:
+            os.close(fd)

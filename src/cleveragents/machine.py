@@ -1,0 +1,70 @@
+"""What the operating system or SQLite refused, as errors that name the place and what to do."""
+
+import errno
+import os
+import sqlite3
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from cleveragents.errors import AgentsError, DiskFull, MachineError, ReadOnlyStore, StoreError
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+MAKE_ROOM = "make room: remove files, agents plan delete PLAN, or agents gc --grace 0s"
+_DENIED = frozenset({errno.EACCES, errno.EPERM})
+_PRIMARY = 0xFF
+"""An extended result code of SQLite has its primary one in the lowest byte."""
+
+
+def of_os(error: OSError, doing: str = "", kind: type[AgentsError] = MachineError) -> AgentsError:
+    """The error that says so; `kind` if it is neither a full nor a read-only disk."""
+    reason = error.strerror or str(error)
+    named = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
+    text = ": ".join(part for part in (doing, named, reason) if part)
+    if error.errno in FULL:
+        return DiskFull(f"the disk is full: {text}", MAKE_ROOM)
+    if error.errno == errno.EROFS:
+        return ReadOnlyStore(text, "mount it writable, or name another place")
+    if error.errno in _DENIED:
+        return kind(text, f"allow it: ls -ld {named}" if named else "run it as the owner")
+    return kind(text, "mend that on this machine, then run it again")
+
+
+@contextmanager
+def named(doing: str, kind: type[AgentsError] = MachineError) -> Generator[None]:
+    """Errors of the operating system in the block, as ours."""
+    try:
+        yield
+    except OSError as error:
+        raise of_os(error, doing, kind) from error
+
+
+def of_sqlite(error: sqlite3.Error, path: str) -> StoreError:
+    """What SQLite says of the store's database; damage is only what it calls so."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY
+    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_full(path)):
+        return DiskFull(f"the disk is full: {path}: {error}", MAKE_ROOM)
+    if code == sqlite3.SQLITE_READONLY:
+        return ReadOnlyStore(
+            f"the store cannot be written: {path}: {error}",
+            "mount it writable, or name another store with CLEVERAGENTS_HOME",
+        )
+    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
+        return MachineError(
+            f"the store cannot be opened: {path}: {error}",
+            f"look at its owner and mode: ls -la {os.path.dirname(path)}",
+        )
+    if code == sqlite3.SQLITE_IOERR:
+        return MachineError(f"the disk failed: {path}: {error}", "look at the disk: dmesg")
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return MachineError(
+            f"another process kept the store for too long: {path}: {error}", f"fuser -v {path}"
+        )
+    return StoreError(f"the store is damaged: {path}: {error}", "agents check tells more")
+
+
+def _is_full(path: str) -> bool:
+    try:
+        found = os.statvfs(os.path.dirname(path))
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize < 1 << 20

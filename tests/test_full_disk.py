@@ -1,0 +1,152 @@
+"""A full disk locks nobody out: it is said as such, and every way out of it works.
+
+The file systems are real and small, mounted where only the commands under test see them.
+"""
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Agents
+from tests.small_disk import SmallDisk, small_disk
+
+HEAVY = bool(os.environ.get("CLEVERAGENTS_HEAVY"))
+FILLS = """
+name: filling
+resources: {app: {kind: KIND, path: app}}
+steps:
+  - {id: note, tool: file.write, on: app, with: {path: NOTES, content: "noted"}}
+  - {id: fill, on: app, run: "cat /dev/urandom > big; EXIT"}
+policy: {on_failure: POLICY}
+"""
+NOTES = """
+name: notes
+resources: {app: {kind: fs-directory, path: app}}
+steps:
+  - {id: note, tool: file.write, on: app, with: {path: NOTES, content: "noted"}}
+  - {id: more, tool: file.write, on: app, with: {path: old, content: "new"}}
+"""
+
+
+@pytest.fixture
+def disk(agents: Agents, tmp_path: Path) -> Generator[SmallDisk]:
+    with small_disk(agents, tmp_path, 128) as made:
+        (made.world / "work/app").mkdir()
+        (made.world / "work/app/old").write_text("old")
+        yield made
+
+
+def filling(disk: SmallDisk, *, kind: str = "fs-directory", policy: str, end: str) -> None:
+    text = FILLS.replace("KIND", kind).replace("POLICY", policy).replace("EXIT", end)
+    (disk.world / "work/plan.yaml").write_text(text)
+
+
+def sandbox(disk: SmallDisk) -> Path:
+    return next((disk.world / "store/sandboxes").glob("*/app"))
+
+
+@pytest.mark.parametrize("end", ["exit 1", "true"])
+def test_a_step_that_fills_the_disk_fails_and_is_rolled_back(disk: SmallDisk, end: str) -> None:
+    filling(disk, policy="rollback_step", end=end)
+    done = disk.run("plan", "run", "plan.yaml", "--json").expect(5)
+    assert not (sandbox(disk) / "big").exists()
+    assert disk.free > 16 << 20
+    assert any("could not be kept" in text for text in done.json["messages"]), done
+    status = disk.run("plan", "status", "last", "--json").expect(0).data
+    assert [step["status"] for step in status["progress"]] == ["complete", "errored"]
+    assert (sandbox(disk) / "NOTES").read_text() == "noted"
+
+
+def test_every_way_out_works_with_zero_bytes_free(disk: SmallDisk) -> None:
+    filling(disk, policy="stop", end="exit 1")
+    disk.run("plan", "run", "plan.yaml").expect(5)
+    disk.fill()
+    assert disk.free < 1 << 16
+    for argv in (
+        ("plan", "list"),
+        ("plan", "status", "last"),
+        ("plan", "checkpoints", "last"),
+        ("plan", "log", "last"),
+        ("check",),
+        ("du",),
+    ):
+        disk.run(*argv).expect(0)
+    disk.run("gc", "--grace", "0s").expect(0)
+    disk.run("plan", "rollback", "last", "first", "--yes").expect(0)
+    assert not (sandbox(disk) / "big").exists()
+    disk.run("plan", "delete", "last", "--yes").expect(0)
+    assert not list((disk.world / "store/sandboxes").glob("*/app"))
+
+
+def test_the_reserve_is_renewed_when_there_is_room_again(disk: SmallDisk) -> None:
+    (disk.world / "work/plan.yaml").write_text(NOTES)
+    disk.run("plan", "run", "plan.yaml").expect(0)
+    reserve = disk.world / "store/reserve"
+    assert reserve.stat().st_blocks * 512 >= 32 << 20
+    disk.fill()
+    disk.run("plan", "status", "last").expect(0)
+    assert reserve.stat().st_blocks * 512 > 24 << 20  # taken again, but for what it cost
+    reserve.unlink()
+    disk.fill()
+    assert disk.run("plan", "run", "plan.yaml").expect(6)
+    (disk.world / "filler").unlink()
+    disk.run("plan", "status", "last").expect(0)
+    assert reserve.stat().st_blocks * 512 >= 32 << 20
+
+
+def test_what_would_be_lost_by_a_rollback_without_room_is_given_up_only_if_asked(
+    disk: SmallDisk,
+) -> None:
+    (disk.world / "work/plan.yaml").write_text(NOTES)
+    disk.run("plan", "run", "plan.yaml").expect(0)
+    with open(sandbox(disk) / "mine", "wb") as mine:
+        mine.write(os.urandom(40 << 20))
+    disk.fill()
+    refused = disk.run("plan", "rollback", "last", "first", "--yes", "--json").expect(6)
+    assert refused.data["error"]["type"] == "DiskFull", refused
+    assert "--accept-loss" in refused.data["error"]["hint"]
+    assert (sandbox(disk) / "mine").stat().st_size == 40 << 20
+    assert (sandbox(disk) / "NOTES").read_text() == "noted"
+    done = disk.run("plan", "rollback", "last", "first", "--yes", "--accept-loss", "--json")
+    done.expect(0)
+    assert any("not kept" in text for text in done.json["messages"]), done
+    assert not (sandbox(disk) / "mine").exists()
+    assert not (sandbox(disk) / "NOTES").exists()
+
+
+@pytest.mark.parametrize("leave", range(0, 12 << 20, 1 << 19 if HEAVY else 3 << 20))
+def test_with_any_room_left_each_verb_is_done_or_says_that_the_disk_is_full(
+    disk: SmallDisk, leave: int
+) -> None:
+    """Fills before run, rollback, resume, apply, delete and gc; the reserve is there or given."""
+    (disk.world / "work/plan.yaml").write_text(NOTES)
+    disk.run("plan", "run", "plan.yaml").expect(0)
+    app, fills = disk.world / "work/app", 0
+    verbs = (
+        ("plan", "checkpoint", "create", "last"),
+        ("plan", "rollback", "last", "first", "--yes"),
+        ("plan", "resume", "last"),
+        ("plan", "apply", "last", "--yes"),
+        ("plan", "run", "plan.yaml"),
+        ("plan", "delete", "last", "--yes"),
+        ("gc", "--grace", "0s"),
+    )
+    for verb in verbs:
+        disk.fill(leave)
+        fills += 1
+        done = disk.run(*verb, "--json")
+        assert done.rc in (0, 5, 6), done
+        if done.rc == 6:
+            assert done.data["error"]["type"] == "DiskFull", done
+        if verb[1] == "apply":
+            applied = (app / "NOTES").exists(), (app / "old").read_text() == "new"
+            assert applied == ((True, True) if done.rc == 0 else (False, False)), done
+        (disk.world / "filler").unlink()
+        if done.rc:
+            disk.run(*verb).expect(0)
+    checked = disk.run("check", "--read-data", "--json").expect(0)
+    assert not checked.data["problems"], checked
+    assert not checked.json["messages"], checked
+    assert fills == len(verbs)
