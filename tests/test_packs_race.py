@@ -8,6 +8,7 @@ import pytest
 
 from cleveragents.content import packs
 from cleveragents.content.packs import BLOB, Packs, key_of
+from cleveragents.errors import DiskFull
 from tests.test_engine import Index
 
 
@@ -69,6 +70,6 @@ def test_a_pack_that_could_not_be_made_leaves_nothing(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(packs.fsio, "sync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(DiskFull, match="No space"):
         store(tmp_path, Index(), b"content")
     assert os.listdir(tmp_path) == []

@@ -170,7 +170,7 @@ def test_a_setting_that_did_not_take_is_an_error() -> None:
 def test_a_file_that_is_no_database_is_an_error_of_the_store(home: str) -> None:
     os.makedirs(home)
     Path(home, "store.db").write_bytes(b"something else\n" * 1000)
-    with pytest.raises(StoreError, match="cannot be opened"):
+    with pytest.raises(StoreError, match="damaged"):
         open_store(home)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
-from cleveragents import codec, earlier
+from cleveragents import codec, earlier, machine
 from cleveragents.applied import verify
 from cleveragents.checkpoint import CheckpointType
 from cleveragents.content import fsio
@@ -109,11 +109,8 @@ def apply(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
             _stop(ctx, session, State.ERRORED, error, entry)
             raise
         except OSError as error:
-            named = f"{error.filename}: " if error.filename else ""
-            refused = ApplyRefused(
-                f"a target could not be written: {named}{error.strerror}",
-                "every target is as it was; mend that, then apply again",
-            )
+            doing = "a target could not be written, and every target is as it was"
+            refused = machine.of_os(error, doing, ApplyRefused)
             _stop(ctx, session, State.CONSTRAINED, refused, entry)
             raise refused from error
         except BaseException:

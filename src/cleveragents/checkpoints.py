@@ -154,7 +154,7 @@ class CheckpointService:
             head = self.head(session)
             before = self.states(head) if head else {}
             dropped: list[str] = []
-            with self._manager.packs.batch(urgent=trigger in _LENIENT) as batch:
+            with self._manager.packs.batch(urgent=not strict) as batch:
                 after = self._manager.create_checkpoint(session.plan.plan_id, batch, before, strict)
                 changed = {
                     rid: state

@@ -1,13 +1,14 @@
 """What the verbs work with: built once, in `open_workspace`, and passed to each of them."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from cleveragents.checkpoints import CheckpointService
+from cleveragents.content import fsio
 from cleveragents.errors import CarryLimit
 from cleveragents.session import Session
 from cleveragents.settings import Settings
@@ -52,3 +53,14 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def staging(self) -> str:
         return f"{self.settings.home}/staging"
+
+    @contextmanager
+    def scratch(self) -> Generator[str]:
+        """A folder for the time of the block; elsewhere where the store cannot be written."""
+        import tempfile
+
+        where = None if self.store.read_only else self.staging
+        if where is not None:
+            fsio.make_private_dir(where)
+        with tempfile.TemporaryDirectory(prefix="cleveragents-", dir=where) as folder:
+            yield folder

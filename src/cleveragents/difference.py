@@ -3,7 +3,6 @@
 import os
 import stat
 import subprocess
-import tempfile
 from typing import Any
 
 import msgspec
@@ -72,9 +71,8 @@ def diff_states(
 def _one(
     ctx: Context, sandbox: Any, before: Any, after: Any, changes: list[Change]
 ) -> tuple[list[FileDiff], str]:
-    fsio.make_private_dir(ctx.staging)
     paths = frozenset(change.path for change in changes)
-    with tempfile.TemporaryDirectory(dir=ctx.staging) as scratch:
+    with ctx.scratch() as scratch:
         for name, state in (("a", before), ("b", after)):
             os.mkdir(f"{scratch}/{name}")
             sandbox.export(state, paths, f"{scratch}/{name}")
@@ -111,8 +109,7 @@ def exact_patch(
     changes = sandbox.changes(before, after)
     hidden = sandbox.ignored(changes, after)
     paths = frozenset(change.path for change in changes if change.path not in hidden)
-    fsio.make_private_dir(ctx.staging)
-    with tempfile.TemporaryDirectory(dir=ctx.staging) as scratch:
+    with ctx.scratch() as scratch:
         for folder in ("text/a", "text/b", "bytes/a", "bytes/b"):
             os.makedirs(f"{scratch}/{folder}")
         sandbox.export(before, paths, f"{scratch}/text/a")

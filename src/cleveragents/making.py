@@ -5,9 +5,11 @@ from typing import Any
 
 import msgspec
 
+from cleveragents import machine
 from cleveragents.content import fsio
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
+from cleveragents.errors import SandboxError
 from cleveragents.ids import new_id
 from cleveragents.plan import Plan
 from cleveragents.resource import Earlier, EarlierState, SandboxRecord, SandboxState
@@ -27,7 +29,8 @@ def make_sandboxes(ctx: Context, session: Session) -> PlanSandboxes:
     for resource_id, sandbox in current.opened.items():
         record = current.records.get(resource_id)
         if record is None or record.state is SandboxState.CREATING or resource_id in anew:
-            _make(ctx, session, sandbox, record)
+            with machine.named(f"the sandbox {sandbox.place.root} cannot be made", SandboxError):
+                _make(ctx, session, sandbox, record)
     ctx.manager.forget(plan_id)
     ready = ctx.manager.sandboxes(plan_id)
     for resource_id, made in current.opened.items():
@@ -119,9 +122,12 @@ def remove_sandboxes(ctx: Context, plan_id: str, again: bool = False) -> None:
         record = current.records.get(resource_id)
         if record is None or (record.state is SandboxState.REMOVED and not again):
             continue
-        _remove(sandbox, None if again else record.earlier)
+        with machine.named(f"the sandbox {record.root} cannot be removed", SandboxError):
+            _remove(sandbox, None if again else record.earlier)
         with ctx.store.transaction():
             gone = msgspec.structs.replace(record, state=SandboxState.REMOVED)
             ctx.store.resources.put_sandbox(gone)
-    fsio.remove_tree(f"{ctx.settings.sandboxes}/{plan_id}")
+    folder = f"{ctx.settings.sandboxes}/{plan_id}"
+    with machine.named(f"{folder} cannot be removed", SandboxError):
+        fsio.remove_tree(folder)
     ctx.manager.forget(plan_id)

@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
+from cleveragents import machine
 from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import fsio
 from cleveragents.content.packs import Batch, Packs
-from cleveragents.errors import CheckpointFailed
+from cleveragents.errors import CheckpointFailed, SandboxError
 from cleveragents.resource import Action, Change
 from cleveragents.sandbox.protocol import LastsLater, Sandbox
 from cleveragents.sandboxes import PlanSandboxes, open_sandboxes
@@ -101,20 +102,22 @@ class CheckpointManager:
         """The state of every sandbox now, its content in the batch."""
         current = self.sandboxes(plan_id)
         current.require_ours()
-        return {
-            rid: sandbox.capture(batch, previous.get(rid), strict)
-            for rid, sandbox in current.capturable.items()
-        }
+        found: States = {}
+        for rid, sandbox in current.capturable.items():
+            with machine.named(f"sandbox {sandbox.place.root} cannot be read", CheckpointFailed):
+                found[rid] = sandbox.capture(batch, previous.get(rid), strict)
+        return found
 
     def rollback_to(self, plan_id: str, staged: "Staged", targets: States) -> None:
         """Switch every sandbox to what was staged, then compare each with its target by hash."""
         current = self.sandboxes(plan_id)
         for rid, one in staged.resources.items():
             sandbox, staging = current[rid], _spot(staged.directory, rid, staged.resources)
-            if isinstance(sandbox, LastsLater):
-                sandbox.switch_now(one, staging)
-            else:
-                sandbox.switch(one, staging)
+            with machine.named(f"sandbox {sandbox.place.root} cannot be changed", SandboxError):
+                if isinstance(sandbox, LastsLater):
+                    sandbox.switch_now(one, staging)
+                else:
+                    sandbox.switch(one, staging)
         with self.packs.looking() as batch:
             for rid, target in targets.items():
                 found = current[rid].recapture(batch, staged.resources[rid])
@@ -171,7 +174,8 @@ class CheckpointManager:
         changes: list[Change] = []
         for rid, target in targets.items():
             spot = _spot(staging, rid, targets)
-            staged[rid] = sandboxes[rid].stage(current[rid], target, spot)
+            with machine.named(f"a restore cannot be prepared in {staging}", SandboxError):
+                staged[rid] = sandboxes[rid].stage(current[rid], target, spot)
             changes += sandboxes[rid].changes(current[rid], target)
         return Staged(staging, staged, tuple(changes))
 

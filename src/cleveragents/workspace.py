@@ -330,7 +330,9 @@ def open_workspace(
     store = open_store(settings.home)
     try:
         fsio.make_private_dir(directory)
-        packs = Packs(directory, store.objects, settings.content_budget, store.reserve)
+        packs = Packs(
+            directory, store.objects, settings.content_budget, store.reserve, store.read_only
+        )
         manager = CheckpointManager(store, packs, settings)
         ctx = Context(
             settings=settings,
@@ -384,6 +386,8 @@ def _recovered(ctx: Context) -> tuple[str, ...]:
     waiting = store.intents.all() or store.plans.processing() or store.leases.held()
     if not (waiting or store.effects.plans_waiting()):
         return ()
+    if store.read_only:
+        return ("the store is read-only: what a process that ended had begun is not finished",)
     from cleveragents.recovery import recover
 
     return recover(ctx)

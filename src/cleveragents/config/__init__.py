@@ -32,7 +32,22 @@ class ConfigValue(msgspec.Struct, frozen=True):
 def load_settings(
     cwd: str, environ: Mapping[str, str], overrides: Mapping[str, str] | None = None
 ) -> Settings:
-    return _settings(cwd, environ, _layers(cwd, environ, overrides or {}))
+    settings = _settings(cwd, environ, _layers(cwd, environ, overrides or {}))
+    for what, path in (("store", settings.home), ("sandboxes", settings.sandboxes)):
+        _require_text(what, path)
+    return settings
+
+
+def _require_text(what: str, path: str) -> None:
+    """The database keeps paths as text."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+        raise ConfigError(
+            f"the path of the {what} is not UTF-8: {shown}",
+            "name another place: CLEVERAGENTS_HOME, or sandbox.dir for the sandboxes",
+        ) from None
 
 
 def explain(

@@ -97,11 +97,17 @@ class Packs:
     """The packs of one store: read by key, written through a `Batch`."""
 
     def __init__(
-        self, directory: str, index: Index, budget: int = 0, reserve: Reserve | None = None
+        self,
+        directory: str,
+        index: Index,
+        budget: int = 0,
+        reserve: Reserve | None = None,
+        read_only: bool = False,
     ) -> None:
         self.directory = directory
         self.index = index
         self.budget = budget
+        self.read_only = read_only
         self._reserve = reserve or Reserve(os.path.dirname(directory))
         self._readers: dict[str, int] = {}
         self._writer: _Writer | None = None
@@ -369,7 +375,7 @@ class Batch:
         self._pending[key] = data
         self._pending_bytes += len(data)
         self._unsure.append(key)
-        if self._pending_bytes >= FLUSH_AT:
+        if self._pending_bytes >= FLUSH_AT and not self._packs.read_only:
             self._flush()
 
     def put_missing(self, key: bytes, data: bytes) -> None:

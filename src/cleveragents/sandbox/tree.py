@@ -3,7 +3,7 @@
 import os
 import stat
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -421,7 +421,8 @@ class TreeSandbox:
         self.close()
         fsio.remove_tree(self.place.root)
         if self.place.cache is not None:
-            fsio.unlink_if_there(self.place.cache)
+            with suppress(OSError):
+                fsio.unlink_if_there(self.place.cache)
 
     def close(self) -> None:
         if self._engine is not None:

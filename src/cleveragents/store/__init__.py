@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from cleveragents import machine
 from cleveragents.content import fsio
 from cleveragents.content.reserve import LOW, SIZE, Reserve
 from cleveragents.errors import DiskFull, StoreError
@@ -39,8 +40,11 @@ __all__ = [
 class Store:
     """The repositories of one store; every write happens inside `transaction`."""
 
-    def __init__(self, db: sqlite3.Connection, path: str, reserve: Reserve) -> None:
+    def __init__(
+        self, db: sqlite3.Connection, path: str, reserve: Reserve, read_only: bool = False
+    ) -> None:
         self._db = db
+        self.read_only = read_only
         self._path = path
         self.reserve = reserve
         self.plans = PlanRepository(db)
@@ -109,6 +113,8 @@ class Store:
 
     def close(self) -> None:
         self._db.close()
+        if self.read_only:
+            return
         self.reserve.take_again()
         self.reserve.renew()
 
@@ -125,14 +131,23 @@ def open_store(home: str) -> Store:
                 f"put {path} back from a backup, or name another store with CLEVERAGENTS_HOME",
             )
     except OSError as error:
-        raise StoreError(
-            f"the store cannot be made at {home}: {error.strerror}",
-            "name another place with CLEVERAGENTS_HOME",
+        raise machine.of_os(
+            error, f"the store cannot be made at {home}, name another with CLEVERAGENTS_HOME"
         ) from error
     reserve = Reserve(home)
+    if _is_read_only(home, path):
+        from cleveragents.store.read_only import connect_read_only
+
+        return Store(connect_read_only(path), path, reserve, read_only=True)
     reserve.give_back_below(LOW)
     reserve.renew()
     return Store(_connect(path, home), path, reserve)
+
+
+def _is_read_only(home: str, path: str) -> bool:
+    """Whether there is a store that can be read and not written."""
+    writable = os.access(home, os.W_OK | os.X_OK) and os.access(path, os.W_OK)
+    return not writable and os.access(path, os.R_OK)
 
 
 def _connect(path: str, home: str) -> sqlite3.Connection:

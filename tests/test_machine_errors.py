@@ -1,0 +1,206 @@
+"""What the machine refuses is named with its place and its own exit code, and costs no more."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Agents, Outcome, command
+from tests.scratch import git, make_repository
+from tests.small_disk import SmallDisk, small_disk
+
+PLAN = """
+name: notes
+resources: {app: {kind: git-checkout, path: app}}
+steps:
+  - {id: note, tool: file.write, on: app, with: {path: NOTES, content: "noted"}}
+"""
+READING = (
+    ("plan", "list"),
+    ("plan", "status", "last"),
+    ("plan", "checkpoints", "last"),
+    ("plan", "diff", "last"),
+    ("plan", "log", "last"),
+    ("plan", "tree", "last"),
+    ("check", "--read-data"),
+    ("du",),
+)
+
+
+def prepared(agents: Agents) -> Path:
+    app = agents.work / "app"
+    app.mkdir()
+    (app / "old").write_text("old")
+    make_repository(agents, app)
+    (agents.work / "plan.yaml").write_text(PLAN)
+    agents.run("plan", "run", "plan.yaml").expect(0)
+    return app
+
+
+@pytest.fixture
+def disk(agents: Agents, tmp_path: Path) -> Generator[SmallDisk]:
+    with small_disk(agents, tmp_path, 128) as made:
+        app = made.inside(made.work / "app")
+        app.mkdir()
+        (app / "old").write_text("old")
+        for argv in (("init", "-q", "-b", "main"), ("add", "-A"), ("commit", "-qm", "start")):
+            made.run_any("git", "-C", "app", *argv).expect(0)
+        made.inside(made.work / "plan.yaml").write_text(PLAN)
+        made.run("plan", "run", "plan.yaml").expect(0)
+        yield made
+
+
+def named(done: Outcome, kind: str, rc: int) -> str:
+    """The error's message; it is of that kind, and no bug."""
+    assert done.rc == rc, done
+    error = done.data["error"]
+    assert error["type"] == kind, done
+    assert error["hint"], done
+    return error["message"]
+
+
+@pytest.mark.parametrize("logged", [False, True], ids=["closed", "with a log left behind"])
+def test_reading_works_on_a_read_only_mount(disk: SmallDisk, logged: bool) -> None:
+    store = disk.world / "store"
+    if logged:  # as a process that was killed leaves it
+        subprocess.run(
+            disk.argv(
+                "python3",
+                "-c",
+                "import os, sqlite3, sys; db = sqlite3.connect(sys.argv[1]);"
+                "db.execute('PRAGMA wal_autocheckpoint=0');"
+                "db.execute(\"UPDATE plans SET name = 'renamed'\"); db.commit(); os._exit(0)",
+                str(disk.store / "store.db"),
+            ),
+            check=True,
+        )
+        (store / "store.db-shm").unlink()
+        assert (store / "store.db-wal").stat().st_size
+    sandbox = next((store / "sandboxes").glob("*/app"))
+    (sandbox / "large").write_bytes(os.urandom(6 << 20))
+    disk.remount("ro")
+    for argv in READING:
+        disk.run(*argv).expect(0)
+    shown = disk.run("plan", "status", "last", "--json").expect(0).data
+    assert shown["name"] == ("renamed" if logged else "notes")
+    diff = disk.run("plan", "diff", "last", "--json").expect(0).data
+    assert {item["path"] for item in diff["files"]} == {"NOTES", "large"}
+    for verb in (
+        ("plan", "rollback", "last", "first", "--yes"),
+        ("plan", "apply", "last", "--yes"),
+        ("plan", "delete", "last", "--yes"),
+        ("plan", "run", "plan.yaml"),
+        ("plan", "checkpoint", "create", "last"),
+        ("gc",),
+    ):
+        text = named(disk.run(*verb, "--json"), "ReadOnlyStore", 6)
+        assert str(disk.store) in text, (verb, text)
+
+
+def test_reading_works_for_somebody_who_may_not_write(agents: Agents) -> None:
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("becoming somebody else needs root and setpriv")
+    prepared(agents)
+    home = Path(agents.env["CLEVERAGENTS_HOME"])
+    for path in (home, *home.rglob("*")):
+        os.chown(path, 65534, 65534, follow_symlinks=False)
+    home.chmod(0o555)
+    (home / "store.db").chmod(0o400)
+    opened = [path for path in home.parents if not path.stat().st_mode & 0o001]
+    for path in opened:
+        path.chmod(path.stat().st_mode | 0o055)
+    as_nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", command())
+    env = {**agents.env, "HOME": "/nonexistent", "XDG_CONFIG_HOME": "/nonexistent"}
+    git_ok = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory"}
+    env |= git_ok | {"GIT_CONFIG_VALUE_0": "*"}
+
+    def run(*argv: str) -> Outcome:
+        done = subprocess.run(
+            [*as_nobody, *argv], cwd="/", env=env, capture_output=True, text=True, check=False
+        )
+        return Outcome(argv, done.returncode, done.stdout, done.stderr)
+
+    for argv in READING:
+        if argv[1:2] != ("diff",):
+            run(*argv).expect(0)
+    named(run("plan", "delete", "last", "--yes", "--json"), "ReadOnlyStore", 6)
+    home.chmod(0o000)
+    assert str(home) in named(run("plan", "list", "--json"), "MachineError", 6)
+
+
+def test_a_cache_that_cannot_be_written_fails_nothing(agents: Agents) -> None:
+    prepared(agents)
+    cache = Path(agents.env["CLEVERAGENTS_HOME"]) / "cache"
+    shutil.rmtree(cache)
+    cache.write_text("in the way")
+    agents.run("plan", "checkpoint", "create", "last").expect(0)
+    agents.run("plan", "rollback", "last", "first", "--yes").expect(0)
+    agents.run("plan", "resume", "last").expect(0)
+    agents.run("plan", "apply", "last", "--yes").expect(0)
+
+
+@pytest.mark.parametrize("verb", ["rollback", "apply", "diff", "status", "resume", "run"])
+def test_a_working_directory_that_was_deleted_stops_nothing(agents: Agents, verb: str) -> None:
+    app = prepared(agents)
+    gone = agents.work / "gone"
+    words = {
+        "rollback": ["rollback", "last", "first", "--yes"],
+        "apply": ["apply", "last", "--yes"],
+        "run": ["run", str(agents.work / "plan.yaml")],
+    }.get(verb, [verb, "last"])
+    gone.mkdir()
+    script = f'cd "{gone}" && rmdir "{gone}" && exec "$0" plan "$@"'
+    done = subprocess.run(
+        ["sh", "-c", script, command(), *words],
+        env=agents.env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done
+    if verb == "apply":
+        assert (app / "NOTES").read_text() == "noted"
+        assert git(agents, app, "rev-list", "--count", "HEAD") == "2"
+    assert not agents.run("plan", "list", "--json").expect(0).json["messages"]
+
+
+def test_a_store_whose_path_is_no_utf8_is_refused_by_name(agents: Agents) -> None:
+    home = os.fsencode(agents.work) + b"/st\xffore"
+    env = {os.fsencode(key): os.fsencode(value) for key, value in agents.env.items()}
+    done = subprocess.run(
+        [command(), "plan", "list", "--json"],
+        cwd=agents.work,
+        env=env | {b"CLEVERAGENTS_HOME": home},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    text = named(Outcome(("plan list",), done.returncode, done.stdout, ""), "ConfigError", 2)
+    assert "st\\xffore" in text, text
+    assert not os.path.exists(home)
+
+
+def test_a_sandbox_that_cannot_be_made_or_removed_is_named(agents: Agents) -> None:
+    app = prepared(agents)
+    home = Path(agents.env["CLEVERAGENTS_HOME"])
+    sandbox = next((home / "sandboxes").glob("*/app"))
+    frozen = subprocess.run(
+        ["chattr", "+i", str(sandbox / "old")], capture_output=True, check=False
+    )
+    if frozen.returncode:
+        pytest.skip(f"a file that cannot be removed needs root and chattr: {frozen.stderr!r}")
+    try:
+        refused = agents.run("plan", "delete", "last", "--yes", "--json")
+    finally:
+        subprocess.run(["chattr", "-i", str(sandbox / "old")], check=True)
+    assert str(sandbox) in named(refused, "SandboxError", 5)
+    agents.run("plan", "delete", "last", "--yes").expect(0)
+    shutil.rmtree(home / "sandboxes")
+    (home / "sandboxes").write_text("in the way")
+    refused = agents.run("plan", "run", "plan.yaml", "--json")
+    assert refused.rc in (5, 6), refused
+    assert "sandboxes" in refused.data["error"]["message"], refused
+    assert (app / "old").read_text() == "old"
