@@ -78,7 +78,7 @@ def follow_clock(ctx: Context) -> None:
     # A time that the caller gives has nothing to do with the machine's own clock.
     clock = Clock(ctx.now(), boot_id(), uptime() if ctx.now is utc_now else None)
     noted = ctx.store.noted("gc_clock")
-    last = msgspec.json.decode(noted, type=Clock) if noted else None
+    last = codec.from_json(noted, Clock) if noted else None
     jump = _jump(last, clock)
     with ctx.store.transaction():
         rows = ctx.store.objects.condemned()
