@@ -108,6 +108,7 @@ DOORS: dict[str, Callable[[], object]] = {
     "an abstract socket": lambda: connected(f"\0{GIVEN['abstract']}"),
     "a socket of an agent": lambda: connected(GIVEN["agent"]),
     "a socket of a multiplexer": lambda: connected(GIVEN["multiplexer"]),
+    "a named pipe": lambda: opened(f"{OUTSIDE}/pipe", os.O_WRONLY),
     "the keyring": lambda: call("syscall", KEYCTL, 0, -4, 0),
     "another user namespace": lambda: forked(lambda: call("unshare", 0x10000000) and None),
     "the control groups": lambda: forked(mount_control_groups),

@@ -61,7 +61,8 @@ def expected_doors(how: str, who: str) -> set[str]:
         # Root's other processes have rights that the tool lacks.
         through -= {"its priority"} if who == "root" else set()
     else:
-        through |= {"shared memory files"}  # its own
+        # The first are its own; a read-only mount does not cover the second.
+        through |= {"shared memory files", "a named pipe"}
         through |= {"another root"} if who == "root" else set()
     if who != "root":
         through |= {"another user namespace"}
@@ -84,6 +85,9 @@ def neighbourhood(yard: Yard, owner: int) -> Generator[dict[str, Any]]:
         (yard.outside / "theirs").touch()
         os.chown(yard.outside / "file", owner, -1)
         os.chown(yard.outside / "theirs", 54321 if ROOT else -1, -1)
+        os.mkfifo(yard.outside / "pipe")
+        os.chown(yard.outside / "pipe", owner, -1)
+        stack.callback(os.close, os.open(yard.outside / "pipe", os.O_RDWR))
         multiplexer.mkdir()
         stack.callback(shutil.rmtree, multiplexer)
         stack.callback(lambda: Path("/dev/shm", name).unlink(missing_ok=True))

@@ -90,17 +90,23 @@ def _base() -> list[str]:
     return base
 
 
+def _receives_mounts() -> bool:
+    with open("/proc/self/mountinfo", "rb") as file:
+        return re.search(rb" (?:shared|master):\d+ ", file.read()) is not None
+
+
 @contextmanager
 def before() -> Generator[Callable[[], None]]:
     """What the child has to call before it becomes bwrap."""
     libc = ctypes.CDLL(None, use_errno=True)
+    part = os.geteuid() == 0 and _receives_mounts()
     # One that is set-uid could not work without new privileges.
     plain = not os.stat(probe().path).st_mode & stat.S_ISUID
     with landlock.scope() if plain else nullcontext() as scope:
 
         def prepare() -> None:  # pragma: no cover - runs in the child, before exec
             # A file system that somebody mounts meanwhile would appear inside, writable.
-            if os.geteuid() == 0 and libc.unshare(_CLONE_NEWNS) == 0:
+            if part and libc.unshare(_CLONE_NEWNS) == 0:
                 libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None)
             if scope is not None:
                 scope()
