@@ -9,7 +9,7 @@ import msgspec
 from cleveragents.content.scope import Scope
 from cleveragents.context import Context
 from cleveragents.resource import Change
-from cleveragents.sandbox.protocol import TakesSql
+from cleveragents.sandbox.protocol import TakesSql, WatchesSql
 from cleveragents.sandboxes import PlanSandboxes
 from cleveragents.session import Session
 from cleveragents.settings import confine_in_force
@@ -76,6 +76,7 @@ def call_context(ctx: Context, session: Session, step_id: str, on: str | None) -
         cwd=place.path if os.path.isdir(place.path) else place.root,
         database=place.path if is_database else None,
         run_sql=sandbox.run_sql if isinstance(sandbox, TakesSql) else None,
+        watch=sandbox.watch if isinstance(sandbox, WatchesSql) else None,
         sandboxes=addresses,
         secrets=secrets,
         guidance="\n".join(ctx.store.plans.guidance(session.plan.plan_id)),

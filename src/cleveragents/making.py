@@ -13,8 +13,8 @@ from cleveragents.errors import SandboxError
 from cleveragents.ids import new_id
 from cleveragents.plan import Plan
 from cleveragents.resource import Earlier, EarlierState, SandboxRecord, SandboxState
-from cleveragents.sandbox.protocol import KeepsEarlier, Making, Sandbox
-from cleveragents.sandbox.tree import TreeSandbox, require_not_too_wide
+from cleveragents.sandbox.protocol import KeepsEarlier, LearnsWhileMade, Making, Sandbox
+from cleveragents.sandbox.tree import require_not_too_wide
 from cleveragents.sandboxes import PlanSandboxes
 from cleveragents.session import Session
 
@@ -35,7 +35,7 @@ def make_sandboxes(ctx: Context, session: Session) -> PlanSandboxes:
     ready = ctx.manager.sandboxes(plan_id)
     for resource_id, made in current.opened.items():
         after = ready.opened[resource_id]
-        if isinstance(made, TreeSandbox) and isinstance(after, TreeSandbox):
+        if isinstance(after, LearnsWhileMade):
             after.inherit(made)
     return ready
 

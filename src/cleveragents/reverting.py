@@ -18,7 +18,7 @@ from cleveragents.journal import Operation
 from cleveragents.plan import Plan, State
 from cleveragents.planspec import ApplySpec, DecisionSpec, PlanSpec, StepSpec
 from cleveragents.sandbox.merging import merge_into
-from cleveragents.sandbox.protocol import STATEMENTS, SWAP, Conflict, Sandbox
+from cleveragents.sandbox.protocol import STATEMENTS, SWAP, Conflict, Sandbox, TellsApart
 from cleveragents.sandbox.tree import TreeSandbox
 from cleveragents.session import Session, spec_of
 from cleveragents.tool import CallState, ToolResult, ToolSpec
@@ -159,22 +159,27 @@ class _Way:
     def replace(self, began: SandboxCheckpoint, applied: SandboxCheckpoint) -> None:
         """As a whole: only what is as it was applied can go back."""
         self._whole = True
-        if _mark(self._now) == _mark(applied):
+        if self._mark(self._now) == self._mark(applied):
             self._target = began
-        elif _mark(began) not in (_mark(applied), _mark(self._now)):
+        elif self._mark(began) not in (self._mark(applied), self._mark(self._now)):
             name = self._sandbox.place.resource.name
             changes = self._sandbox.changes(applied, self._now)
             self.conflicts += [
                 Conflict(
                     resource=name,
                     path=path,
-                    base=_mark(applied),
-                    ours=_mark(began),
-                    theirs=_mark(self._now),
+                    base=self._mark(applied),
+                    ours=self._mark(began),
+                    theirs=self._mark(self._now),
                     reason="changed since the plan was applied",
                 )
                 for path in [change.shown for change in changes] or [name]
             ]
+
+    def _mark(self, state: SandboxCheckpoint) -> str:
+        """What makes two states of a resource that is one thing equal."""
+        sandbox = self._sandbox
+        return sandbox.mark(state) if isinstance(sandbox, TellsApart) else state.state_hash
 
     def leave_out(self, settled: set[str]) -> None:
         """What somebody put in order in the sandbox; one thing is in order or not as a whole."""
@@ -223,8 +228,3 @@ class _Way:
 
     def discard(self) -> None:
         fsio.remove_tree(self._staging)
-
-
-def _mark(state: SandboxCheckpoint) -> str:
-    """What makes two states of a resource that is one thing equal."""
-    return state.metadata.get("logical", state.state_hash)

@@ -264,6 +264,33 @@ class LastsLater(Protocol):
 
 
 @runtime_checkable
+class LearnsWhileMade(Protocol):
+    """A kind whose `create` learns what the first capture then need not read."""
+
+    def inherit(self, made: Any) -> None:
+        """Go on with what another object of the same sandbox learned when it made it."""
+        ...
+
+
+@runtime_checkable
+class TellsApart(Protocol):
+    """A kind of which two states can have other bytes and yet be the same to its users."""
+
+    def mark(self, state: SandboxCheckpoint) -> str:
+        """Equal for such states."""
+        ...
+
+
+@runtime_checkable
+class WatchesSql(Protocol):
+    """A kind that the built-in `sql` tells when its transaction begins and ends."""
+
+    def watch(self) -> Any:
+        """A `tools.sql.Watch` for one script; None if it would be of no use."""
+        ...
+
+
+@runtime_checkable
 class KeepsEarlier(Protocol):
     """A kind that can leave the state from before an apply where it is, when the sandbox goes."""
 

@@ -1,8 +1,9 @@
-"""`snapshot` of a SQLite file: a private copy made by the backup API, captured byte for byte.
+"""`snapshot` of a SQLite file: a private copy, captured byte for byte.
 
 In the sandbox nobody else writes, so a checkpoint locks the file, folds its WAL in and reads the
-bytes; a rollback replaces the file together with its side files. The live file is only ever read
-and written through SQLite itself, so that open connections see what happens.
+bytes that may have changed; a rollback writes the chunks that differ, or replaces the file, and
+removes its side files. The live file is only read under SQLite's locks and written through SQLite
+itself, so that open connections see what happens.
 """
 
 import os
@@ -11,8 +12,8 @@ import sqlite3
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import msgspec
@@ -20,9 +21,10 @@ from blake3 import blake3
 
 from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import files, fsio
-from cleveragents.content.packs import Batch
+from cleveragents.content.packs import BLOB, Batch
 from cleveragents.errors import ApplyRefused, CheckpointFailed, SandboxError
 from cleveragents.resource import Action, Change
+from cleveragents.sandbox import sqlite_image
 from cleveragents.sandbox.protocol import (
     Applied,
     ApplyOptions,
@@ -32,13 +34,16 @@ from cleveragents.sandbox.protocol import (
     Place,
     Proposal,
 )
+from cleveragents.sandbox.sqlite_image import Image, Known, Touched
+from cleveragents.sandbox.sqlite_live import copy_still, logical_still
+from cleveragents.sandbox.sqlite_pages import Watch
 from cleveragents.sandbox.sqlite_tables import hardened, is_sound
 
 ABSENT = b"absent"
 BUSY_SECONDS = 5.0
 SIDES = ("-wal", "-shm", "-journal")
-_VOLATILE = ((18, 20), (24, 28), (40, 44), (92, 100))
-"""Header fields SQLite changes by itself: journal mode, change counter, schema cookie, version."""
+FEW = 4
+"""A rollback writes into the file if at most one chunk in so many differs."""
 
 
 class SqliteSnapshot:
@@ -46,6 +51,13 @@ class SqliteSnapshot:
 
     def __init__(self, place: Place) -> None:
         self.place = place
+        self._known = self._noted = sqlite_image.load(place.cache)
+        """What the file held when it was last looked at, if the store has that."""
+        self._seen: Known | None = None
+        """The same, whether or not the store has it."""
+        self._touched: Touched | None = None
+        self._put_bytes = 0
+        """What `create` put into the store, and the first checkpoint is told to have added."""
 
     @property
     def _live(self) -> str:
@@ -64,10 +76,28 @@ class SqliteSnapshot:
 
     def create_from(self, source: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
         fsio.make_private_dir(self.place.root)
-        copy_live(source, self._file)
+        name, batch = self.place.resource.name, making.batch
+        before = batch.added_bytes if batch else 0
+        image = copy_still(source, self._file, batch, lambda size: making.piece(name, size))
+        if image is None:
+            copy_live(source, self._file)
         os.chmod(self._file, os.stat(source).st_mode & 0o777)
-        making.progress(self.place.resource.name, os.stat(self._file).st_size)
+        if image is not None and batch is not None:
+            self._put_bytes = batch.added_bytes - before
+            self._learn(image)
+        making.progress(name, os.stat(self._file).st_size)
         return origin
+
+    def _learn(self, image: Image) -> None:
+        """The file, which nobody has written to since, holds an image that the store has."""
+        with _opened(self._file, os.O_RDONLY) as fd:
+            stamp = sqlite_image.mark(fd)
+        self._known = self._seen = Known(stamp, image) if stamp else None
+
+    def inherit(self, made: Any) -> None:
+        """Go on with what another object of the same sandbox learned when it made it."""
+        assert isinstance(made, SqliteSnapshot)
+        self._known, self._put_bytes = made._known, made._put_bytes
 
     def capture(
         self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True
@@ -79,31 +109,88 @@ class SqliteSnapshot:
                     f"a tool removed the database {self._file}, or put something else there",
                     "empty it with SQL instead",
                 )
-            return self._state(ABSENT, ABSENT.decode(), 0, 0)
-        with _locked(self._file) if strict else _raw(self._file) as fd:
-            size = os.fstat(fd).st_size
-            key, _ = files.store_blocks(files.blocks(fd), batch)
-            os.lseek(fd, 0, os.SEEK_SET)
-            logical = logical_hash(files.blocks(fd))
-        return self._state(key, logical, size, batch.added_bytes - before)
+            return self._state(Image(ABSENT, ABSENT.decode(), 0), 0)
+        if self._known is not None and sqlite_image.is_at(self._file, self._known):
+            self._seen = self._known
+            return self._same(batch, previous)
+        with _locked(self._file) if strict else _raw(self._file) as (fd, is_sound):
+            if is_sound and self._known and files.stamp(os.fstat(fd)) == self._known.stamp:
+                self._seen = self._known
+                return self._same(batch, previous)
+            image = self._take(fd, batch, previous, is_sound)
+        return self._state(image, batch.added_bytes - before)
 
-    def _state(self, key: bytes, logical: str, size: int, added: int) -> SandboxCheckpoint:
+    def _same(self, batch: Batch, previous: SandboxCheckpoint | None) -> SandboxCheckpoint:
+        assert self._known is not None
+        image, known = self._known.image, self._known
+        batch.rely_on(image.root)
+        batch.after_commit.append(lambda: self._remember(known))
+        return self._state(image, 0 if previous else self._put_bytes)
+
+    def _take(
+        self, fd: int, batch: Batch, previous: SandboxCheckpoint | None, is_sound: bool
+    ) -> Image:
+        """Read what may have changed; remembered if nobody wrote meanwhile."""
+        known, touched, self._seen = self._known, self._touched, None
+        ranges = None
+        if known and touched and touched.before == known.stamp:
+            ranges = touched.ranges if files.stamp(os.fstat(fd)) == touched.after else None
+        old = known.image.root if known else previous.root if previous else b""
+        stamp = sqlite_image.mark(fd)
+        image = sqlite_image.take(fd, batch, old, self.place.packs.get, ranges)
+        if is_sound and stamp and files.stamp(os.fstat(fd)) == stamp:
+            seen = self._seen = Known(stamp, image)
+            if self.place.packs.index.has(image.root):
+                self._remember(seen)
+            else:
+                batch.after_commit.append(lambda: self._remember(seen))
+        return image
+
+    def _remember(self, seen: Known) -> None:
+        self._known = seen
+        if seen is not self._noted:
+            sqlite_image.keep(self.place.cache, seen)
+            self._noted = seen
+
+    def _state(self, image: Image, added: int) -> SandboxCheckpoint:
+        key = image.root
         return SandboxCheckpoint(
             resource_id=self.place.resource.resource_id,
             root=b"" if key == ABSENT else key,
             state_hash=blake3(key).hexdigest(),
             added_bytes=added,
-            metadata={"logical": logical, "bytes": size},
+            metadata={"logical": image.logical, "bytes": image.size},
         )
 
     def recapture(self, batch: Batch, staged: dict[str, Any]) -> SandboxCheckpoint:
+        if sqlite_image.is_at(self._file, self._seen):
+            assert self._seen is not None
+            return self._state(self._seen.image, 0)
         return self.capture(batch, None, strict=False)
 
     def follow(self) -> None: ...
 
     def drain(self) -> None: ...
 
-    def doubt(self) -> None: ...
+    def doubt(self) -> None:
+        self._known = self._seen = self._touched = None
+
+    def watch(self) -> Watch | None:
+        """Be told by the built-in `sql` which pages it changes."""
+        self._touched = None
+        if self._known is None:
+            return None
+
+        def tell(touched: Touched) -> None:
+            self._touched = touched
+
+        return Watch(self._file, self._known, tell)
+
+    def mark(self, state: SandboxCheckpoint) -> str:
+        """What is equal for states that differ only in what SQLite changes by itself."""
+        if not state.root:
+            return ABSENT.decode()
+        return sqlite_image.logical_of_root(state.root, self.place.packs.get)
 
     def changes(self, before: SandboxCheckpoint, after: SandboxCheckpoint) -> tuple[Change, ...]:
         if before.state_hash == after.state_hash:
@@ -136,7 +223,7 @@ class SqliteSnapshot:
     ) -> Merged:
         """All of it or a conflict: rows of two copies are not merged."""
         name, shown = self.place.resource.name, os.fsdecode(self._name)
-        start, wanted, now = (s.metadata["logical"] for s in (base, ours, theirs))
+        start, wanted, now = (self.mark(state) for state in (base, ours, theirs))
         if wanted in (start, now):
             return Merged(state=theirs)
         rid = theirs.resource_id
@@ -161,17 +248,32 @@ class SqliteSnapshot:
             return {"image": False}
         if not target.root:
             return {"image": False, "absent": True}
-        self._write_image(target, staging, self._mode())
+        if (few := self._few(current, target)) is not None:
+            return {"image": True, "target": target.root.hex(), "chunks": few}
+        self._write_image(target.root, staging, self._mode())
         return {"image": True}
+
+    def _few(self, current: SandboxCheckpoint, target: SandboxCheckpoint) -> list[int] | None:
+        """The chunks to write to get there, each looked at in the store; None if they are many."""
+        read = self.place.packs.get
+        if self._seen is None or self._seen.image.root != current.root:
+            return None
+        chunks = sqlite_image.differing(current.root, target.root, read)
+        if chunks is None or len(chunks) * FEW * files.CHUNK > target.metadata.get("bytes", 0):
+            return None
+        digests = sqlite_image.digests_of(target.root, read)
+        for at in {*chunks, len(digests) - 1}:
+            read(BLOB + digests[at])
+        return chunks
 
     def _mode(self) -> int:
         there = self._file if _is_regular(self._file) else self._live
         return os.stat(there).st_mode & 0o777
 
-    def _write_image(self, state: SandboxCheckpoint, directory: str, mode: int = 0o600) -> None:
+    def _write_image(self, root: bytes, directory: str, mode: int = 0o600) -> None:
         fsio.make_private_dir(directory)
         with fsio.directory(directory) as fd:
-            files.write_content(self.place.packs.get, state.root, fd, b"image", mode)
+            files.write_content(self.place.packs.get, root, fd, b"image", mode)
             fsio.sync(fd)
 
     def switch(self, staged: dict[str, Any], staging: str) -> None:
@@ -180,6 +282,12 @@ class SqliteSnapshot:
             for side in SIDES:
                 fsio.unlink_if_there(self._file + side)
             self._clear()
+        if "chunks" in staged:
+            root = bytes.fromhex(staged["target"])
+            if self._write_few(root, staged["chunks"]):
+                return
+            if not os.path.exists(image):
+                self._write_image(root, staging, self._mode())
         if not staged["image"] or not os.path.exists(image):
             return
         # A stale -wal or -journal beside the new file would silently undo the restore.
@@ -189,6 +297,33 @@ class SqliteSnapshot:
         fsio.point("rename")
         os.rename(image, self._file)
         fsio.sync_dir(self.place.root)
+
+    def _write_few(self, root: bytes, chunks: list[int]) -> bool:
+        """Write chunks into the file, if it is still what was looked at and is only ours.
+
+        A crash in between leaves a mixture, which recovery looks at and finishes: the intent is
+        on record, and both states are in the store.
+        """
+        seen = self._seen
+        if seen is None or not sqlite_image.is_at(self._file, seen):
+            return False
+        try:
+            with _opened(self._file, os.O_RDWR) as fd, _locked(self._file):
+                found = os.fstat(fd)
+                if files.stamp(found) != seen.stamp or found.st_nlink != 1:
+                    return False
+                self._known = self._seen = None
+                sqlite_image.write(fd, root, chunks, self.place.packs.get)
+                if stamp := sqlite_image.mark(fd):
+                    logical = sqlite_image.logical_of_root(root, self.place.packs.get)
+                    self._seen = Known(stamp, Image(root, logical, os.fstat(fd).st_size))
+        except CheckpointFailed:
+            return False
+        if self._seen is not None:
+            self._remember(self._seen)
+        for side in SIDES:
+            fsio.unlink_if_there(self._file + side)
+        return True
 
     def _clear(self) -> None:
         """Whatever a tool put in the file's place; a file itself is replaced by the rename."""
@@ -214,7 +349,7 @@ class SqliteSnapshot:
     ) -> Proposal:
         fsio.make_private_dir(options.staging)
         now = live_logical(self._live, options.staging)
-        base, wanted = origin.metadata["logical"], result.metadata["logical"]
+        base, wanted = self.mark(origin), self.mark(result)
         name, shown = self.place.resource.name, os.fsdecode(self._name)
         if wanted in (base, now):
             return Proposal(resource=name, mode="changes", files=())
@@ -239,10 +374,7 @@ class SqliteSnapshot:
             return {"files": 0}
         staging = f"{options.staging}/{self.place.resource.resource_id}"
         fsio.remove_tree(staging)
-        state = SandboxCheckpoint(
-            resource_id="", root=bytes.fromhex(proposal.work["root"]), state_hash=""
-        )
-        self._write_image(state, staging)
+        self._write_image(bytes.fromhex(proposal.work["root"]), staging)
         if wrong := is_sound(f"{staging}/image"):
             raise ApplyRefused(
                 f"the database in the sandbox is damaged: {wrong}", "agents plan rollback PLAN last"
@@ -296,27 +428,24 @@ class SqliteSnapshot:
     def close(self) -> None: ...
 
 
-def logical_hash(source: Iterator[bytes]) -> str:
-    """A hash of the pages without the header fields that SQLite changes by itself."""
-    first = bytearray(next(source, b""))
-    for start, end in _VOLATILE:
-        first[start:end] = bytes(min(end, len(first)) - min(start, len(first)))
-    digest = blake3(bytes(first))
-    for block in source:
-        digest.update(block)
-    return digest.hexdigest()
-
-
 def file_logical(path: str) -> str:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    with _opened(path, os.O_RDONLY) as fd:
+        return sqlite_image.logical_of_file(fd)
+
+
+@contextmanager
+def _opened(path: str, flags: int) -> Generator[int]:
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        return logical_hash(files.blocks(fd))
+        yield fd
     finally:
         os.close(fd)
 
 
 def live_logical(live: str, scratch: str) -> str:
-    """The state of the live database, through SQLite, as a hash."""
+    """The state of the live database, under SQLite's locks, as a hash."""
+    if (found := logical_still(live)) is not None:
+        return found
     image = f"{scratch}/compare.db"
     fsio.unlink_if_there(image)
     copy_live(live, image)
@@ -326,23 +455,22 @@ def live_logical(live: str, scratch: str) -> str:
 
 
 @contextmanager
-def _raw(path: str) -> Generator[int]:
+def _raw(path: str) -> Generator[tuple[int, bool]]:
     """The file as it is, whatever a tool made of it; a WAL that can be folded in is."""
-    try:
-        with _locked(path) as fd:
-            yield fd
-            return
-    except CheckpointFailed:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+    with ExitStack() as stack:
+        try:
+            found = stack.enter_context(_locked(path))
+        except CheckpointFailed:
+            found = stack.enter_context(_opened(path, os.O_RDONLY)), False
+        yield found
 
 
 @contextmanager
-def _locked(path: str) -> Generator[int]:
-    """A descriptor on the database file while every writer is shut out and the WAL is folded in."""
+def _locked(path: str) -> Generator[tuple[int, bool]]:
+    """A descriptor on the database file while every writer is shut out and the WAL is folded in.
+
+    And that it is so, for whoever may also get one without.
+    """
     try:
         with closing(hardened(path, isolation_level=None, timeout=5)) as db:
             busy = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
@@ -350,12 +478,9 @@ def _locked(path: str) -> Generator[int]:
                 raise CheckpointFailed(f"{path} is being written to", "end the process that does")
             db.execute("BEGIN IMMEDIATE")
             # Closing any descriptor of ours drops SQLite's locks: so this one closes last.
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                yield fd
+            with _opened(path, os.O_RDONLY) as fd:
+                yield fd, True
                 db.execute("ROLLBACK")
-            finally:
-                os.close(fd)
     except sqlite3.Error as error:
         raise CheckpointFailed(f"{path} is not a usable SQLite database: {error}") from error
 
@@ -455,7 +580,7 @@ def _under_lock(live: str, fd: int, scratch: str) -> str:
     """What is committed in a database whose write lock we hold."""
     if os.path.exists(f"{live}-wal"):
         return live_logical(live, scratch)
-    return logical_hash(files.blocks(fd))
+    return sqlite_image.logical_of_file(fd)
 
 
 def _patience() -> Callable[[int, int, int], None]:

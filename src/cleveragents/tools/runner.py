@@ -32,7 +32,7 @@ from cleveragents.tools.files import OPERATIONS, Job, run_file_tool
 from cleveragents.tools.leftovers import end_leftovers
 from cleveragents.tools.limits import Capture, Deadline, OutOfTime
 from cleveragents.tools.process import Ended, run_process
-from cleveragents.tools.sql import run_sql
+from cleveragents.tools.sql import Watch, run_sql
 from cleveragents.tools.standin import is_inside
 
 __all__ = [
@@ -64,6 +64,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     database: str | None = None
     """The SQLite file, when the resource is one."""
     run_sql: Callable[[str, Any, Capture, Deadline, bool], None] | None = None
+    watch: Callable[[], Watch | None] | None = None
     """How SQL is run, when the resource is a database with its own way."""
     secrets: tuple[str, ...] = ()
     """What the tool is told and must not be kept of its output."""
@@ -140,7 +141,8 @@ def _run(
             return _result(out, CallState.OK)
         if call.database is None:
             raise ToolFailed(f"{tool.name} needs a database", "name one with on:")
-        run_sql(call.database, script, given["params"], out, deadline, tool.read_only)
+        params, watch = given["params"], call.watch() if call.watch else None
+        run_sql(call.database, script, params, out, deadline, tool.read_only, watch)
     else:
         return _run_command(command_of(tool, given), tool, call, out, deadline)
     return _result(out, CallState.OK)

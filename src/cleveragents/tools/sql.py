@@ -10,7 +10,7 @@ import sqlite3
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from cleveragents.errors import ToolFailed
@@ -34,6 +34,29 @@ _TOKEN = re.compile(
 _BLANK = re.compile(r"(?:\s|;|--[^\n]*|/\*.*?(?:\*/|\Z))*", re.DOTALL)
 
 
+class Watch(Protocol):
+    """Whoever wants to know what a script changes; entered before anything is opened."""
+
+    def __enter__(self) -> "Watch": ...
+    def __exit__(self, *_error: object) -> None: ...
+    def began(self) -> None:
+        """A transaction has begun and nothing is written yet."""
+        ...
+
+    def committing(self) -> None: ...
+    def committed(self) -> None: ...
+
+
+class _Unwatched:
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_error: object) -> None: ...
+    def began(self) -> None: ...
+    def committing(self) -> None: ...
+    def committed(self) -> None: ...
+
+
 def run_sql(
     database: str,
     script: str,
@@ -41,6 +64,7 @@ def run_sql(
     out: Capture,
     deadline: Deadline,
     read_only: bool = False,
+    watch: Watch | None = None,
 ) -> None:
     """Run it all or nothing; rows and the number of changes go to `out`."""
     if "\0" in script or any("\ud800" <= each <= "\udfff" for each in script):
@@ -48,8 +72,13 @@ def run_sql(
     statements = list(split(script))
     if params and len(statements) != 1:
         raise ToolFailed(f"params go with one statement, and the script has {len(statements)}")
-    with closing(_connect(database, deadline, read_only)) as connection:
-        _Script(connection, out, deadline, read_only).run(statements, params)
+    for path in (database, f"{database}-wal", f"{database}-shm", f"{database}-journal"):
+        _require_own_file(path, missing_ok=path != database)
+    with (
+        watch or _Unwatched() as watched,
+        closing(_connect(database, deadline, read_only)) as connection,
+    ):
+        _Script(connection, out, deadline, read_only, watched).run(statements, params)
 
 
 def split(script: str) -> Iterator[str]:
@@ -78,12 +107,18 @@ class _Script:
     """One script on one connection."""
 
     def __init__(
-        self, connection: sqlite3.Connection, out: Capture, deadline: Deadline, read_only: bool
+        self,
+        connection: sqlite3.Connection,
+        out: Capture,
+        deadline: Deadline,
+        read_only: bool,
+        watch: Watch,
     ) -> None:
         self.connection = connection
         self.out = out
         self.deadline = deadline
         self.read_only = read_only
+        self.watch = watch
         self.refused = ""
         """What the authorizer said no to: SQLite's own error does not tell."""
         connection.set_authorizer(self.allow)
@@ -95,11 +130,14 @@ class _Script:
             for number, statement in enumerate(statements, 1):
                 if not own and not self.connection.in_transaction and not _outside(statement):
                     self.step(0, "BEGIN" if self.read_only else "BEGIN IMMEDIATE")
+                    self.watch.began()
                 silent |= not self.step(number, statement, params)
             if own and self.connection.in_transaction:
                 raise ToolFailed("the script begins a transaction and does not commit it")
             if self.connection.in_transaction:
+                self.watch.committing()
                 self.step(0, "COMMIT")
+                self.watch.committed()
         finally:
             if self.connection.in_transaction:
                 self.connection.rollback()
@@ -154,8 +192,6 @@ class _Script:
 
 
 def _connect(database: str, deadline: Deadline, read_only: bool) -> sqlite3.Connection:
-    for path in (database, f"{database}-wal", f"{database}-shm", f"{database}-journal"):
-        _require_own_file(path, missing_ok=path != database)
     left = deadline.left()
     busy = BUSY_SECONDS if left is None else min(BUSY_SECONDS, left)
     uri = f"file:{quote(os.fsencode(database))}?mode=rw"

@@ -1,0 +1,278 @@
+"""The bytes of a database file as chunks: known again by stat data, else scanned.
+
+Whatever is known of the file counts only while its stat data is what it was then. So that a write
+in the same tick of the clock cannot go unnoticed, the file's mtime is first set to a moment that
+has passed: no write can give it that one again.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+import msgspec
+from blake3 import blake3
+
+from cleveragents.content import fsio
+from cleveragents.content.files import CHUNK, Stamp, stamp
+from cleveragents.content.packs import BLOB, CHUNKS, Batch, key_of
+from cleveragents.errors import CheckpointFailed, ContentDamaged
+
+VOLATILE = ((18, 20), (24, 28), (40, 44), (92, 100))
+"""Header fields SQLite changes by itself: journal mode, change counter, schema cookie, version."""
+Read = Callable[[bytes], bytes]
+_BOOT = "/proc/sys/kernel/random/boot_id"
+_THREADS = 4
+
+
+class Image(msgspec.Struct, frozen=True):
+    """The content of a database file: its key, what tells it from others, and its size."""
+
+    root: bytes
+    logical: str
+    size: int
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What a file held when stat said that of it."""
+
+    stamp: Stamp
+    image: Image
+    boot: str = ""
+    """Stat data outlives a power cut that took the content; another boot proves nothing."""
+
+
+class Touched(msgspec.Struct, frozen=True):
+    """All that was written between two moments at which stat was asked."""
+
+    before: Stamp
+    after: Stamp
+    ranges: tuple[tuple[int, int], ...]
+    """Where, in bytes: start and end."""
+
+
+def load(path: str | None) -> Known | None:
+    """What the process before knew; a note that is lost or doubtful is simply not used."""
+    if path is None:
+        return None
+    try:
+        with open(path, "rb") as found:
+            data = found.read()
+        if blake3(data[32:]).digest() != data[:32]:
+            return None
+        known = msgspec.msgpack.decode(data[32:], type=Known)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return known if known.boot and known.boot == _boot() else None
+
+
+def keep(path: str | None, known: Known) -> None:
+    """Leave a note for the next process."""
+    if path is None:
+        return
+    data = msgspec.msgpack.encode(msgspec.structs.replace(known, boot=_boot()))
+    data = blake3(data).digest() + data
+    with suppress(OSError):
+        fsio.make_private_dir(os.path.dirname(path))
+        # Written over, not renamed: that would wait for the disk, and the hash tells a torn one.
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            _pwrite(fd, data, 0)
+            os.ftruncate(fd, len(data))
+        finally:
+            os.close(fd)
+
+
+def _boot() -> str:
+    try:
+        with open(_BOOT) as found:
+            return found.read().strip()
+    except OSError:
+        return ""
+
+
+def mark(fd: int) -> Stamp | None:
+    """Give the file an mtime that no later write can give it; None if it cannot be given one."""
+    found = os.fstat(fd)
+    try:
+        os.utime(fd, ns=(found.st_atime_ns, found.st_mtime_ns - 1))
+    except OSError:
+        return None
+    return stamp(os.fstat(fd))
+
+
+def digests_of(root: bytes, read: Read) -> list[bytes]:
+    """The hashes of an image's chunks, in order; empty if the store has it no more."""
+    if root[:1] != CHUNKS:
+        return [root[1:]] if root else []
+    try:
+        data = read(root)
+    except ContentDamaged:
+        return []
+    return [data[start : start + 32] for start in range(0, len(data), 32)]
+
+
+def take(
+    fd: int,
+    batch: Batch,
+    old: bytes,
+    read: Read,
+    ranges: Iterable[tuple[int, int]] | None = None,
+) -> Image:
+    """The image in a file nobody writes to; new chunks go into the batch.
+
+    `old` is the key of an image in the store. If `ranges` are given, the file differs from that
+    one nowhere else; other chunks are not read.
+    """
+    size = os.fstat(fd).st_size
+    there = digests_of(old, read)
+    if size < CHUNK:
+        data = _pread(fd, 0, size)
+        return Image(batch.put(BLOB, data), logical_of([], data), size)
+    count = (size + CHUNK - 1) // CHUNK
+    if not there:
+        found, changed = [b""] * count, range(count)
+    elif ranges is None or old[:1] != CHUNKS:
+        found = scan(fd, range(count))
+        known = set(there)
+        changed = [at for at in range(count) if found[at] not in known]
+    else:
+        found = (there + [b""] * count)[:count]
+        changed = sorted(_chunks(ranges, len(there), count))
+    if there:
+        batch.rely_on(old)
+    for at in changed:
+        found[at] = batch.put(BLOB, _pread(fd, at * CHUNK, CHUNK))[1:]
+    root = batch.put(CHUNKS, b"".join(found))
+    return Image(root, logical_of(found, _pread(fd, 0, CHUNK)), size)
+
+
+def _chunks(ranges: Iterable[tuple[int, int]], before: int, now: int) -> set[int]:
+    """The chunks that ranges lie in, and those that are new or may have another end."""
+    found = set(range(max(min(before, now) - 1, 0), now))
+    for start, end in ranges:
+        found.update(range(start // CHUNK, min((end - 1) // CHUNK + 1, now)))
+    return found
+
+
+def scan(fd: int, chunks: Iterable[int]) -> list[bytes]:
+    """The hashes of these chunks, computed by several threads."""
+    wanted = list(chunks)
+    found = [b""] * len(wanted)
+    errors: list[BaseException] = []
+    threads = min(_THREADS, os.cpu_count() or 1, len(wanted) // 16 + 1)
+
+    def work(first: int) -> None:
+        buffer = bytearray(CHUNK)
+        view = memoryview(buffer)
+        try:
+            for at in range(first, len(wanted), threads):
+                length = os.preadv(fd, [buffer], wanted[at] * CHUNK)
+                # Only `update` lets other threads run meanwhile, the constructor does not.
+                hasher = blake3()
+                hasher.update(view[:length])
+                found[at] = hasher.digest()
+        except BaseException as error:  # noqa: BLE001 - raised below, by whoever asked
+            errors.append(error)
+
+    others = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(1, threads)]
+    for thread in others:
+        thread.start()
+    work(0)
+    for thread in others:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return found
+
+
+def logical_of(digests: list[bytes], first: bytes) -> str:
+    """A hash of an image without the header fields that SQLite changes by itself."""
+    masked = bytearray(first)
+    for start, end in VOLATILE:
+        masked[start:end] = bytes(min(end, len(masked)) - min(start, len(masked)))
+    return blake3(b"".join((blake3(masked).digest(), *digests[1:]))).hexdigest()
+
+
+def logical_of_file(fd: int) -> str:
+    """The same of a file nobody writes to."""
+    count = (os.fstat(fd).st_size + CHUNK - 1) // CHUNK
+    return logical_of(scan(fd, range(count)), _pread(fd, 0, CHUNK))
+
+
+def logical_of_root(root: bytes, read: Read) -> str:
+    """The same of an image in the store."""
+    digests = digests_of(root, read)
+    first = read(root if root[:1] != CHUNKS else BLOB + digests[0])
+    return logical_of(digests, first)
+
+
+def differing(before: bytes, after: bytes, read: Read) -> list[int] | None:
+    """The chunks in which an image differs from the one before; None if that is not known."""
+    if before[:1] != CHUNKS or after[:1] != CHUNKS:
+        return None
+    old, new = digests_of(before, read), digests_of(after, read)
+    if not old or not new:
+        return None
+    return [at for at in range(len(new)) if at >= len(old) or old[at] != new[at]]
+
+
+def write(fd: int, target: bytes, chunks: list[int], read: Read) -> None:
+    """Make these chunks of a file those of an image, and its size; on disk, read back."""
+    digests = digests_of(target, read)
+    last = read(BLOB + digests[-1])
+    os.ftruncate(fd, (len(digests) - 1) * CHUNK + len(last))
+    for at in chunks:
+        _pwrite(fd, read(BLOB + digests[at]), at * CHUNK)
+    fsio.sync(fd)
+    if scan(fd, chunks) != [digests[at] for at in chunks]:
+        raise CheckpointFailed("the database was not written as it should be")
+
+
+def is_at(path: str, known: Known | None) -> bool:
+    """Whether the file is what it was, and nothing beside it waits to be folded in."""
+    if known is None:
+        return False
+    for side in ("-wal", "-journal"):
+        with suppress(FileNotFoundError):
+            if os.lstat(path + side).st_size:
+                return False
+    try:
+        return stamp(os.lstat(path)) == known.stamp
+    except OSError:
+        return False
+
+
+def _pread(fd: int, start: int, length: int) -> bytes:
+    data = os.pread(fd, length, start)
+    while len(data) < length and (more := os.pread(fd, length - len(data), start + len(data))):
+        data += more
+    return data
+
+
+def _pwrite(fd: int, data: bytes, start: int) -> None:
+    fsio.point("write")
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, start)
+        view, start = view[written:], start + written
+
+
+def copied(
+    source: int, target: int | None, batch: Batch | None, piece: Callable[[int], None]
+) -> Image:
+    """Copy a file nobody writes to, unless its blocks are shared; content goes into the batch."""
+    size, digests, first = os.fstat(source).st_size, list[bytes](), b""
+    for start in range(0, size, CHUNK):
+        data = _pread(source, start, CHUNK)
+        first = first or data
+        digests.append((batch.put(BLOB, data) if batch else key_of(BLOB, data))[1:])
+        if target is not None:
+            fsio.write_all(target, data)
+        piece(len(data))
+    if size < CHUNK:
+        root = batch.put(BLOB, first) if batch else key_of(BLOB, first)
+        return Image(root, logical_of([], first), size)
+    listed = b"".join(digests)
+    root = batch.put(CHUNKS, listed) if batch else key_of(CHUNKS, listed)
+    return Image(root, logical_of(digests, first), size)
