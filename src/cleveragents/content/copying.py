@@ -25,7 +25,16 @@ from cleveragents.content.filecopy import (
     open_source,
     share_blocks,
 )
-from cleveragents.content.files import CHUNK, Base, blocks, git_hash, stamp, store_blocks
+from cleveragents.content.files import (
+    CHUNK,
+    Base,
+    blocks,
+    end_blocks,
+    git_hash,
+    stamp,
+    store_blocks,
+    write_block,
+)
 from cleveragents.content.packs import BLOB, GIT, Batch, key_of
 from cleveragents.content.scope import Scope
 from cleveragents.errors import SandboxError
@@ -215,9 +224,10 @@ class Copier:
     def _passing(self, source: int, target: int) -> Iterator[bytes]:
         """The blocks of a file, each when it was written to the other."""
         for block in blocks(source):
-            fsio.write_all(target, block)
+            write_block(target, block)
             self._piece(len(block))
             yield block
+        end_blocks(target)
 
 
 class _Descent:

@@ -5,6 +5,7 @@ small change in a large file costs one chunk. The list's hash is the file's key.
 """
 
 import errno
+import functools
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -70,11 +71,79 @@ The content is None if it is not a file, is larger, cannot be read or changed me
 """
 
 
+ZEROS = bytes(CHUNK)
+"""A chunk of a hole."""
+_PAGE = bytes(4096)
+
+
+@functools.cache
+def _digest_of_zeros() -> bytes:
+    return blake3(ZEROS).digest()
+
+
+def digest_of(block: bytes) -> bytes:
+    return _digest_of_zeros() if block is ZEROS else blake3(block).digest()
+
+
 def blocks(fd: int) -> Iterator[bytes]:
+    """A file from where its descriptor is; a hole is not read, and its blocks are ZEROS."""
+    found = os.fstat(fd)
+    if found.st_blocks * 512 < found.st_size:
+        yield from _sparse_blocks(fd, found.st_size)
     while block := os.read(fd, CHUNK):
         while len(block) < CHUNK and (more := os.read(fd, CHUNK - len(block))):
             block += more
         yield block
+
+
+def _sparse_blocks(fd: int, size: int) -> Iterator[bytes]:
+    """The whole blocks of a file with holes; its descriptor is then behind them."""
+    at, data = os.lseek(fd, 0, os.SEEK_CUR), -1
+    while at + CHUNK <= size:
+        if data < at:
+            data = _next_data(fd, at, size)
+            os.lseek(fd, at, os.SEEK_SET)
+        if data >= at + CHUNK:
+            at = os.lseek(fd, at + CHUNK, os.SEEK_SET)
+            yield ZEROS
+            continue
+        block = os.pread(fd, CHUNK, at)
+        if len(block) < CHUNK:
+            return
+        at = os.lseek(fd, at + CHUNK, os.SEEK_SET)
+        yield block
+
+
+def _next_data(fd: int, at: int, size: int) -> int:
+    try:
+        return os.lseek(fd, at, os.SEEK_DATA)
+    except OSError as error:
+        # Nothing but a hole up to the end, or a file system that does not know of holes.
+        return size if error.errno == errno.ENXIO else at
+
+
+def write_block(fd: int, block: bytes) -> None:
+    """Write behind what is there, but leave pages of zeros as holes; `end_blocks` comes last."""
+    if block is ZEROS:
+        os.lseek(fd, len(block), os.SEEK_CUR)
+        return
+    if _PAGE not in block:
+        fsio.write_all(fd, block)
+        return
+    start = 0
+    for at in range(0, len(block), len(_PAGE)):
+        if block.startswith(_PAGE, at):
+            if start < at:
+                fsio.write_all(fd, block[start:at])
+            start = at + len(_PAGE)
+            os.lseek(fd, len(_PAGE), os.SEEK_CUR)
+    if start < len(block):
+        fsio.write_all(fd, block[start:])
+
+
+def end_blocks(fd: int) -> None:
+    """The file ends where its descriptor is, also behind a hole."""
+    os.ftruncate(fd, os.lseek(fd, 0, os.SEEK_CUR))
 
 
 def chunk_list_key(digests: list[bytes]) -> bytes:
@@ -86,12 +155,18 @@ def store_blocks(source: Iterator[bytes], batch: Batch) -> tuple[bytes, int]:
     first = next(source, b"")
     if len(first) < CHUNK:
         return batch.put(BLOB, first), len(first)
-    digests = [batch.put(BLOB, first)[1:]]
+    digests = [_put_block(first, batch)]
     size = len(first)
     for block in source:
-        digests.append(batch.put(BLOB, block)[1:])
+        digests.append(_put_block(block, batch))
         size += len(block)
     return batch.put(CHUNKS, b"".join(digests)), size
+
+
+def _put_block(block: bytes, batch: Batch) -> bytes:
+    digest = digest_of(block)
+    batch.put_keyed(BLOB + digest, block)
+    return digest
 
 
 def capture_file(
@@ -178,7 +253,7 @@ def hash_as(source: Iterator[bytes], size: int, like: bytes) -> bytes:
     """The key content would have in the way the key `like` was made."""
     if like[:1] == GIT:
         return hash_git(source, size, like)
-    digests = [blake3(block).digest() for block in source]
+    digests = [digest_of(block) for block in source]
     if not digests or (len(digests) == 1 and size < CHUNK):
         return BLOB + (digests[0] if digests else blake3(b"").digest())
     return chunk_list_key(digests)
@@ -197,7 +272,8 @@ def content_blocks(read: Callable[[bytes], bytes], key: bytes) -> Iterator[bytes
     if key[:1] == CHUNKS:
         digests = read(key)
         for start in range(0, len(digests), 32):
-            yield read(BLOB + digests[start : start + 32])
+            digest = digests[start : start + 32]
+            yield ZEROS if digest == _digest_of_zeros() else read(BLOB + digest)
     else:
         yield read(key)
 
@@ -229,7 +305,8 @@ def place_content(
     fd = fsio.create(name, 0o600, dir_fd)
     try:
         for block in content_blocks(read, key):
-            fsio.write_all(fd, block)
+            write_block(fd, block)
+        end_blocks(fd)
         os.fchmod(fd, mode)
         if mtime_ns != NO_TIME:
             os.utime(fd, ns=(mtime_ns, mtime_ns))
