@@ -6,6 +6,7 @@ removes its side files. The live file is only read under SQLite's locks and writ
 itself, so that open connections see what happens.
 """
 
+import functools
 import os
 import shutil
 import sqlite3
@@ -110,6 +111,8 @@ class SqliteSnapshot:
                     "empty it with SQL instead",
                 )
             return self._state(Image(ABSENT, ABSENT.decode(), 0), 0)
+        if not self._stat_proves:
+            self.doubt()
         if self._known is not None and sqlite_image.is_at(self._file, self._known):
             self._seen = self._known
             return self._same(batch, previous)
@@ -138,13 +141,18 @@ class SqliteSnapshot:
         old = known.image.root if known else previous.root if previous else b""
         stamp = sqlite_image.mark(fd)
         image = sqlite_image.take(fd, batch, old, self.place.packs.get, ranges)
-        if is_sound and stamp and files.stamp(os.fstat(fd)) == stamp:
+        proves = is_sound and self._stat_proves
+        if proves and stamp and files.stamp(os.fstat(fd)) == stamp:
             seen = self._seen = Known(stamp, image)
             if self.place.packs.index.has(image.root):
                 self._remember(seen)
             else:
                 batch.after_commit.append(lambda: self._remember(seen))
         return image
+
+    @functools.cached_property
+    def _stat_proves(self) -> bool:
+        return sqlite_image.shows_mapped_writes(os.path.dirname(self.place.root))
 
     def _remember(self, seen: Known) -> None:
         self._known = seen

@@ -5,6 +5,7 @@ in the same tick of the clock cannot go unnoticed, the file's mtime is first set
 has passed: no write can give it that one again.
 """
 
+import mmap
 import os
 import threading
 from collections.abc import Callable, Iterable
@@ -99,6 +100,23 @@ def mark(fd: int) -> Stamp | None:
     except OSError:
         return None
     return stamp(os.fstat(fd))
+
+
+def shows_mapped_writes(folder: str) -> bool:
+    """Whether a write through a mapping changes stat data on this file system: not so on tmpfs."""
+    try:
+        fd = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except (OSError, AttributeError):
+        return False
+    try:
+        os.write(fd, b"0")
+        os.utime(fd, ns=(0, 0))
+        with mmap.mmap(fd, 1) as mapped:
+            # Read first: there the page is mapped for writing too, and the write shows nowhere.
+            mapped[0] ^= 1
+        return os.fstat(fd).st_mtime_ns != 0
+    finally:
+        os.close(fd)
 
 
 def digests_of(root: bytes, read: Read) -> list[bytes]:
