@@ -15,6 +15,7 @@
  * unsafe(manifest) -> the first name that is none, or is not sorted behind the one before it; or None
  *       all sorted by name
  *
+ * open_below(root_fd, path) -> descriptor of a directory, reached through no link
  * look(dir_fd, name, limit) -> None, or what stat says of a name and a small file's content
  * put(dir_fd, name, data, mode, mtime_ns) -> inode, size and mtime of a new file
  *
@@ -81,18 +82,13 @@ static int pruned(const Walk *walk, const char *name, const char *path) {
     return 0;
 }
 
-/* In one call where the kernel can; else step by step, so that no symlink is followed and no path
- * is too long. */
-static int open_below(int root, const char *path) {
-    int fd;
-#ifdef SYS_openat2
-    struct { uint64_t flags, mode, resolve; } how = {
-        O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0, 0x04 | 0x08}; /* no links, beneath */
-    if (*path && (fd = (int)syscall(SYS_openat2, root, path, &how, sizeof how)) >= 0) return fd;
-#endif
-    fd = openat(root, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+#define PIECE 4000 /* bytes of a path in one call, below PATH_MAX */
+
+/* Step by step, for kernels without openat2, and for the errno that tells what is wrong. */
+static int open_parts(int from, const char *path, size_t size) {
+    int fd = openat(from, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     char part[NAME_MAX + 1];
-    while (fd >= 0 && *path) {
+    for (const char *end = path + size; fd >= 0 && path < end;) {
         size_t length = strcspn(path, "/");
         if (length > NAME_MAX) { close(fd); errno = ENAMETOOLONG; return -1; }
         memcpy(part, path, length);
@@ -104,6 +100,79 @@ static int open_below(int root, const char *path) {
         fd = below;
         path += length + (path[length] == '/');
     }
+    return fd;
+}
+
+static int open_piece(int from, const char *path, size_t size) {
+#ifdef SYS_openat2
+    struct { uint64_t flags, mode, resolve; } how = {
+        O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0, 0x04 | 0x08}; /* no links, beneath */
+    char piece[PIECE + 1];
+    memcpy(piece, path, size);
+    piece[size] = 0;
+    int fd = size ? (int)syscall(SYS_openat2, from, piece, &how, sizeof how) : -1;
+    if (fd >= 0) return fd;
+#endif
+    return open_parts(from, path, size);
+}
+
+/* How many bytes of a path one call takes: all, or the most whole names that are short enough. */
+static size_t first_piece(const char *path) {
+    size_t size = strlen(path);
+    if (size <= PIECE) return size;
+    for (size = PIECE; size && path[size] != '/'; size--) {}
+    return size ? size : strcspn(path, "/");
+}
+
+/* No symlink is followed, and no path is too long. */
+static int open_below(int root, const char *path) {
+    int fd = root;
+    do {
+        size_t size = first_piece(path);
+        int below = size <= PIECE ? open_piece(fd, path, size) : (errno = ENAMETOOLONG, -1);
+        int saved = errno;
+        if (fd != root) close(fd);
+        errno = saved;
+        fd = below;
+        path += size + (path[size] == '/');
+    } while (fd >= 0 && *path);
+    return fd;
+}
+
+static PyObject *open_below_root(PyObject *self, PyObject *args) {
+    int root;
+    const char *path;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "iy", &root, &path)) return NULL;
+    int fd;
+    Py_BEGIN_ALLOW_THREADS
+    fd = open_below(root, path);
+    Py_END_ALLOW_THREADS
+    return fd < 0 ? PyErr_SetFromErrnoWithFilename(PyExc_OSError, path) : PyLong_FromLong(fd);
+}
+
+/* Where a thread was last: what lies below it is reached from there, not from the root. */
+typedef struct { int fd; char *path; size_t size; } Near;
+
+static void leave(Near *near) {
+    if (near->fd >= 0) close(near->fd);
+    free(near->path);
+    *near = (Near){-1, NULL, 0};
+}
+
+static int open_near(int root, const char *path, Near *near) {
+    size_t size = strlen(path);
+    if (size <= PIECE) return open_below(root, path);
+    int is_below = near->fd >= 0 && size > near->size && path[near->size] == '/' &&
+                   !memcmp(path, near->path, near->size);
+    int fd = is_below ? open_below(near->fd, path + near->size + 1) : open_below(root, path);
+    int saved = errno;
+    leave(near);
+    if (fd >= 0) {
+        *near = (Near){fcntl(fd, F_DUPFD_CLOEXEC, 0), strdup(path), size};
+        if (near->fd < 0 || !near->path) leave(near);
+    }
+    errno = saved;
     return fd;
 }
 
@@ -152,13 +221,13 @@ static uint64_t nanoseconds(struct timespec t) {
 }
 
 /* Reads one directory; the directories below it go onto the stack. */
-static int read_directory(Walk *walk, char *path) {
+static int read_directory(Walk *walk, char *path, Near *near) {
     Entry *entries = NULL;
     size_t count = 0, room = 0;
     Stack below = {0};
     Result result = {path, NULL, 0, 0};
     int failed = -1;
-    int fd = open_below(walk->root, path);
+    int fd = open_near(walk->root, path, near);
     DIR *stream = fd < 0 ? NULL : fdopendir(fd);
     if (!stream) {
         result.error = errno;
@@ -231,6 +300,7 @@ out:
 
 static void *work(void *argument) {
     Walk *walk = argument;
+    Near near = {-1, NULL, 0};
     pthread_mutex_lock(&walk->lock);
     for (;;) {
         while (!walk->todo.count && walk->busy && !walk->failed)
@@ -239,7 +309,7 @@ static void *work(void *argument) {
         char *path = walk->todo.items[--walk->todo.count];
         walk->busy++;
         pthread_mutex_unlock(&walk->lock);
-        int failed = read_directory(walk, path);
+        int failed = read_directory(walk, path, &near);
         pthread_mutex_lock(&walk->lock);
         walk->busy--;
         if (failed) walk->failed = 1;
@@ -247,6 +317,7 @@ static void *work(void *argument) {
     }
     pthread_cond_broadcast(&walk->more);
     pthread_mutex_unlock(&walk->lock);
+    leave(&near);
     return NULL;
 }
 
@@ -747,6 +818,7 @@ static PyObject *put(PyObject *self, PyObject *arguments) {
 
 static PyMethodDef methods[] = {
     {"walk", walk_tree, METH_VARARGS, "walk(root_fd, prune_names, prune_paths)"},
+    {"open_below", open_below_root, METH_VARARGS, "open_below(root_fd, path)"},
     {"state_text", state_text, METH_O, "state_text(manifest)"},
     {"pieces", pieces, METH_VARARGS, "pieces(manifest, before)"},
     {"picked", picked, METH_VARARGS, "picked(manifest, names)"},

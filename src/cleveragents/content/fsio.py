@@ -12,7 +12,7 @@ import stat
 import sys
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from cleveragents import machine
 from cleveragents.content.safe_names import require_name, require_path
@@ -125,16 +125,32 @@ def parent_of(root: int, path: bytes) -> Generator[tuple[int, bytes]]:
     """Descriptor of the directory that holds `path`, reached step by step, and the last name."""
     if path != b".":
         require_path(path.removesuffix(b"/."), "a path")
-    *parents, name = path.split(b"/")
-    fd = os.dup(root)
+    folder, _, name = path.rpartition(b"/")
+    fd = _descend(root, folder) if folder else os.dup(root)
     try:
-        for part in parents:
-            below = os.open(part, DIRECTORY, dir_fd=fd)
-            os.close(fd)
-            fd = below
         yield fd, name
     finally:
         os.close(fd)
+
+
+def python_descend(root: int, path: bytes) -> int:
+    """The twin of `_walk.open_below`, which takes many steps in one call."""
+    fd = os.dup(root)
+    for part in path.split(b"/"):
+        try:
+            below = os.open(part, DIRECTORY, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = below
+    return fd
+
+
+try:
+    from cleveragents.content._walk import open_below as _compiled_descend
+except ImportError:
+    _compiled_descend = None
+
+_descend = _compiled_descend or python_descend
 
 
 def inode_of(found: os.stat_result) -> Inode:
@@ -145,6 +161,37 @@ def open_below(root: int, path: bytes) -> int:
     """Descriptor of the directory at `path`, which may be empty, reached step by step."""
     with parent_of(root, path + b"/." if path else b".") as (fd, name):
         return os.open(name, DIRECTORY, dir_fd=fd)
+
+
+class Descent:
+    """Directories of a tree one after the other, each reached from the last if it lies below."""
+
+    def __init__(self, root: str | bytes) -> None:
+        self._root = os.open(root, DIRECTORY)
+        self._fd, self._path = self._root, b""
+
+    def to(self, path: bytes) -> int:
+        """A descriptor that is good until the next call."""
+        start = self._path + b"/"
+        if not (self._path and path.startswith(start)):
+            self._back()
+            start = b""
+        fd = open_below(self._fd, path[len(start) :])
+        self._back()
+        self._fd, self._path = fd, path
+        return fd
+
+    def _back(self) -> None:
+        if self._fd != self._root:
+            os.close(self._fd)
+            self._fd, self._path = self._root, b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._back()
+        os.close(self._root)
 
 
 def make_below(root: int, path: bytes) -> int:

@@ -14,6 +14,8 @@ import threading
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 
+from cleveragents.content import fsio
+
 _MODIFY, _ATTRIB, _CLOSE_WRITE, _CLOSE_NOWRITE = 0x2, 0x4, 0x8, 0x10
 _OPEN, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x20, 0x40, 0x80, 0x100, 0x200
 _DELETE_SELF, _MOVE_SELF = 0x400, 0x800
@@ -22,6 +24,8 @@ _ONLYDIR, _DONT_FOLLOW, _ISDIR = 0x01000000, 0x02000000, 0x40000000
 _TOUCH = (
     _MODIFY | _ATTRIB | _CLOSE_WRITE | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE
 )  # fmt: skip
+_LONGEST = 4000
+"""Bytes of a path that the system takes in one call."""
 _MASK = _TOUCH | _OPEN | _CLOSE_NOWRITE | _DELETE_SELF | _MOVE_SELF | _ONLYDIR | _DONT_FOLLOW
 _SAYS = _TOUCH | _DELETE_SELF | _MOVE_SELF | _UNMOUNT | _OVERFLOW | _IGNORED
 _EVENT = struct.Struct("iIII")
@@ -79,21 +83,40 @@ class Tracker:
 
     def watch(self, directories: Iterable[bytes]) -> None:
         """Begin to watch; call it before looking at what is in them."""
+        long: list[bytes] = []
         for path in directories:
-            if self._doubt:
-                return
             where = self._root + b"/" + path if path else self._root
-            number = self._libc.inotify_add_watch(self._fd, where, _MASK)
-            if number < 0:
-                # Gone again: its parent has an event. Anything else (limits): no more trust.
-                if self._errno() not in (errno.ENOENT, errno.ENOTDIR):
-                    self._doubt = True
-                continue
-            old = self._paths.get(number)
-            if old is not None and old != path and self._numbers.get(old) == number:
-                del self._numbers[old]
-            self._paths[number] = path
-            self._numbers[path] = number
+            if len(where) > _LONGEST:
+                long.append(path)
+            else:
+                self._watch(path, where)
+        if long:
+            with fsio.Descent(self._root) as descent:
+                for path in sorted(long):
+                    try:
+                        where = b"/proc/self/fd/%d/." % descent.to(path)
+                    except OSError as error:
+                        self._not_watched(error.errno)
+                    else:
+                        self._watch(path, where)
+
+    def _watch(self, path: bytes, where: bytes) -> None:
+        if self._doubt:
+            return
+        number = self._libc.inotify_add_watch(self._fd, where, _MASK)
+        if number < 0:
+            self._not_watched(self._errno())
+            return
+        old = self._paths.get(number)
+        if old is not None and old != path and self._numbers.get(old) == number:
+            del self._numbers[old]
+        self._paths[number] = path
+        self._numbers[path] = number
+
+    def _not_watched(self, code: int | None) -> None:
+        """Gone again: its parent has an event. Anything else (limits): no more trust."""
+        if code not in (errno.ENOENT, errno.ENOTDIR):
+            self._doubt = True
 
     def watch_only(self, directories: Iterable[bytes]) -> None:
         """Begin anew with these, whatever the watches were called before."""

@@ -39,18 +39,25 @@ class NeedsWalk(Exception):
 class Work:
     """Names to look at again, as a tree of directories."""
 
-    __slots__ = ("below", "names", "whole")
+    __slots__ = ("_made", "below", "names", "whole")
 
     def __init__(self) -> None:
         self.names: set[bytes] = set()
         self.whole = False
         """Every name in this directory."""
         self.below: dict[bytes, Work] = {}
+        self._made: dict[bytes, Work] = {}
 
     def at(self, path: bytes) -> "Work":
-        node = self
-        for part in path.split(b"/") if path else ():
-            node = node.below.setdefault(part, Work())
+        """The node of a path; asked of the top, which remembers those it was asked for."""
+        missing: list[bytes] = []
+        while path and path not in self._made:
+            path, _, name = path.rpartition(b"/")
+            missing.append(name)
+        node = self._made[path] if path else self
+        for name in reversed(missing):
+            path = path + b"/" + name if path else name
+            node = self._made[path] = node.below.setdefault(name, Work())
         return node
 
     def all_names(self) -> set[bytes]:
