@@ -327,10 +327,11 @@ class SqliteSnapshot:
                     self._seen = Known(stamp, Image(root, logical, os.fstat(fd).st_size))
         except CheckpointFailed:
             return False
-        if self._seen is not None:
-            self._remember(self._seen)
         for side in SIDES:
             fsio.unlink_if_there(self._file + side)
+        fsio.sync_dir(self.place.root)
+        if self._seen is not None:
+            self._remember(self._seen)
         return True
 
     def _clear(self) -> None:
