@@ -48,6 +48,19 @@ def test_a_role_that_reaches_the_servers_machine_is_refused(
         assert project.ours() == []
 
 
+def test_a_role_that_may_call_what_reads_files_is_refused(project: Project) -> None:
+    sql = project.shop.pg.sql
+    with role(project.shop, "") as url:
+        sql(project.shop.name, "GRANT EXECUTE ON FUNCTION pg_read_file(text) TO mighty")
+        try:
+            project.env["DATABASE_URL"] = url
+            project.plan(ADD)
+            said = project.error("plan", "run", "plan.yaml", rc=2)
+            assert "role 'mighty' may call pg_read_file(text)" in said
+        finally:
+            sql(project.shop.name, "REVOKE EXECUTE ON FUNCTION pg_read_file(text) FROM mighty")
+
+
 def test_a_role_that_logs_in_as_another_is_judged_by_who_logged_in(project: Project) -> None:
     with role(project.shop, "SUPERUSER") as url:
         project.shop.pg.sql("postgres", "ALTER ROLE mighty SET role = app")

@@ -31,7 +31,10 @@ _POWERS = (
     "SELECT r.rolname, (SELECT array_agg(p.rolname ORDER BY p.rolname) FROM pg_roles p"
     " WHERE pg_has_role(r.rolname, p.oid, 'MEMBER') AND (p.rolsuper OR p.rolname IN"
     " ('pg_execute_server_program', 'pg_read_server_files', 'pg_write_server_files'))),"
-    " r.rolsuper, r.rolcreaterole AND current_setting('server_version_num')::int < 160000"
+    " r.rolsuper, r.rolcreaterole AND current_setting('server_version_num')::int < 160000,"
+    " (SELECT array_agg(f ORDER BY f) FROM unnest(ARRAY['pg_read_file(text)', 'lo_import(text)',"
+    " 'lo_export(oid, text)', 'dblink_connect_u(text)']) f WHERE to_regprocedure(f) IS NOT NULL"
+    " AND has_function_privilege(r.oid, to_regprocedure(f), 'EXECUTE'))"
     " FROM pg_roles r WHERE r.rolname = session_user"
 )
 
@@ -97,13 +100,15 @@ def _too_mighty(spec: PlanSpec, item: ResourceSpec) -> list[str]:
 
     try:
         with server.Server(item.url).connect(database_of(item.url)) as db:
-            role, groups, is_super, makes_roles = server.one(db, _POWERS)
+            role, groups, is_super, makes_roles, calls = server.one(db, _POWERS)
     except SandboxError:
         return []  # said already
     if is_super:
         why = "is a superuser"
     elif groups:
         why = f"is in the role {', '.join(groups)}"
+    elif calls:
+        why = f"may call {', '.join(calls)}"
     elif makes_roles:
         why = "may make roles, and so join any of the server's own"
     else:
