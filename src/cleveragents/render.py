@@ -4,9 +4,12 @@ A reply is data for programs and blocks for people; nothing here decides anythin
 """
 
 import sys
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
+
+if TYPE_CHECKING:
+    import re
 
 
 class Panel(msgspec.Struct, frozen=True):
@@ -25,6 +28,8 @@ class Table(msgspec.Struct, frozen=True):
 class Text(msgspec.Struct, frozen=True):
     text: str
     style: str = ""
+    verbatim: bool = False
+    """Lines of a patch: each begins where it began."""
 
 
 Block = Panel | Table | Text
@@ -60,40 +65,85 @@ def write_json(value: dict[str, Any], out: TextIO) -> None:
 
         # Text that is not UTF-8 was shown as \xNN before; what is left must not break the pipe.
         text = json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8", "replace").decode()
-    out.write(text)
+    # Inside of strings another spelling is the same value.
+    out.write(text if text.isascii() else _hidden().sub(_escaped, text))
     out.write("\n")
 
 
 def write_yaml(value: dict[str, Any], out: TextIO) -> None:
     import yaml
 
-    yaml.safe_dump(value, out, sort_keys=False, allow_unicode=True)
+    text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    if _hidden().search(text):
+        text = yaml.safe_dump(value, sort_keys=False, allow_unicode=False)
+    out.write(text)
 
 
 def write_plain(reply: Reply, out: TextIO) -> None:
     for block in reply.blocks:
         for line in plain_lines(block):
-            out.write(safe(line) + "\n")
+            out.write(line + "\n")
 
 
 def safe(text: str) -> str:
-    """No terminal takes orders from a file name or a tool's output."""
+    """No terminal takes orders from a file name or a tool's output.
+
+    Everything that people read passes here: escape sequences, characters that are not seen or turn
+    the direction of writing appear as \\x1b, \\u202e.
+    """
+    if text.isprintable():
+        return text
     return "".join(
         c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text
     )
 
 
-def _one_line(row: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(cell.replace("\n", "\\n") for cell in row)
+def safe_item(text: str, indent: int = 2) -> str:
+    """The same for one item among others: a line break in it cannot begin another item."""
+    return safe(text).replace("\n", "\n" + " " * indent)
+
+
+def safe_cell(text: str) -> str:
+    """The same for a cell, which is one line."""
+    return safe(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _hidden() -> "re.Pattern[str]":
+    """What JSON and YAML may hold as it is, and a terminal would not show as it is."""
+    import re
+
+    return re.compile(
+        "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+        "\U000e0000-\U000e0fff]"
+    )
+
+
+def _escaped(found: "re.Match[str]") -> str:
+    code = ord(found[0])
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    code -= 0x10000
+    return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
+
+
+def _shown(block: Text) -> str:
+    return safe(block.text) if block.verbatim else safe_item(block.text)
 
 
 def plain_lines(block: Block) -> list[str]:
+    """Lines that are safe to show."""
     if isinstance(block, Text):
-        return block.text.splitlines() or [""]
+        return _shown(block).removesuffix("\n").split("\n")
+    title = safe_cell(block.title)
     if isinstance(block, Panel):
-        width = max((len(name) for name, _ in block.rows), default=0)
-        return [block.title, *(f"  {name:<{width}}  {value}" for name, value in block.rows)]
-    block = Table(block.columns, tuple(_one_line(row) for row in block.rows), block.title)
+        rows = [(safe_cell(name), value) for name, value in block.rows]
+        width = max((len(name) for name, _ in rows), default=0)
+        return [
+            title,
+            *(f"  {name:<{width}}  {safe_item(value, width + 4)}" for name, value in rows),
+        ]
+    cells = tuple(tuple(safe_cell(cell) for cell in row) for row in block.rows)
+    block = Table(tuple(safe_cell(column) for column in block.columns), cells, title)
     widths = [
         max(len(row[n]) for row in (block.columns, *block.rows)) for n in range(len(block.columns))
     ]
@@ -118,18 +168,20 @@ def write_rich(reply: Reply, out: TextIO) -> None:
     console = Ours(file=out, highlight=False)
     for block in reply.blocks:
         if isinstance(block, Text):
-            console.print(RichText(safe(block.text), style=block.style))
+            console.print(RichText(_shown(block), style=block.style))
         elif isinstance(block, Panel):
             grid = RichTable.grid(padding=(0, 2))
             for name, value in block.rows:
-                grid.add_row(RichText(safe(name), style="dim"), RichText(safe(value)))
-            console.print(RichPanel(grid, title=block.title, title_align="left", expand=False))
+                grid.add_row(RichText(safe_cell(name), style="dim"), RichText(safe(value)))
+            title = RichText(safe_cell(block.title))
+            console.print(RichPanel(grid, title=title, title_align="left", expand=False))
         else:
-            table = RichTable(box=box.SIMPLE_HEAD, title=block.title or None, title_justify="left")
+            title = RichText(safe_cell(block.title)) if block.title else None
+            table = RichTable(box=box.SIMPLE_HEAD, title=title, title_justify="left")
             for column in block.columns:
-                table.add_column(column)
-            for row in map(_one_line, block.rows):
-                table.add_row(*(RichText(safe(cell)) for cell in row))
+                table.add_column(RichText(safe_cell(column)))
+            for row in block.rows:
+                table.add_row(*(RichText(safe_cell(cell)) for cell in row))
             console.print(table)
 
 
@@ -152,6 +204,6 @@ def write(
         error: dict[str, Any] = (reply.data.get("error") or {}) if reply.exit_code else {}
         shown = {error.get("message"), *error.get("problems", ())}
         for note in (*notes, *(text for text in reply.messages if text not in shown)):
-            sys.stderr.write(f"note: {safe(note)}\n")
+            sys.stderr.write(f"note: {safe_item(note)}\n")
         out = sys.stderr if reply.on_stderr else sys.stdout
         (write_rich if form == "rich" else write_plain)(reply, out)

@@ -42,7 +42,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
             raise Declined(f"not done: {question}", hint)
         import click
 
-        if not click.confirm(question, err=True):
+        if not click.confirm(render.safe_item(question), err=True):
             raise Declined("not done: you said no")
 
 
@@ -186,14 +186,13 @@ def failure(
 def _print_error(reply: Reply) -> None:
     error = reply.data["error"]
     for line in error.get("problems") or [error["message"]]:
-        sys.stderr.write(f"error: {render.safe(line)}\n")
+        sys.stderr.write(f"error: {render.safe_item(line)}\n")
     conflicts: list[dict[str, str]] = reply.data.get("conflicts") or []
     for conflict in conflicts:
-        sys.stderr.write(
-            f"  {conflict['resource']}: {render.safe(conflict['path'])}: {conflict['reason']}\n"
-        )
+        line = f"{conflict['resource']}: {conflict['path']}: {conflict['reason']}"
+        sys.stderr.write(f"  {render.safe_cell(line)}\n")
     if error.get("hint"):
-        sys.stderr.write(f"hint: {render.safe(error['hint'])}\n")
+        sys.stderr.write(f"hint: {render.safe_item(error['hint'])}\n")
 
 
 def fail_usage(error: "click.UsageError", argv: list[str]) -> int:
@@ -210,7 +209,7 @@ def fail_usage(error: "click.UsageError", argv: list[str]) -> int:
         )
         render.write(reply, form="json", command=path, started=utc_now(), duration_ms=0)
     else:
-        sys.stderr.write(f"error: {message}\nhint: {hint}\n")
+        sys.stderr.write(f"error: {render.safe_item(message)}\nhint: {hint}\n")
     return exit_code
 
 
@@ -223,7 +222,7 @@ def talk(asked: Asked, warnings: list[str] | None = None) -> Talk:
     def confirm_large(problem: str, hint: str) -> None:
         if not asked.interactive:
             raise CarryLimit(problem, hint)
-        sys.stderr.write(f"{problem}\n{hint}\n")
+        sys.stderr.write(f"{render.safe_item(problem)}\n{render.safe_item(hint)}\n")
         asked.confirm("copy it all the same?", hint)
 
     def keep_warning(event: str, data: dict[str, Any]) -> None:
@@ -276,7 +275,7 @@ class Progress:
 
     def _say(self, line: str) -> None:
         with suppress(BrokenPipeError):  # nobody looks any more; the plan goes on
-            sys.stderr.write(render.safe(line) + "\n")
+            sys.stderr.write(render.safe_item(line) + "\n")
             sys.stderr.flush()
 
 

@@ -174,5 +174,5 @@ def demo(asked: Asked, keep: bool) -> Reply:
     text = f"\n{len(stage.told)} commands in {seconds:.1f} s; {where}"
     return Reply(
         data={"folder": folder, "kept": keep, "seconds": round(seconds, 3), "commands": stage.told},
-        blocks=(Text(text), *((Text(f"look around: {look}"),) if look else ())),
+        blocks=(Text(text, verbatim=True), *((Text(f"look around: {look}"),) if look else ())),
     )

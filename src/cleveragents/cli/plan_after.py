@@ -13,7 +13,7 @@ from cleveragents.cli.plan_work import plan_reply
 from cleveragents.context import Context
 from cleveragents.errors import UsageError
 from cleveragents.plan import Plan
-from cleveragents.render import Reply, Table, Text
+from cleveragents.render import Reply, Table, Text, safe
 from cleveragents.workspace import PlanHandle
 
 
@@ -110,7 +110,11 @@ def _patches(
     data = {"plan_id": plan.plan_id, "patches": listed}
     if to_stdout and asked.form in ("rich", "plain"):
         for item in patches:
-            sys.stdout.buffer.write(item.text)
+            # A terminal is no program that wants every byte.
+            text = item.text
+            if sys.stdout.isatty():
+                text = safe(text.decode("utf-8", "backslashreplace")).encode()
+            sys.stdout.buffer.write(text)
         sys.stdout.buffer.flush()
         return Reply(data=data, messages=notes)
     rows = tuple((str(item["files"]), item["path"] or "", item["subject"]) for item in listed)

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from cleveragents import reports
-from cleveragents.cli.common import Asked, command
+from cleveragents.cli.common import Asked, command, lines
 from cleveragents.context import Context
 from cleveragents.errors import UsageError
 from cleveragents.names import (
@@ -68,8 +68,9 @@ def status_blocks(data: dict[str, Any]) -> tuple[Block, ...]:
         blocks.append(Table(("step", "status"), steps))
     if "error" in data:
         error = data["error"]
-        text = f"stopped: {error['message']}"
-        blocks.append(Text(f"{text}\nnext: {error['hint']}" if error["hint"] else text, "red"))
+        blocks.append(Text(f"stopped: {error['message']}", "red"))
+        if error["hint"]:
+            blocks.append(Text(f"next: {error['hint']}", "red"))
     return tuple(blocks)
 
 
@@ -199,7 +200,7 @@ def diff(
     if result.ignored:
         blocks.append(Text(f"{result.ignored} ignored paths left out (--ignored shows them)"))
     if not stat and result.patch:
-        blocks.append(Text(result.patch))
+        blocks.append(Text(result.patch, verbatim=True))
     return Reply(data=msgspec.to_builtins(result), blocks=tuple(blocks), messages=notes)
 
 
@@ -247,7 +248,7 @@ def tree(ctx: Context, asked: Asked, plan: str, show_superseded: bool) -> Reply:
     """The decisions of a plan, as a tree."""
     one, notes = found(ctx, plan)
     nodes = reports.tree_data(ctx, one, show_superseded)
-    return Reply(data={"tree": nodes}, blocks=(Text("\n".join(_branches(nodes))),), messages=notes)
+    return Reply(data={"tree": nodes}, blocks=lines(*_branches(nodes)), messages=notes)
 
 
 def _branches(nodes: list[dict[str, Any]], depth: int = 0) -> list[str]:
@@ -304,9 +305,9 @@ def errors(ctx: Context, asked: Asked, plan: str) -> Reply:
     if data["not_compensated"]:
         blocks.append(Text(f"next: agents plan effects {one.plan_id} --retry", "red"))
     if data["output"]:
-        blocks.append(Text(data["output"].rstrip()))
+        blocks.append(Text(f"output:\n{data['output'].rstrip()}"))
     if failed and failed["patch"]:
-        blocks.append(Text(failed["patch"]))
+        blocks.append(Text(failed["patch"], verbatim=True))
     return Reply(data=data, blocks=tuple(blocks), messages=notes)
 
 

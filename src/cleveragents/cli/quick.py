@@ -106,6 +106,8 @@ def entry() -> NoReturn:
             stream.reconfigure(errors="backslashreplace")
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, a tool's exit code would be lost
+    if "--debug" in sys.argv:
+        sys.excepthook = _show_traceback
     given = parsed(sys.argv[1:])
     try:
         code = _with_click() if given is None else _at_once(given)
@@ -121,6 +123,14 @@ def entry() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     sys.exit(code)
+
+
+def _show_traceback(_kind: object, error: BaseException, _trace: object) -> None:
+    import traceback
+
+    from cleveragents.render import safe
+
+    sys.stderr.write(safe("".join(traceback.format_exception(error))))
 
 
 def _have_streams() -> None:

@@ -79,6 +79,24 @@ def make_private_dir(path: str) -> None:
         make_private_dir(path)
 
 
+def require_own(*paths: str, hint: str) -> None:
+    """Refuse what belongs to another user: who owns it says what is in it."""
+    for path in paths:
+        with suppress(FileNotFoundError):
+            owner = os.stat(path).st_uid
+            if owner != os.geteuid():
+                raise StoreError(f"{path} belongs to {_user(owner)}, not to you", hint)
+
+
+def _user(number: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
+
+
 def restrict(path: str) -> None:
     os.chmod(path, 0o600)
 
@@ -391,9 +409,7 @@ def _empty(name: str | bytes, dir_fd: int | None, level: int) -> None:
         allow_deep()
     if os.geteuid() != 0:
         # Tools leave directories that even their owner may not list or change.
-        found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-        if stat.S_ISDIR(found.st_mode):
-            os.chmod(name, stat.S_IMODE(found.st_mode) | 0o700, dir_fd=dir_fd)
+        _add_mode(name, dir_fd, 0o700, 0)
     with directory(name, dir_fd) as fd:
         with os.scandir(fd) as entries:
             names = [(os.fsencode(e.name), e.is_dir(follow_symlinks=False)) for e in entries]
@@ -407,19 +423,46 @@ def _empty(name: str | bytes, dir_fd: int | None, level: int) -> None:
 
 def open_up(root: str) -> None:
     """Make what a tool closed readable for us again; nothing to do for root."""
-    if os.geteuid() == 0:
+    if os.geteuid() != 0:
+        with suppress(FileNotFoundError):
+            _open_up(root, None, 0)
+
+
+def _open_up(name: str | bytes, dir_fd: int | None, level: int) -> None:
+    if level == DEEP:
+        allow_deep()
+    kind = _add_mode(name, dir_fd, 0o700, 0o400)
+    if not stat.S_ISDIR(kind):
         return
-    for folder, folders, names in os.walk(root, topdown=True, onerror=None):
-        for name, least in ((n, 0o700) for n in folders):
-            _add_mode(f"{folder}/{name}", least)
-        for name in names:
-            _add_mode(f"{folder}/{name}", 0o400)
+    with suppress(NotADirectoryError), directory(name, dir_fd) as fd:
+        with os.scandir(fd) as entries:
+            names = [os.fsencode(entry.name) for entry in entries]
+        for inner in names:
+            with suppress(FileNotFoundError):
+                _open_up(inner, fd, level + 1)
 
 
-def _add_mode(path: str, least: int) -> None:
-    found = os.lstat(path)
-    if not stat.S_ISLNK(found.st_mode) and found.st_mode & least != least:
-        os.chmod(path, stat.S_IMODE(found.st_mode) | least)
+def _add_mode(name: str | bytes, dir_fd: int | None, for_dir: int, for_file: int) -> int:
+    """Give a directory or a file at least these permissions; returns what it is.
+
+    Looked at and changed by one descriptor: what a tool puts there in between stays as it is.
+    """
+    mode = os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode
+    least = for_dir if stat.S_ISDIR(mode) else for_file
+    if stat.S_ISLNK(mode) or mode & least == least:
+        return mode
+    if sys.platform != "linux":
+        os.chmod(name, stat.S_IMODE(mode) | least, dir_fd=dir_fd, follow_symlinks=False)
+        return mode
+    fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
+    try:
+        mode = os.fstat(fd).st_mode
+        if not stat.S_ISLNK(mode):
+            least = for_dir if stat.S_ISDIR(mode) else for_file
+            os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(mode) | least)
+        return mode
+    finally:
+        os.close(fd)
 
 
 def boot_id() -> str:

@@ -15,8 +15,10 @@ import msgspec
 from cleveragents.content import fsio
 from cleveragents.content.packs import GIT
 from cleveragents.content.safe_names import require_git_paths
-from cleveragents.errors import ContentDamaged, SandboxError
+from cleveragents.errors import ContentDamaged, NotAllowed, SandboxError
 
+LOCAL = ("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY")
+"""What in the environment would make git look at another repository."""
 _SAFE = (
     "-c", "core.hooksPath=/dev/null",
     "-c", "core.fsmonitor=false",
@@ -240,7 +242,32 @@ def locate(path: str) -> Repository:
             f"{path} lies inside the repository {top}",
             f"name the repository itself: path: {top}",
         )
+    _require_trusted(path, top, f"{top}/.git", git_dir, common)
     return Repository(os.path.realpath(path), git_dir, common, object_format)
+
+
+def _require_trusted(path: str, *parts: str) -> None:
+    """As git does: a repository of somebody else only if the user's `safe.directory` names it."""
+    there = [part for part in parts if os.path.lexists(part)]
+    if all(os.lstat(part).st_uid == os.geteuid() for part in there):
+        return
+    import shlex
+    import subprocess
+
+    own = {name: value for name, value in os.environ.items() if name not in LOCAL}
+    done = subprocess.run(
+        ["git", "rev-parse", "--git-dir"],
+        cwd=path,
+        env={**own, "LC_ALL": "C"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        raise NotAllowed(
+            f"the repository {path} belongs to somebody else",
+            f"if you trust it: git config --global --add safe.directory {shlex.quote(path)}",
+        )
 
 
 def user_config(top: str, *arguments: str) -> list[str]:

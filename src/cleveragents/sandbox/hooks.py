@@ -8,16 +8,14 @@ import os
 
 from cleveragents.content import fsio
 from cleveragents.errors import ApplyRefused
-from cleveragents.sandbox.git import Repository
-
-_LOCAL = ("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY")
+from cleveragents.sandbox.git import LOCAL, Repository
 
 
 def run_hook(repository: Repository, name: str, *arguments: str, may_fail: bool = False) -> None:
     """Run one, if it is there; its refusal is an error with its last line."""
     import subprocess
 
-    own = {key: value for key, value in os.environ.items() if key not in _LOCAL}
+    own = {key: value for key, value in os.environ.items() if key not in LOCAL}
     done = subprocess.run(
         ["git", "hook", "run", "--ignore-missing", name, "--", *arguments],
         cwd=repository.top,

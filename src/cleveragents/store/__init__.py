@@ -122,6 +122,9 @@ class Store:
 def open_store(home: str) -> Store:
     """The store in that directory, made if it is not there."""
     path = f"{home}/store.db"
+    # Also for root: what it would write there, its owner could not change any more.
+    own = "run it as that user, or name a store of your own with CLEVERAGENTS_HOME"
+    fsio.require_own(home, path, f"{home}/content", hint=own)
     try:
         fsio.make_private_dir(home)
         lost = not os.path.exists(path) or os.path.getsize(path) == 0
