@@ -26,7 +26,8 @@ from cleveragents.errors import (
     UsageError,
 )
 from cleveragents.resource import Resource
-from cleveragents.sandbox import git, merging, registry, tree
+from cleveragents.sandbox import git, registry, tree
+from cleveragents.sandbox.control import control_files
 from cleveragents.sandbox.protocol import ApplyOptions, Making, Place
 from cleveragents.settings import Settings
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace
@@ -309,7 +310,7 @@ def test_files_that_make_tools_run_are_named_before_apply(bench: Bench) -> None:
     assert set(proposal.control_files) == {".github/workflows/ci.yml", "CLAUDE.md"}
     assert "plain" in proposal.files
     assert look(bench.target) == {}
-    assert merging.control_files([b"sub/.git/config", b"gitconfig"]) == ("sub/.git/config",)
+    assert control_files([b"sub/.git/config", b"gitconfig"]) == ("sub/.git/config",)
 
 
 # what of a repository is carried

@@ -31,7 +31,7 @@ from cleveragents.leases import hold
 from cleveragents.lifecycle import require_appliable, require_not_final
 from cleveragents.making import remove_sandboxes
 from cleveragents.plan import Failure, Phase, Plan, State
-from cleveragents.sandbox.protocol import ApplyOptions, CommitsLast, Proposal
+from cleveragents.sandbox.protocol import Applied, ApplyOptions, CommitsLast, Proposal
 from cleveragents.sandboxes import PlanSandboxes
 from cleveragents.session import Session, spec_of
 from cleveragents.snapshots import States
@@ -250,7 +250,9 @@ def _switch(
     try:
         for rid, proposal in _commits_last(sandboxes, proposals):
             staged[rid] = sandboxes[rid].stage_apply(proposal, options)
-        body = {**intent.body, "staged": staged, "entry": msgspec.to_builtins(entry)}
+        named = {proposal.resource: list(proposal.control_files) for proposal in proposals}
+        body = {**intent.body, "staged": staged, "control_files": named}
+        body["entry"] = msgspec.to_builtins(entry)
         intent = msgspec.structs.replace(intent, state="staged", body=body)
         with ctx.store.transaction(session.lease):
             ctx.store.intents.put(intent)
@@ -314,6 +316,11 @@ def undo_switch(ctx: Context, session: Session, intent: Intent, staged: dict[str
         ctx.store.intents.remove(intent.intent_id)
 
 
+def _applied(one: Applied, intent: Intent) -> dict[str, Any]:
+    named = intent.body.get("control_files", {}).get(one.resource, [])
+    return {**msgspec.to_builtins(one), "control_files": named}
+
+
 def record(ctx: Context, session: Session, intent: Intent) -> dict[str, Any]:
     """The one commit that makes it applied, then the tidying up."""
     plan_id = session.plan.plan_id
@@ -322,7 +329,7 @@ def record(ctx: Context, session: Session, intent: Intent) -> dict[str, Any]:
     entry = codec.convert(intent.body["entry"], JournalEntry)
     result: dict[str, Any] = {
         "plan_id": plan_id,
-        "applied": [msgspec.to_builtins(sandboxes[r].applied(one)) for r, one in staged.items()],
+        "applied": [_applied(sandboxes[r].applied(one), intent) for r, one in staged.items()],
         "conflicts": [],
         "applied_at": ctx.now(),
     }

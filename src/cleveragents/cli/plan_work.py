@@ -431,7 +431,12 @@ def apply(
     )
     told = told_after_apply(ctx, ctx.store.plans.get(one.plan_id))
     lost = [note for item in result["applied"] for note in item.get("notes", ())]
-    return Reply(data=result, blocks=blocks, messages=(*notes, *lost, *told))
+    named = [
+        f"{item['resource']}: control files were changed: {', '.join(item['control_files'])}"
+        for item in result["applied"]
+        if item.get("control_files")
+    ]
+    return Reply(data=result, blocks=blocks, messages=(*notes, *named, *lost, *told))
 
 
 def _proposal_reply(plan: Plan, proposals: tuple[Any, ...], notes: tuple[str, ...]) -> Reply:

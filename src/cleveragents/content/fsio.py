@@ -82,7 +82,7 @@ def make_private_dir(path: str) -> None:
 def require_own(*paths: str, hint: str) -> None:
     """Refuse what belongs to another user: who owns it says what is in it."""
     for path in paths:
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # not there, or out of reach: whoever opens it says so
             owner = os.stat(path).st_uid
             if owner != os.geteuid():
                 raise StoreError(f"{path} belongs to {_user(owner)}, not to you", hint)

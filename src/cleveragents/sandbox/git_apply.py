@@ -16,6 +16,7 @@ from cleveragents.content.trees import Difference, Entry, EntryKind
 from cleveragents.errors import ApplyRefused, SandboxError
 from cleveragents.resource import show_path
 from cleveragents.sandbox import git, git_index, merging
+from cleveragents.sandbox.control import control_files_of
 from cleveragents.sandbox.hooks import hooked_message, run_hook
 from cleveragents.sandbox.protocol import Applied, ApplyOptions, Proposal
 from cleveragents.sandbox.signing import Signing, signing
@@ -172,7 +173,7 @@ class GitTarget(TreeSandbox):
             mode="branch",
             files=tuple(show_path(item.path) for item in wanted),
             ignored_count=left_out,
-            control_files=merging.control_files(item.path for item in wanted),
+            control_files=control_files_of(wanted),
             work=msgspec.to_builtins(merging.Work(wanted)),
         )
 

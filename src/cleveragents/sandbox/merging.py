@@ -4,7 +4,6 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterable
-from fnmatch import fnmatchcase
 
 import msgspec
 
@@ -17,12 +16,6 @@ from cleveragents.resource import show_path
 from cleveragents.sandbox import git
 from cleveragents.sandbox.protocol import Conflict
 
-CONTROL = (
-    ".git/*", ".github/workflows/*", ".gitlab-ci.yml", ".circleci/*", ".husky/*", "Jenkinsfile",
-    ".pre-commit-config.yaml", ".vscode/*", ".idea/*", ".claude/*", ".cursor/*", ".cursorrules",
-    "AGENTS.md", "CLAUDE.md", ".envrc", ".gitattributes", ".gitmodules", ".cleveragents.toml",
-    ".mcp.json", "*/.git/*",
-)  # fmt: skip
 Reader = Callable[[bytes], bytes]
 
 
@@ -38,12 +31,6 @@ class Merge(msgspec.Struct):
     files: list[str] = []
     merged: list[str] = []
     conflicts: list[Conflict] = []
-
-
-def control_files(paths: Iterable[bytes]) -> tuple[str, ...]:
-    """Those of the paths that make tools run or change how they run."""
-    shown = (show_path(path) for path in paths)
-    return tuple(path for path in shown if any(fnmatchcase(path, rule) for rule in CONTROL))
 
 
 def staging_beside(target: str, name: str) -> str:

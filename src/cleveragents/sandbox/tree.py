@@ -21,6 +21,7 @@ from cleveragents.content.vouching import Vouched
 from cleveragents.errors import SandboxError
 from cleveragents.resource import Action, Change, show_path
 from cleveragents.sandbox import merging
+from cleveragents.sandbox.control import control_files_of
 from cleveragents.sandbox.protocol import (
     Applied,
     ApplyOptions,
@@ -356,7 +357,7 @@ class TreeSandbox:
             conflicts=tuple(merge.conflicts),
             merged=tuple(merge.merged),
             ignored_count=left_out,
-            control_files=merging.control_files(item.path for item in wanted),
+            control_files=control_files_of(wanted),
             work=msgspec.to_builtins(merge.work),
         )
 
