@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 from cleveragents import machine
 from cleveragents.content.safe_names import require_name, require_path
-from cleveragents.errors import UnsafeName
+from cleveragents.errors import StoreError, UnsafeName
 from cleveragents.resource import show_path
 
 if TYPE_CHECKING:
