@@ -7,7 +7,7 @@ namespace besides: in one it would have every capability again, enough to mount 
 import ctypes
 import errno
 import functools
-import platform
+import os
 import struct
 import sys
 from collections.abc import Callable
@@ -36,7 +36,7 @@ _TABLES: dict[str, dict[int, tuple[int, ...]]] = {
 @functools.cache
 def available() -> bool:
     """Whether this kernel takes such filters, and we know the numbers of this machine."""
-    if sys.platform != "linux" or platform.machine() not in _TABLES:
+    if sys.platform != "linux" or os.uname().machine not in _TABLES:
         return False
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, None, 0, 0)
@@ -49,7 +49,7 @@ def program(is_root: bool) -> bytes:
     if not available():
         return b""
     words = [_word(_LOAD, _ARCHITECTURE)]
-    for architecture, numbers in _TABLES[platform.machine()].items():
+    for architecture, numbers in _TABLES[os.uname().machine].items():
         table = _table(dict(zip(_CALLS, numbers, strict=True)), is_root)
         words += [_word(_EQUAL, architecture, no=len(table)), *table]
     # A set of calls we do not know the numbers of.
