@@ -4,6 +4,8 @@ The file systems are real and small, mounted where only the commands under test 
 """
 
 import os
+import random
+import threading
 from collections.abc import Generator
 from pathlib import Path
 
@@ -150,3 +152,73 @@ def test_with_any_room_left_each_verb_is_done_or_says_that_the_disk_is_full(
     assert not checked.data["problems"], checked
     assert not checked.json["messages"], checked
     assert fills == len(verbs)
+
+
+class Filler:
+    """Takes every byte that becomes free, from a moment on until it is told to stop."""
+
+    def __init__(self, disk: SmallDisk, after: float) -> None:
+        self._path = disk.world / "greedy"
+        self._stop = threading.Event()
+        self._after = after
+        self._thread = threading.Thread(target=self._fill)
+
+    def _fill(self) -> None:
+        self._stop.wait(self._after)
+        with open(self._path, "ab", buffering=0) as file:
+            size = 1 << 20
+            while not self._stop.is_set():
+                try:
+                    os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, size)
+                except OSError:
+                    size = max(size // 2, 4096)
+                    self._stop.wait(0.001)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("seed", range(40 if HEAVY else 1))
+def test_a_disk_that_fills_up_while_a_verb_works_costs_no_more_than_that_verb(
+    disk: SmallDisk, seed: int
+) -> None:
+    """Somebody takes every free byte from a random moment on, also what we give back."""
+    moment = random.Random(seed)
+    app = disk.world / "work/app"
+    (app / "data").write_bytes(os.urandom(3 << 20))
+    (disk.world / "work/plan.yaml").write_text(
+        NOTES + '  - {id: grow, on: app, run: "cat data data > larger; rm data"}\n'
+    )
+    disk.run("plan", "run", "plan.yaml").expect(0)
+    expected = {"NOTES", "old", "larger"}
+    for verb in (
+        ("plan", "rollback", "last", "first", "--yes"),
+        ("plan", "resume", "last"),
+        ("plan", "apply", "last", "--yes"),
+        ("plan", "delete", "last", "--yes"),
+        ("gc", "--grace", "0s"),
+    ):
+        with Filler(disk, moment.uniform(0, 0.6)):
+            done = disk.run(*verb, "--json")
+        assert done.rc in (0, 5, 6), done
+        if done.rc == 6:
+            assert done.data["error"]["type"] == "DiskFull", done
+        if done.rc and verb[1] != "delete":
+            again = disk.run(*verb)
+            # What recovery finished meanwhile need not be done again.
+            assert again.rc == 0, again
+        elif done.rc:
+            disk.run("plan", "delete", "last", "--yes")
+        if verb[1] == "rollback":
+            assert {path.name for path in sandbox(disk).iterdir()} == {"old", "data"}
+        if verb[1] == "apply":
+            assert {path.name for path in app.iterdir()} == expected
+            assert (app / "old").read_text() == "new"
+    checked = disk.run("check", "--read-data", "--json").expect(0)
+    assert not checked.data["problems"], checked
+    assert disk.run("plan", "list", "--json").expect(0).data["plans"] == []

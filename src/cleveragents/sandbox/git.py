@@ -64,7 +64,7 @@ def run(
     try:
         done = subprocess.run(
             ["git", *_SAFE, *arguments],
-            cwd=cwd,
+            cwd=cwd or "/",
             input=stdin,
             stdin=subprocess.DEVNULL if stdin is None else None,
             capture_output=True,
@@ -343,7 +343,8 @@ class _Spoken:
         try:
             self._pid = os.posix_spawnp(
                 "git",
-                ["git", *_SAFE, *arguments],
+                # Not in the caller's directory, which may have been deleted.
+                ["git", "-C", "/", *_SAFE, *arguments],
                 environment(),
                 file_actions=to_them,
                 setsigdef=(signal.SIGPIPE,),

@@ -58,6 +58,7 @@ def _try(path: str, *more: str) -> str:
         done = subprocess.run(
             argv,
             env={},
+            cwd="/",
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=PATIENCE,
