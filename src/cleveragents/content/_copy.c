@@ -2,9 +2,9 @@
  *
  * copy_files(source_fd, target_fd, names, reflink, buffer, large, keep) -> (list, reflink)
  *
- * For each name, in order: ((inode, size, mtime_ns, ctime_ns, mode), count | None) of the copy, or an
- * errno. What was read and written lies in the buffer, `count` bytes of each file behind those of the
- * one before if `keep` is 1; if it is 2, which only works where KNOWS_SHA, there is the SHA-1 that
+ * For each name, in order: ((inode, size, mtime_ns, ctime_ns, mode), count | None, has) of the copy,
+ * or an errno. If it `has` extended attributes, they are the caller's to copy. What was read and
+ * written lies in the buffer, `count` bytes of each file behind those of the one before if `keep` is 1; if it is 2, which only works where KNOWS_SHA, there is the SHA-1 that
  * git would give it instead of the count. None: blocks are shared and nothing was read. -1: of `large` bytes or more,
  * -2: no regular file; both are left alone. The list ends early where the buffer might not do for
  * another file. `reflink` comes back false if the disk cannot.
@@ -21,6 +21,9 @@
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#ifdef __linux__
+#include <sys/xattr.h>
+#endif
 #include <unistd.h>
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -32,6 +35,7 @@
 #endif
 
 #define CLONE 0x40049409 /* FICLONE, as linux/fs.h has it */
+#define FORM 2 /* as compiled.py has it */
 #define STAMP 5
 #define IS_LARGE -1
 #define IS_OTHER -2
@@ -43,7 +47,7 @@
 
 typedef struct {
     const char *name;
-    int error, read;
+    int error, read, has;
     uint64_t stamp[STAMP];
     size_t size;
     unsigned char digest[SHA1_SIZE];
@@ -163,14 +167,45 @@ static int share(int source, int target) {
     return known ? CANNOT : errno;
 }
 
+/* In 64 bits from 1896 to 2481, as `fsio.bounded` has it; the last part of the numbers is negative. */
+#define NEGATIVE (-((uint64_t)1 << 61))
+
 static uint64_t nanoseconds(struct timespec t) {
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    if (t.tv_sec < -2305843009) return NEGATIVE;
+    if (t.tv_sec > 16140901064) return NEGATIVE - 1;
+    uint64_t found = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    if (t.tv_sec < 0) return found < NEGATIVE ? NEGATIVE : found;
+    return found >= NEGATIVE ? NEGATIVE - 1 : found;
 }
+
+static PyObject *moment(uint64_t time) {
+    return time >= NEGATIVE ? PyLong_FromLongLong((int64_t)time) : PyLong_FromUnsignedLongLong(time);
+}
+
+#ifdef __linux__
+static int is_part_of_state(const char *name) {
+    return !strncmp(name, "user.", 5) || !strncmp(name, "system.posix_acl_", 17) ||
+           !strcmp(name, "security.capability");
+}
+
+/* Whether there are extended attributes that are part of a state. */
+static int has_attributes(int fd) {
+    char names[4096];
+    ssize_t size = flistxattr(fd, names, sizeof names);
+    if (size < 0) return errno == ERANGE;
+    for (char *at = names; at < names + size; at += strlen(at) + 1)
+        if (is_part_of_state(at)) return 1;
+    return 0;
+}
+#else
+static int has_attributes(int fd) { return 0; }
+#endif
 
 /* Mode and mtime as the source has them, after the last write: a write takes set-id bits away. */
 static int finish(int source, int target, mode_t mode, File *file) {
     struct stat found, copy;
     if (fstat(source, &found)) return errno;
+    file->has = has_attributes(source) || has_attributes(target);
     struct timespec times[2] = {found.st_atim, found.st_mtim};
     if (futimens(target, times) || fstat(target, &copy)) return errno;
     if ((copy.st_mode & 07777) != mode && (fchmod(target, mode) || fstat(target, &copy)))
@@ -229,9 +264,9 @@ static PyObject *described(const File *file, int keep) {
         count = PyBytes_FromStringAndSize((const char *)file->digest, SHA1_SIZE);
     else count = PyLong_FromSize_t(file->size);
     if (!count) return NULL;
-    return Py_BuildValue("((KKLLK)N)", (unsigned long long)stamp[0], (unsigned long long)stamp[1],
-                         (long long)stamp[2], (long long)stamp[3], (unsigned long long)stamp[4],
-                         count);
+    return Py_BuildValue("((KKNNK)NO)", (unsigned long long)stamp[0], (unsigned long long)stamp[1],
+                         moment(stamp[2]), moment(stamp[3]), (unsigned long long)stamp[4], count,
+                         file->has ? Py_True : Py_False);
 }
 
 static PyObject *copy_files(PyObject *self, PyObject *arguments) {
@@ -296,5 +331,6 @@ static struct PyModuleDef module = {
 PyMODINIT_FUNC PyInit__copy(void) {
     PyObject *made = PyModule_Create(&module);
     if (made && PyModule_AddIntConstant(made, "KNOWS_SHA", knows_sha())) Py_CLEAR(made);
+    if (made && PyModule_AddIntConstant(made, "FORM", FORM)) Py_CLEAR(made);
     return made;
 }

@@ -1,3 +1,4 @@
+FORM: int
 KNOWS_SHA: int
 
 def blob_name(content: bytes | memoryview, /) -> bytes: ...
@@ -10,4 +11,4 @@ def copy_files(
     large: int,
     keep: int,
     /,
-) -> tuple[list[tuple[tuple[int, int, int, int, int], int | bytes | None] | int], bool]: ...
+) -> tuple[list[tuple[tuple[int, int, int, int, int], int | bytes | None, bool] | int], bool]: ...

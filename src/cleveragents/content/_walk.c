@@ -16,7 +16,8 @@
  *       all sorted by name
  *
  * open_below(root_fd, path) -> descriptor of a directory, reached through no link
- * look(dir_fd, name, limit) -> None, or what stat says of a name and a small file's content
+ * look(dir_fd, name, limit) -> None, or what stat says of a name, a small file's content, and
+ *       whether a file has extended attributes
  * put(dir_fd, name, data, mode, mtime_ns) -> inode, size and mtime of a new file
  *
  * `walker.py`, `trees.py` and `files.py` have the same in Python; tests feed both the same.
@@ -34,8 +35,12 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#ifdef __linux__
+#include <sys/xattr.h>
+#endif
 #include <unistd.h>
 
+#define FORM 2 /* as compiled.py has it */
 #define THREADS 2
 #define FIELDS 5
 #define LARGE 1000 /* entries from which on a directory is cut into larger pieces */
@@ -198,15 +203,31 @@ static int add_result(Walk *walk, Result result) {
     return 0;
 }
 
+/* In 64 bits from 1896 to 2481, as `fsio.bounded` has it; the last part of the numbers is negative. */
+#define NEGATIVE (-((uint64_t)1 << 61))
+
+static uint64_t nanoseconds(struct timespec t) {
+    if (t.tv_sec < -2305843009) return NEGATIVE;
+    if (t.tv_sec > 16140901064) return NEGATIVE - 1;
+    uint64_t found = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    if (t.tv_sec < 0) return found < NEGATIVE ? NEGATIVE : found;
+    return found >= NEGATIVE ? NEGATIVE - 1 : found;
+}
+
+static PyObject *moment(uint64_t time) {
+    return time >= NEGATIVE ? PyLong_FromLongLong((int64_t)time) : PyLong_FromUnsignedLongLong(time);
+}
+
 static char *pack(Entry *entries, size_t count, size_t *size) {
-    int64_t newest = 0;
+    uint64_t newest = 0;
     *size = 8;
     for (size_t n = 0; n < count; n++) *size += 2 + entries[n].length + 8 * FIELDS;
     char *blob = malloc(*size), *at = blob ? blob + 8 : NULL;
     for (size_t n = 0; blob && n < count; n++) {
         uint16_t length = (uint16_t)entries[n].length;
         for (int f = 2; f < 4; f++)
-            if ((int64_t)entries[n].field[f] > newest) newest = (int64_t)entries[n].field[f];
+            if (entries[n].field[f] < NEGATIVE && entries[n].field[f] > newest)
+                newest = entries[n].field[f];
         memcpy(at, &length, 2);
         memcpy(at + 2, entries[n].name, length);
         memcpy(at + 2 + length, entries[n].field, 8 * FIELDS);
@@ -214,10 +235,6 @@ static char *pack(Entry *entries, size_t count, size_t *size) {
     }
     for (int n = 0; blob && n < 8; n++) blob[n] = (char)(newest >> (56 - 8 * n));
     return blob;
-}
-
-static uint64_t nanoseconds(struct timespec t) {
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 /* Reads one directory; the directories below it go onto the stack. */
@@ -446,9 +463,9 @@ static PyObject *state_text(PyObject *self, PyObject *manifest) {
     cursor.at = (const unsigned char *)data;
     cursor.end = cursor.at + size;
     size_t count = array_length(&cursor);
-    /* An entry takes 14 bytes at least; its head here, 64 at most. */
+    /* An entry takes 14 bytes at least; its head and what is put before attributes, 96 at most. */
     if (count > (size_t)size) cursor.bad = 1;
-    char *text = cursor.bad ? NULL : malloc((size_t)size + 64 * count + 1), *at = text;
+    char *text = cursor.bad ? NULL : malloc((size_t)size + 96 * count + 1), *at = text;
     if (!text && !cursor.bad) return PyErr_NoMemory();
     for (size_t n = 0; n < count && !cursor.bad; n++) {
         size_t name_length, kind_length, key_length, state_length;
@@ -470,6 +487,11 @@ static PyObject *state_text(PyObject *self, PyObject *manifest) {
         memcpy(at, name, name_length);
         memcpy(at + name_length, content, length);
         at += name_length + length;
+        if (*kind == 'd' || !state_length) continue;
+        *at++ = 'x'; /* extended attributes */
+        at = spelled(at, state_length, 10);
+        memcpy(at, state, state_length);
+        at += state_length;
     }
     PyObject *found = NULL;
     if (cursor.bad || cursor.at != cursor.end)
@@ -761,8 +783,26 @@ static char *read_small(int directory, const char *name, struct stat *found) {
     return NULL;
 }
 
+static int is_part_of_state(const char *name) {
+    return !strncmp(name, "user.", 5) || !strncmp(name, "system.posix_acl_", 17) ||
+           !strcmp(name, "security.capability");
+}
+
+/* Whether a file has extended attributes that are part of its state. */
+static int has_attributes(int directory, const char *name) {
+#ifdef __linux__
+    char path[NAME_MAX + 40], names[4096];
+    snprintf(path, sizeof path, "/proc/self/fd/%d/%s", directory, name);
+    ssize_t size = llistxattr(path, names, sizeof names);
+    if (size < 0) return errno == ERANGE;
+    for (char *at = names; at < names + size; at += strlen(at) + 1)
+        if (is_part_of_state(at)) return 1;
+#endif
+    return 0;
+}
+
 static PyObject *look(PyObject *self, PyObject *arguments) {
-    int directory, missing;
+    int directory, missing, has;
     const char *name;
     long long limit;
     if (!PyArg_ParseTuple(arguments, "iyL", &directory, &name, &limit)) return NULL;
@@ -772,14 +812,16 @@ static PyObject *look(PyObject *self, PyObject *arguments) {
     missing = fstatat(directory, name, &found, AT_SYMLINK_NOFOLLOW) ? errno : 0;
     if (!missing && S_ISREG(found.st_mode) && found.st_size <= limit)
         data = read_small(directory, name, &found);
+    has = !missing && S_ISREG(found.st_mode) && has_attributes(directory, name);
     Py_END_ALLOW_THREADS
     if (missing == ENOENT) Py_RETURN_NONE;
     if (missing) { errno = missing; return PyErr_SetFromErrno(PyExc_OSError); }
     PyObject *result = Py_BuildValue(
-        "(KLLLIkKy#)", (unsigned long long)found.st_ino, (long long)found.st_size,
-        (long long)nanoseconds(found.st_mtim), (long long)nanoseconds(found.st_ctim),
+        "(KLNNIkKy#O)", (unsigned long long)found.st_ino, (long long)found.st_size,
+        moment(nanoseconds(found.st_mtim)), moment(nanoseconds(found.st_ctim)),
         (unsigned int)found.st_mode, (unsigned long)found.st_nlink,
-        (unsigned long long)found.st_rdev, data, (Py_ssize_t)(data ? found.st_size : 0));
+        (unsigned long long)found.st_rdev, data, (Py_ssize_t)(data ? found.st_size : 0),
+        has ? Py_True : Py_False);
     free(data);
     return result;
 }
@@ -787,10 +829,16 @@ static PyObject *look(PyObject *self, PyObject *arguments) {
 static PyObject *put(PyObject *self, PyObject *arguments) {
     int directory, failed = 0;
     unsigned int mode;
-    long long mtime;
+    PyObject *moment_given;
     const char *name;
     Py_buffer data;
-    if (!PyArg_ParseTuple(arguments, "iyy*IL", &directory, &name, &data, &mode, &mtime)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "iyy*IO!", &directory, &name, &data, &mode, &PyLong_Type,
+                          &moment_given))
+        return NULL;
+    int is_late;
+    long long mtime = PyLong_AsLongLongAndOverflow(moment_given, &is_late);
+    uint64_t late = is_late > 0 ? PyLong_AsUnsignedLongLong(moment_given) : 0;
+    if (PyErr_Occurred()) { PyBuffer_Release(&data); return NULL; }
     struct stat found;
     Py_BEGIN_ALLOW_THREADS
     int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
@@ -804,16 +852,17 @@ static PyObject *put(PyObject *self, PyObject *arguments) {
     }
     if (!failed && fchmod(fd, mode)) failed = errno;
     long long second = mtime / 1000000000, rest = mtime % 1000000000;
+    if (is_late > 0) { second = (long long)(late / 1000000000); rest = (long long)(late % 1000000000); }
     if (rest < 0) { second--; rest += 1000000000; }
     struct timespec times[2] = {{second, rest}, {second, rest}};
-    if (!failed && mtime != NO_TIME && futimens(fd, times)) failed = errno;
+    if (!failed && (is_late > 0 || mtime != NO_TIME) && futimens(fd, times)) failed = errno;
     if (!failed && fstat(fd, &found)) failed = errno;
     if (fd >= 0) close(fd);
     Py_END_ALLOW_THREADS
     PyBuffer_Release(&data);
     if (failed) { errno = failed; return PyErr_SetFromErrnoWithFilename(PyExc_OSError, name); }
-    return Py_BuildValue("(KLL)", (unsigned long long)found.st_ino, (long long)found.st_size,
-                         (long long)nanoseconds(found.st_mtim));
+    return Py_BuildValue("(KLN)", (unsigned long long)found.st_ino, (long long)found.st_size,
+                         moment(nanoseconds(found.st_mtim)));
 }
 
 static PyMethodDef methods[] = {
@@ -831,4 +880,8 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "_walk", "Stat data of a tree.", -1, methods};
 
-PyMODINIT_FUNC PyInit__walk(void) { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit__walk(void) {
+    PyObject *made = PyModule_Create(&module);
+    if (made && PyModule_AddIntConstant(made, "FORM", FORM)) Py_CLEAR(made);
+    return made;
+}

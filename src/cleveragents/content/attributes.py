@@ -7,6 +7,11 @@ attributes of users, ACLs and capabilities. Labels that the system gives (SELinu
 import errno
 import os
 import stat
+from collections.abc import Mapping
+
+import msgspec
+
+from cleveragents.errors import ContentDamaged
 
 _PARTS = (b"user.", b"system.posix_acl_")
 _CAPABILITY = b"security.capability"
@@ -30,32 +35,32 @@ def names(path: bytes | int) -> list[bytes]:
     if not AVAILABLE:
         return []
     try:
-        if isinstance(path, int):
-            return [os.fsencode(name) for name in os.listxattr(path)]
-        return [os.fsencode(name) for name in os.listxattr(path, follow_symlinks=False)]
+        follow = isinstance(path, int)
+        return [os.fsencode(name) for name in os.listxattr(path, follow_symlinks=follow)]
     except OSError as error:
         if error.errno in _NONE:
             return []
         raise
 
 
-def value(path: bytes, name: bytes) -> bytes | None:
+def value(path: bytes | int, name: bytes) -> bytes | None:
     """None if it is gone, or not ours to read."""
     try:
-        return os.getxattr(path, name, follow_symlinks=False)
+        return os.getxattr(path, name, follow_symlinks=isinstance(path, int))
     except OSError as error:
         if error.errno in (*_NONE, errno.EACCES, errno.EPERM):
             return None
         raise
 
 
-def put(path: bytes, name: bytes, data: bytes | None) -> bool:
+def put(path: bytes | int, name: bytes, data: bytes | None) -> bool:
     """Set or remove one; False where the system does not allow it."""
+    follow = isinstance(path, int)
     try:
         if data is None:
-            os.removexattr(path, name, follow_symlinks=False)
+            os.removexattr(path, name, follow_symlinks=follow)
         else:
-            os.setxattr(path, name, data, follow_symlinks=False)
+            os.setxattr(path, name, data, follow_symlinks=follow)
     except OSError as error:
         if data is None and error.errno == errno.ENODATA:
             return True
@@ -63,6 +68,51 @@ def put(path: bytes, name: bytes, data: bytes | None) -> bool:
             return False
         raise
     return True
+
+
+def packed(found: Mapping[bytes, bytes | None]) -> bytes:
+    """As they stand in a manifest: nothing if there are none."""
+    pairs = sorted((name, data) for name, data in found.items() if data is not None)
+    return msgspec.msgpack.encode(pairs) if pairs else b""
+
+
+def unpacked(data: bytes) -> dict[bytes, bytes]:
+    if not data:
+        return {}
+    try:
+        return dict(msgspec.msgpack.decode(data, type=list[tuple[bytes, bytes]]))
+    except msgspec.MsgspecError as error:
+        raise ContentDamaged(f"a manifest cannot be read: {error}") from error
+
+
+def changes(before: bytes, after: bytes) -> dict[bytes, bytes | None]:
+    """Name -> what it became; None if it went."""
+    if before == after:
+        return {}
+    old, new = unpacked(before), unpacked(after)
+    return {
+        name: new.get(name) for name in old.keys() | new.keys() if old.get(name) != new.get(name)
+    }
+
+
+def has_any(dir_fd: int, name: bytes) -> bool:
+    """Whether there are any that are part of a state."""
+    return any(is_part_of_state(one) for one in names(where(dir_fd, name)))
+
+
+def of(path: bytes | int) -> bytes:
+    """What a file or directory has, packed; only what is part of its state."""
+    found = {name: value(path, name) for name in names(path) if is_part_of_state(name)}
+    return packed(found) if found else b""
+
+
+def set_all(path: bytes | int, wanted: bytes) -> list[bytes]:
+    """Make them exactly that; returns the names that could not be set."""
+    return set_some(path, changes(of(path), wanted))
+
+
+def set_some(path: bytes | int, wanted: Mapping[bytes, bytes | None]) -> list[bytes]:
+    return [name for name, data in wanted.items() if not put(path, name, data)]
 
 
 def keep_owner(dir_fd: int, name: bytes, like: os.stat_result) -> bool:
@@ -100,11 +150,18 @@ def copy(source: bytes, target: bytes) -> list[bytes]:
 
 
 def dress(
-    staging: int, new: bytes, mode: int, parent: int, name: bytes, found: os.stat_result | None
+    staging: int,
+    new: bytes,
+    mode: int,
+    parent: int,
+    name: bytes,
+    found: os.stat_result | None,
+    changed: Mapping[bytes, bytes | None],
 ) -> list[str]:
     """Give a staged file what the one has that it will replace; says what could not be kept.
 
-    A new one gets the group that it would have got if it had been made there.
+    A new one gets the group that it would have got if it had been made there. `changed`: what the
+    plan itself made of attributes.
     """
     if found is None:
         above = os.fstat(parent)
@@ -116,7 +173,9 @@ def dress(
     if not keep_owner(staging, new, found):
         lost.append(f"its owner ({found.st_uid}:{found.st_gid}) could not be kept")
     if stat.S_ISREG(found.st_mode):
+        set_all(where(staging, new), of(where(parent, name)))
         missing = copy(where(parent, name), where(staging, new))
+        missing += set_some(where(staging, new), changed)
         lost += [f"its attribute {os.fsdecode(one)} could not be kept" for one in missing]
         if found.st_nlink > 1:
             others = found.st_nlink - 1

@@ -10,7 +10,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
-from cleveragents.content import fsio
+from cleveragents.content import attributes, fsio
 from cleveragents.content.exchange import Exchange, Handful, Known
 from cleveragents.content.filecopy import (
     BYTES,
@@ -28,6 +28,7 @@ from cleveragents.content.filecopy import (
 from cleveragents.content.files import (
     CHUNK,
     Base,
+    Stamp,
     blocks,
     end_blocks,
     git_hash,
@@ -82,6 +83,7 @@ class Copier:
 
     def copy(self, source: str, target: str) -> None:
         with fsio.directory(source) as here, fsio.directory(target) as there:
+            attributes.set_all(there, attributes.of(here))
             exchange = Exchange((b"", None))
             threads = [
                 threading.Thread(target=self._work, args=(here, there, exchange), daemon=True)
@@ -146,6 +148,9 @@ class Copier:
     ) -> list[Made | int]:
         made, more = copy_files(here, there, names, self._reflink, buffer, CHUNK, self._keep)
         self._reflink = self._reflink and more
+        for number, one in enumerate(made):
+            if not isinstance(one, int) and one[2]:
+                made[number] = (_attributed(here, there, names[number]), *one[1:])
         return made
 
     def key(self, path: bytes, data: memoryview) -> bytes | None:
@@ -191,6 +196,7 @@ class Copier:
             target = fsio.create(name, mode & 0o777, there)
             try:
                 key = self._pass_on(source, target, path)
+                attributes.set_all(target, attributes.of(source))
                 made = stamp(finish(source, target, mode))
             finally:
                 os.close(target)
@@ -294,6 +300,7 @@ class _Descent:
         try:
             os.mkdir(name, 0o700, dir_fd=there)
             target = os.open(name, fsio.DIRECTORY, dir_fd=there)
+            attributes.set_all(target, attributes.of(source))
             self._copier.leave_open(target, path, stat.S_IMODE(os.fstat(source).st_mode))
         except BaseException:
             os.close(source)
@@ -345,7 +352,7 @@ class _Descent:
             if isinstance(one, int):
                 self._not_copied(path, one, handful)
                 continue
-            copy, count = one
+            copy, count, _ = one
             handful.sizes.append(copy[1])
             weight += 1000
             if count is None:
@@ -383,6 +390,17 @@ def _other(here: int, there: int, name: bytes) -> None:
     else:
         os.mknod(name, found.st_mode, found.st_rdev, dir_fd=there)
         os.chmod(name, stat.S_IMODE(found.st_mode), dir_fd=there)
+    fsio.set_times(there, name, found.st_mtime_ns, found.st_atime_ns)
+
+
+def _attributed(here: int, there: int, name: bytes) -> Stamp:
+    """Copy the extended attributes of a file, as far as we may; its stamp after that."""
+    source, target = attributes.where(here, name), attributes.where(there, name)
+    mode = stat.S_IMODE(os.lstat(target).st_mode)
+    attributes.set_all(target, attributes.of(source))
+    if stat.S_IMODE(os.lstat(target).st_mode) != mode:
+        os.chmod(target, mode)  # an ACL is part of it
+    return stamp(os.lstat(target))
 
 
 def _opened(here: int, there: int, path: bytes) -> tuple[int, int]:

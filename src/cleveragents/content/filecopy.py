@@ -9,12 +9,14 @@ import os
 import stat
 from collections.abc import Callable
 
-from cleveragents.content import fsio
+from cleveragents.content import attributes, fsio
+from cleveragents.content.compiled import copy as _copy
 from cleveragents.content.files import Stamp, stamp
 from cleveragents.content.packs import git_key
 
-Made = tuple[Stamp, int | bytes | None]
-"""The stamp of a copy; if it was read, the bytes of it in the buffer, or the SHA-1 of the blob."""
+Made = tuple[Stamp, int | bytes | None, bool]
+"""The stamp of a copy; if it was read, the bytes of it in the buffer, or the SHA-1 of the blob; and
+whether source or copy has extended attributes, which are not copied here."""
 NOTHING, BYTES, DIGEST = 0, 1, 2
 """What to keep of a file that was read."""
 Copied = tuple[list[Made | int], bool]
@@ -72,7 +74,7 @@ def python_copy_files(
         if not isinstance(one, int) and isinstance(one[1], int):
             count = one[1]
             if keep == DIGEST:
-                one = one[0], git_key(bytes(job.buffer[:count]))[1:]
+                one = one[0], git_key(bytes(job.buffer[:count]))[1:], one[2]
             elif keep == BYTES:
                 job.buffer = job.buffer[count:]
         made.append(one)
@@ -117,7 +119,8 @@ class _Job:
                 if target < 0:
                     target = fsio.create(name, mode & 0o777, self._target)
                 fsio.write_all(target, self.buffer[:count])
-            return stamp(finish(source, target, mode)), count
+            has = bool(attributes.of(source) or attributes.of(target))
+            return stamp(finish(source, target, mode)), count, has
         finally:
             os.close(source)
             if target >= 0:
@@ -130,11 +133,6 @@ class _Job:
             count += more
         return count
 
-
-try:
-    from cleveragents.content import _copy
-except ImportError:
-    _copy = None
 
 ACCELERATED = _copy is not None
 """Whether the compiled copying is in use."""

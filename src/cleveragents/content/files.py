@@ -13,8 +13,9 @@ from typing import Protocol
 
 from blake3 import blake3
 
-from cleveragents.content import fsio
-from cleveragents.content.fsio import NO_TIME, Inode, inode_of
+from cleveragents.content import attributes, fsio
+from cleveragents.content.compiled import walk as _walk
+from cleveragents.content.fsio import NO_TIME, Inode, bounded, inode_of
 from cleveragents.content.packs import BLOB, CHUNKS, GIT, Batch, key_of, matches
 from cleveragents.errors import CheckpointFailed, ContentDamaged
 from cleveragents.resource import show_path
@@ -22,8 +23,8 @@ from cleveragents.resource import show_path
 CHUNK = 256 << 10
 ATTEMPTS = 3
 Stamp = tuple[int, int, int, int, int]
-Seen = tuple[int, int, int, int, int, int, int, bytes | None]
-"""A stamp, the number of links, the device number, and the content if it was read."""
+Seen = tuple[int, int, int, int, int, int, int, bytes | None, bool]
+"""A stamp, links, the device number, the content if it was read, and if it has attributes."""
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 Base = tuple[bytes, int]
 """Git key and size of a blob of the base commit."""
@@ -31,7 +32,8 @@ Base = tuple[bytes, int]
 
 def stamp(found: os.stat_result) -> Stamp:
     """What changes when a file does: inode, size, mtime, ctime, mode."""
-    return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_mode)
+    mtime, ctime = bounded(found.st_mtime_ns), bounded(found.st_ctime_ns)
+    return (found.st_ino, found.st_size, mtime, ctime, found.st_mode)
 
 
 def python_look(dir_fd: int, name: bytes, limit: int) -> Seen | None:
@@ -41,7 +43,8 @@ def python_look(dir_fd: int, name: bytes, limit: int) -> Seen | None:
         return None
     if stat.S_ISREG(found.st_mode) and found.st_size <= limit:
         data = _read_small(dir_fd, name, found)
-    return (*stamp(found), found.st_nlink, found.st_rdev, data)
+    has = stat.S_ISREG(found.st_mode) and attributes.has_any(dir_fd, name)
+    return (*stamp(found), found.st_nlink, found.st_rdev, data, has)
 
 
 def _read_small(dir_fd: int, name: bytes, found: os.stat_result) -> bytes | None:
@@ -58,11 +61,6 @@ def _read_small(dir_fd: int, name: bytes, found: os.stat_result) -> bytes | None
     finally:
         os.close(fd)
 
-
-try:
-    from cleveragents.content import _walk
-except ImportError:
-    _walk = None
 
 look: Callable[[int, bytes, int], Seen | None] = _walk.look if _walk else python_look
 """What stat says of a name, and the content of a file of at most so many bytes.

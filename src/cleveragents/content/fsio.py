@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
 from cleveragents import machine
+from cleveragents.content.compiled import walk as _walk
 from cleveragents.content.safe_names import require_name, require_path
 from cleveragents.errors import StoreError, UnsafeName
 from cleveragents.resource import show_path
@@ -163,16 +164,18 @@ def python_descend(root: int, path: bytes) -> int:
     return fd
 
 
-try:
-    from cleveragents.content._walk import open_below as _compiled_descend
-except ImportError:
-    _compiled_descend = None
+_descend = _walk.open_below if _walk else python_descend
 
-_descend = _compiled_descend or python_descend
+EARLIEST, LATEST = -(1 << 61), (1 << 64) - (1 << 61) - 1
+"""Moments in ns that one number of 64 bits can tell apart: from 1896 to 2481."""
+
+
+def bounded(moment: int) -> int:
+    return min(max(moment, EARLIEST), LATEST)
 
 
 def inode_of(found: os.stat_result) -> Inode:
-    return (found.st_ino, found.st_size, found.st_mtime_ns)
+    return (found.st_ino, found.st_size, bounded(found.st_mtime_ns))
 
 
 def open_below(root: int, path: bytes) -> int:
@@ -327,18 +330,20 @@ def python_put(dir_fd: int, name: bytes, data: bytes, mode: int, mtime_ns: int) 
         os.close(fd)
 
 
-try:
-    from cleveragents.content._walk import put as _compiled_put
-except ImportError:
-    _compiled_put = None
-
-_put = _compiled_put or python_put
+_put = _walk.put if _walk else python_put
 
 
 def put(dir_fd: int, name: bytes, data: bytes, mode: int, mtime_ns: int = NO_TIME) -> Inode:
     """A new file with that content, mode and mtime."""
     point("write")
     return _put(dir_fd, name, data, mode, mtime_ns)
+
+
+def set_times(dir_fd: int, name: bytes, mtime_ns: int, atime_ns: int | None = None) -> None:
+    """Put an mtime back, of a link its own."""
+    if mtime_ns != NO_TIME:
+        times = (mtime_ns if atime_ns is None else atime_ns, mtime_ns)
+        os.utime(name, ns=times, dir_fd=dir_fd, follow_symlinks=False)
 
 
 def write_new(path: str, data: bytes, mode: int = 0o600) -> None:

@@ -56,16 +56,16 @@ def _entry(
     is_directory = current is not None and current.kind is EntryKind.DIRECTORY
     if not is_directory and not node.named and current is not None:
         return current
-    tree = Tree(current.key, current.state) if current is not None and is_directory else None
+    tree = current.tree if current is not None and is_directory else None
     inside = _entries(load, tree, node, batch)
     if node.named and node.wanted is None and not inside:
         return None
     if not node.named and not inside and not is_directory:
         return None
-    mode = NEW_FOLDER
+    mode, xattrs = NEW_FOLDER, b""
     if node.wanted is not None:
-        mode = node.wanted.mode
+        mode, xattrs = node.wanted.mode, node.wanted.xattrs
     elif current is not None and is_directory:
-        mode = current.mode
+        mode, xattrs = current.mode, current.xattrs
     made = trees.store_directory(inside, batch)
-    return Entry(name, EntryKind.DIRECTORY, mode, key=made.key, state=made.state)
+    return Entry(name, EntryKind.DIRECTORY, mode, key=made.key, state=made.state + xattrs)

@@ -18,7 +18,7 @@ from cleveragents.content.trees import Tree
 
 RACY_NS = 2_000_000_000
 """A file touched this shortly before it was read may change again within the same time stamp."""
-_VERSION = 3
+_VERSION = 4
 _LENGTH = struct.Struct("<Q")
 _DIGEST = 32
 Record = tuple[bytes, memoryview]

@@ -8,17 +8,17 @@ repeated after a crash.
 import errno
 import os
 import stat
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 
 import msgspec
 
-from cleveragents.content import fsio
+from cleveragents.content import attributes, fsio
 from cleveragents.content.files import place_content, write_content
 from cleveragents.content.fsio import Inode, inode_of
 from cleveragents.content.safe_names import require_path
-from cleveragents.content.trees import Difference, Entry, EntryKind
+from cleveragents.content.trees import Difference, Entry, EntryKind, kind_of
 from cleveragents.errors import ApplyRefused, SandboxError
 from cleveragents.resource import show_path
 
@@ -99,6 +99,7 @@ def stage(
             new, after, staged = b"n%d" % number, item.after, None
             if after is not None and after.kind is EntryKind.FILE:
                 staged = write(read, after.key, fd, new, after.mode, after.mtime_ns)
+                _set_attributes(fd, new, item.path, after)
             elif after is not None and not _is_dir(after):
                 _stage_entry(fd, new, after)
                 staged = inode_of(os.lstat(new, dir_fd=fd))
@@ -124,9 +125,28 @@ def _sync_staged(ops: list[Op], fd: int) -> None:
     fsio.sync(fd)
 
 
+def _set_attributes(fd: int, name: bytes, path: bytes, entry: Entry) -> None:
+    """Exactly those of the entry, whatever the staging directory gives to new files."""
+    where = attributes.where(fd, name)
+    has = attributes.of(where)
+    if has == entry.xattrs:
+        return
+    if missing := attributes.set_all(where, entry.xattrs):
+        raise _cannot_set(path, missing)
+    os.chmod(where, entry.mode)  # an ACL is part of it
+
+
+def _cannot_set(path: bytes, names: list[bytes]) -> SandboxError:
+    return SandboxError(
+        f"{show_path(path)}: attribute {show_path(names[0])} cannot be set: not permitted",
+        "run it as whoever may set it",
+    )
+
+
 def _stage_entry(fd: int, name: bytes, entry: Entry) -> None:
     if entry.kind is EntryKind.LINK:
         os.symlink(entry.key, name, dir_fd=fd)
+        _set_times(fd, name, entry)
         return
     device = int(entry.key or b"0")
     try:
@@ -134,6 +154,27 @@ def _stage_entry(fd: int, name: bytes, entry: Entry) -> None:
         os.chmod(name, entry.mode, dir_fd=fd)
     except PermissionError as error:
         raise SandboxError(f"a device file cannot be made again: {error}") from error
+    _set_times(fd, name, entry)
+
+
+def _set_times(fd: int, name: bytes, entry: Entry) -> None:
+    """States that older versions took have none for anything but files."""
+    if entry.mtime_ns or entry.kind is EntryKind.FILE:
+        fsio.set_times(fd, name, entry.mtime_ns)
+
+
+def put_times_back(root: str, touched: Iterable[Difference]) -> None:
+    """Where only the mtime differs, nothing is exchanged: the inode stays."""
+    with fsio.directory(root) as top:
+        for item in touched:
+            assert item.after is not None
+            with (
+                suppress(FileNotFoundError, NotADirectoryError),
+                fsio.parent_of(top, item.path) as (fd, name),
+            ):
+                found = fsio.lstat_at(fd, name)
+                if found is not None and kind_of(found.st_mode) is item.after.kind:
+                    _set_times(fd, name, item.after)
 
 
 class Switch:
@@ -160,6 +201,7 @@ class Switch:
             for op in self._ops:
                 if op.after is not None:
                     self._put(op)
+            self._set_attributes()
             self._set_modes((op.path, op.after) for op in reversed(self._ops))
             self._sync()
 
@@ -172,6 +214,7 @@ class Switch:
             for op in self._ops:
                 if op.before is not None:
                     self._give_back(op)
+            self._set_attributes(backward=True)
             self._set_modes((op.path, op.before) for op in reversed(self._ops))
             self._sync()
 
@@ -362,6 +405,27 @@ class Switch:
                 continue
             self._touched[path] = None
             self._at_directory(path, lambda fd, mode=mode: os.fchmod(fd, mode))
+
+    def _set_attributes(self, backward: bool = False) -> None:
+        """Of directories, which are not exchanged; before their modes: an ACL is part of it."""
+        for op in self._ops:
+            start, end = (op.after, op.before) if backward else (op.before, op.after)
+            if end is None or not _is_dir(end):
+                continue
+            old = start.xattrs if start is not None and _is_dir(start) else b""
+            if self._force and not _is_dir(start):
+                self._at_directory(op.path, lambda fd, p=op.path, e=end: self._exactly(fd, p, e))
+            elif old != end.xattrs:
+                changes = attributes.changes(old, end.xattrs)
+                self._at_directory(op.path, lambda fd, p=op.path, c=changes: self._some(fd, p, c))
+
+    def _exactly(self, fd: int, path: bytes, entry: Entry) -> None:
+        if missing := attributes.set_all(fd, entry.xattrs):
+            raise _cannot_set(path, missing)
+
+    def _some(self, fd: int, path: bytes, wanted: Mapping[bytes, bytes | None]) -> None:
+        if missing := attributes.set_some(fd, wanted):
+            raise _cannot_set(path, missing)
 
     def _sync(self) -> None:
         if self._force:

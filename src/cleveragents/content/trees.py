@@ -1,7 +1,7 @@
 """A directory tree as values: one manifest per directory, shared where nothing changed.
 
-`state` is a Merkle hash over name, type, mode and content; the manifest's key also covers mtimes,
-which are put back but do not make two states differ.
+`state` is a Merkle hash over name, type, mode, content and attributes; the manifest's key also
+covers mtimes, which are put back but do not make two states differ.
 """
 
 import stat
@@ -14,6 +14,7 @@ import msgspec
 from blake3 import blake3
 
 from cleveragents import codec
+from cleveragents.content.compiled import walk as _walk
 from cleveragents.content.packs import TREE, Batch, key_of, show_key
 from cleveragents.content.safe_names import is_name, require_name
 from cleveragents.errors import ContentDamaged, UnsafeName
@@ -44,6 +45,10 @@ _KINDS = {
 }
 
 
+HASH = 32
+"""Bytes of the state of a directory."""
+
+
 def kind_of(mode: int) -> EntryKind:
     return _KINDS[stat.S_IFMT(mode)]
 
@@ -59,20 +64,31 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     key: bytes = b""
     """File: content key. Link: its text. Directory: key of its manifest. Device: its number."""
     state: bytes = b""
-    """Directory: Merkle hash of what is below."""
+    """Directory: Merkle hash of what is below. Behind it the extended attributes, if it has any."""
+
+    @property
+    def xattrs(self) -> bytes:
+        """As `attributes.packed` makes them."""
+        return self.state[HASH:] if self.kind is EntryKind.DIRECTORY else self.state
+
+    @property
+    def tree(self) -> "Tree":
+        """What is below a directory."""
+        return Tree(self.key, self.state[:HASH])
 
     def same_state(self, other: "Entry | None") -> bool:
         if other is None or self.kind is not other.kind or self.mode != other.mode:
             return False
         if self.kind is EntryKind.DIRECTORY:
             return self.state == other.state
-        return self.key == other.key
+        return self.key == other.key and self.state == other.state
 
     @property
     def described(self) -> str:
         """The state of this one name as text, for records of what was written."""
         what = show_key(self.key) if self.kind is EntryKind.FILE else self.key.hex()
-        return f"{self.kind}:{self.mode:o}:{'' if self.kind is EntryKind.DIRECTORY else what}"
+        more = f":x{blake3(self.xattrs).hexdigest()[:16]}" if self.xattrs else ""
+        return f"{self.kind}:{self.mode:o}:{'' if self.kind is EntryKind.DIRECTORY else what}{more}"
 
 
 class Tree(msgspec.Struct, frozen=True):
@@ -155,13 +171,10 @@ def python_state_text(manifest: bytes) -> bytes:
         content = entry.state if entry.kind is EntryKind.DIRECTORY else entry.key
         head = b"%s%o %d %d " % (entry.kind.encode(), entry.mode, len(entry.name), len(content))
         parts += (head, entry.name, content)
+        if entry.state and entry.kind is not EntryKind.DIRECTORY:
+            parts.append(b"x%d %s" % (len(entry.state), entry.state))
     return b"".join(parts)
 
-
-try:
-    from cleveragents.content import _walk
-except ImportError:
-    _walk = None
 
 state_text: Callable[[bytes], bytes] = _walk.state_text if _walk else python_state_text
 pieces: Callable[[bytes, bytes], list[bytes | int]] = _walk.pieces if _walk else python_pieces
@@ -353,8 +366,13 @@ class Difference(msgspec.Struct, frozen=True):
         return Action.REMOVED if self.after is None else Action.CHANGED
 
 
-def diff(load: Loader, before: Tree, after: Tree) -> Iterator[Difference]:
-    """Paths that differ, parents before what is below them; equal directories are not opened."""
+def diff(
+    load: Loader, before: Tree, after: Tree, touched: list[Difference] | None = None
+) -> Iterator[Difference]:
+    """Paths that differ, parents before what is below them; equal directories are not opened.
+
+    Those of which only the mtime differs are put into `touched`.
+    """
     todo: list[Difference | tuple[bytes, Tree, Tree]] = [(b"", before, after)]
     while todo:
         item = todo.pop()
@@ -362,11 +380,16 @@ def diff(load: Loader, before: Tree, after: Tree) -> Iterator[Difference]:
             yield item
             continue
         prefix, one, other = item
-        if one.state == other.state:
+        if one.state == other.state and (touched is None or one.key == other.key):
             continue
         for name, left, right in reversed(_unequal(load(one.key), load(other.key))):
+            same = left is not None and left.same_state(right)
+            if same and touched is None:
+                continue
             todo.append((prefix + name + b"/", _tree(left), _tree(right)))
-            if not _only_below(left, right):
+            if same and touched is not None and not _is_directory(left):
+                touched.append(Difference(prefix + name, left, right))
+            elif not same and not _only_below(left, right):
                 todo.append(Difference(prefix + name, left, right))
 
 
@@ -376,24 +399,27 @@ def diff_entries(load: Loader, before: Entry | None, after: Entry | None) -> Ite
 
 
 def _unequal(old: Listing, new: Listing) -> list[tuple[bytes, Entry | None, Entry | None]]:
-    """Names at which two directories are not in the same state, sorted."""
+    """Names at which two directories do not say the same, sorted."""
     names = unequal(old.data, new.data)
     before, after = old.some(names), new.some(names)
-    found = [(name, before.get(name), after.get(name)) for name in names]
-    return [item for item in found if item[1] is None or not item[1].same_state(item[2])]
+    return [(name, before.get(name), after.get(name)) for name in names]
+
+
+def _is_directory(entry: Entry | None) -> bool:
+    return entry is not None and entry.kind is EntryKind.DIRECTORY
 
 
 def _only_below(left: Entry | None, right: Entry | None) -> bool:
     """Both are directories with the same mode: the difference lies below."""
     if left is None or right is None or left.mode != right.mode:
         return False
-    return left.kind is right.kind is EntryKind.DIRECTORY
+    return left.kind is right.kind is EntryKind.DIRECTORY and left.xattrs == right.xattrs
 
 
 def _tree(entry: Entry | None) -> Tree:
     if entry is None or entry.kind is not EntryKind.DIRECTORY:
         return EMPTY
-    return Tree(entry.key, entry.state)
+    return entry.tree
 
 
 def walk(load: Loader, tree: Tree) -> Iterator[tuple[bytes, Entry]]:
@@ -414,7 +440,7 @@ def find(load: Loader, tree: Tree, path: bytes) -> Entry | None:
         below = load(tree.key).get(part)
         if below is None or below.kind is not EntryKind.DIRECTORY:
             return None
-        tree = Tree(below.key, below.state)
+        tree = below.tree
     return load(tree.key).get(name)
 
 

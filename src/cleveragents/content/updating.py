@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from cleveragents.content import fsio, trees, walker
+from cleveragents.content import attributes, fsio, trees, walker
 from cleveragents.content.files import (
     CHUNK,
     Base,
@@ -84,8 +84,8 @@ def unreadable(path: bytes, code: int) -> CheckpointFailed:
     )
 
 
-def _directory_entry(name: bytes, mode: int, tree: Tree) -> Entry:
-    return Entry(name, EntryKind.DIRECTORY, mode, key=tree.key, state=tree.state)
+def _directory_entry(name: bytes, mode: int, tree: Tree, xattrs: bytes) -> Entry:
+    return Entry(name, EntryKind.DIRECTORY, mode, key=tree.key, state=tree.state + xattrs)
 
 
 class Pass:
@@ -152,14 +152,14 @@ class Pass:
         return self._store(listing.changed(changed), listing) if changed else old
 
     def _set_mode(self, fd: int, entries: dict[bytes, Entry], name: bytes, work: Work) -> None:
-        """Only the mode of a directory was touched; what is below it has events of its own."""
+        """Only mode or attributes of a directory were touched; what is below has its own events."""
         entry, found = entries.get(name), fsio.lstat_at(fd, name)
         if entry is None or found is None or entry.kind is not kind_of(found.st_mode):
             if name not in work.names:
                 raise NeedsWalk
             return
-        mode = stat.S_IMODE(found.st_mode)
-        entries[name] = Entry(name, entry.kind, mode, key=entry.key, state=entry.state)
+        mode, xattrs = stat.S_IMODE(found.st_mode), attributes.of(attributes.where(fd, name))
+        entries[name] = _directory_entry(name, mode, entry.tree, xattrs)
 
     def _put(
         self,
@@ -198,12 +198,12 @@ class Pass:
             self._gone(entries.pop(name), None)
         for name, found in now.items():
             entry = entries.get(name)
-            if entry is not None and entry.kind is EntryKind.DIRECTORY and stat.S_ISDIR(found[4]):
-                mode = stat.S_IMODE(found[4])
-                if mode != entry.mode:
-                    entries[name] = Entry(name, entry.kind, mode, key=entry.key, state=entry.state)
-                continue
             vouched = before.get(name) == found and max(found[2], found[3]) < limit
+            if entry is not None and entry.kind is EntryKind.DIRECTORY and stat.S_ISDIR(found[4]):
+                if not vouched:
+                    mode, xattrs = stat.S_IMODE(found[4]), attributes.of(attributes.where(fd, name))
+                    entries[name] = _directory_entry(name, mode, entry.tree, xattrs)
+                continue
             if entry is None or not vouched:
                 work.names.add(name)
 
@@ -213,9 +213,8 @@ class Pass:
             fsio.allow_deep()
         try:
             with fsio.directory(entry.name, fd) as below:
-                tree = Tree(entry.key, entry.state)
-                tree = self._updated(below, path + b"/", tree, work)
-                return _directory_entry(entry.name, entry.mode, tree)
+                tree = self._updated(below, path + b"/", entry.tree, work)
+                return _directory_entry(entry.name, entry.mode, tree, entry.xattrs)
         except (FileNotFoundError, NotADirectoryError):
             # Gone since it was told of; its parent's own event or stat data says so as well.
             return None if fsio.lstat_at(fd, entry.name) is None else entry
@@ -234,9 +233,9 @@ class Pass:
         if kind is EntryKind.DIRECTORY:
             return self._new_directory(fd, name, path, mode)
         if kind is EntryKind.LINK:
-            return Entry(name, kind, 0o777, key=os.readlink(name, dir_fd=fd))
+            return Entry(name, kind, 0o777, 0, found[2], os.readlink(name, dir_fd=fd))
         device = kind in (EntryKind.CHARACTER, EntryKind.BLOCK)
-        return Entry(name, kind, mode, key=b"%d" % found[6] if device else b"")
+        return Entry(name, kind, mode, 0, found[2], b"%d" % found[6] if device else b"")
 
     def _new_directory(self, fd: int, name: bytes, path: bytes, mode: int) -> Entry | None:
         if path.count(b"/") == fsio.DEEP:
@@ -245,7 +244,8 @@ class Pass:
             with fsio.directory(name, fd) as below:
                 if os.fstat(below).st_dev != os.fstat(fd).st_dev:
                     raise unreadable(path, errno.EXDEV)
-                return _directory_entry(name, mode, self._store(self._scan(below, path + b"/")))
+                tree = self._store(self._scan(below, path + b"/"))
+                return _directory_entry(name, mode, tree, attributes.of(below))
         except PermissionError:
             raise unreadable(path, errno.EACCES) from None
         except (FileNotFoundError, NotADirectoryError):
@@ -285,4 +285,6 @@ class Pass:
             if path not in engine.linked:
                 raise NeedsWalk
             engine.linked[path] = status
-        return Entry(name, EntryKind.FILE, stat.S_IMODE(status[4]), status[1], status[2], key)
+        mode = stat.S_IMODE(status[4])
+        xattrs = attributes.of(attributes.where(fd, name)) if found[8] else b""
+        return Entry(name, EntryKind.FILE, mode, status[1], status[2], key, xattrs)

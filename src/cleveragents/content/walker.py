@@ -10,13 +10,15 @@ import struct
 from collections.abc import Callable
 
 from cleveragents.content import fsio
+from cleveragents.content.compiled import walk as _walk
 from cleveragents.content.files import Stamp
 
 Found = list[tuple[bytes, bytes | int]]
 """(path, blob), or (path, errno) for what could not be read."""
 _HEAD = struct.Struct(">Q")
 _LENGTH = struct.Struct("<H")
-_FIELDS = struct.Struct("<QQqqQ")
+_FIELDS = struct.Struct("<QQQQQ")
+_TIMES = (1 << 64) - 1
 _DIRECTORY = stat.S_IFDIR >> 12
 _ONE_LINK = struct.pack("<I", 1)
 NOTHING = _HEAD.pack(0)
@@ -57,7 +59,7 @@ def _read(fd: int) -> list[tuple[bytes, os.stat_result]]:
 
 def _pack(entries: list[tuple[bytes, os.stat_result]]) -> bytes:
     newest = max((max(s.st_mtime_ns, s.st_ctime_ns) for _, s in entries), default=0)
-    newest = max(newest, 0)
+    newest = fsio.bounded(max(newest, 0))
     parts = [_HEAD.pack(newest)]
     for name, status in entries:
         parts += (_LENGTH.pack(len(name)), name, _FIELDS.pack(*_fields(status)))
@@ -68,10 +70,14 @@ def _fields(status: os.stat_result) -> tuple[int, int, int, int, int]:
     return (
         status.st_ino,
         status.st_size,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
+        fsio.bounded(status.st_mtime_ns) & _TIMES,
+        fsio.bounded(status.st_ctime_ns) & _TIMES,
         status.st_mode | status.st_nlink << 32,
     )
+
+
+def _moment(field: int) -> int:
+    return field if field <= fsio.LATEST else field - _TIMES - 1
 
 
 def unpack(blob: bytes) -> dict[bytes, Stamp]:
@@ -83,7 +89,7 @@ def unpack(blob: bytes) -> dict[bytes, Stamp]:
         at += _LENGTH.size
         name = blob[at : at + length]
         inode, size, mtime, ctime, mode = _FIELDS.unpack_from(blob, at + length)
-        found[name] = (inode, size, mtime, ctime, mode & 0xFFFFFFFF)
+        found[name] = (inode, size, _moment(mtime), _moment(ctime), mode & 0xFFFFFFFF)
         at += length + _FIELDS.size
     return found
 
@@ -119,7 +125,8 @@ def linked(blob: bytes) -> dict[bytes, Stamp]:
             fields = _FIELDS.unpack_from(blob, at)
             mode = fields[4] & 0xFFFFFFFF
             if stat.S_ISREG(mode):
-                found[blob[at - length : at]] = (*fields[:4], mode)
+                times = _moment(fields[2]), _moment(fields[3])
+                found[blob[at - length : at]] = (*fields[:2], *times, mode)
         at += _FIELDS.size
     return found
 
@@ -134,11 +141,8 @@ def newest(blob: bytes) -> int:
     return _HEAD.unpack_from(blob)[0]
 
 
-try:
-    from cleveragents.content._walk import walk as _compiled
-except ImportError:
-    _compiled = None
-
-ACCELERATED = _compiled is not None
+ACCELERATED = _walk is not None
 """Whether the compiled walker is in use."""
-walk: Callable[[int, tuple[bytes, ...], tuple[bytes, ...]], Found] = _compiled or python_walk
+walk: Callable[[int, tuple[bytes, ...], tuple[bytes, ...]], Found] = (
+    _walk.walk if _walk else python_walk
+)

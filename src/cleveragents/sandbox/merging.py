@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from cleveragents.content import fsio
+from cleveragents.content import attributes, fsio
 from cleveragents.content.files import NO_TIME, content_blocks, hash_file_as, store_blocks
 from cleveragents.content.fsio import inode_of
 from cleveragents.content.packs import Batch
@@ -114,7 +114,7 @@ class _Target:
 
     def _at(self, fd: int, name: bytes, item: Difference) -> None:
         found = fsio.lstat_at(fd, name)
-        if _is(fd, name, found, item.after):
+        if _is(fd, name, found, item.after) and _has_attributes(fd, name, item):
             return
         if _is(fd, name, found, item.before):
             self._take(item, found)
@@ -160,8 +160,9 @@ class _Target:
             self._conflict(item, _describe(found), "changed on both sides in the same place")
             return
         key, size = store_blocks(iter(_blocks(text)), self._batch)
-        there = Entry(name, EntryKind.FILE, stat.S_IMODE(found.st_mode), found.st_size)
-        result = Entry(name, EntryKind.FILE, mode, size, NO_TIME, key)
+        its_mode, own = stat.S_IMODE(found.st_mode), before.xattrs
+        there = Entry(name, EntryKind.FILE, its_mode, found.st_size, state=own)
+        result = Entry(name, EntryKind.FILE, mode, size, NO_TIME, key, after.xattrs)
         self._take(Difference(item.path, there, result), found)
         self._merge.merged.append(show_path(item.path))
 
@@ -248,6 +249,27 @@ def _is(fd: int, name: bytes, found: os.stat_result | None, entry: Entry | None)
     if stat.S_IMODE(found.st_mode) != entry.mode:
         return False
     return entry.kind is not EntryKind.FILE or hash_file_as(fd, name, entry.key) == entry.key
+
+
+def changed_attributes(item: Difference) -> dict[bytes, bytes | None]:
+    """What the plan made of extended attributes; None: it took one away.
+
+    What got lost together with the old content was lost because a tool made a new file.
+    """
+    before, after = item.before, item.after
+    if after is None:
+        return {}
+    same_kind = before is not None and before.kind is after.kind
+    found = attributes.changes(before.xattrs if before and same_kind else b"", after.xattrs)
+    if before is not None and before.key != after.key and not _is_dir(after):
+        return {name: data for name, data in found.items() if data is not None}
+    return found
+
+
+def _has_attributes(fd: int, name: bytes, item: Difference) -> bool:
+    where = attributes.where(fd, name)
+    changed = changed_attributes(item)
+    return all(attributes.value(where, one) == data for one, data in changed.items())
 
 
 def merge_mode(base: int, ours: int, theirs: int) -> int | None:

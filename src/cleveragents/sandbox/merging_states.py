@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from cleveragents.content import trees
+from cleveragents.content import attributes, trees
 from cleveragents.content.files import CHUNK, NO_TIME, content_blocks, hash_as, store_blocks
 from cleveragents.content.packs import Batch
 from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
@@ -83,7 +83,7 @@ def _buries(load: trees.Loader, there: Entry | None, item: Difference, seen: set
     """The path becomes no directory, and below it is something that the work knows nothing of."""
     if there is None or not _is_dir(there) or item.after is None or _is_dir(item.after):
         return False
-    below = trees.walk(load, Tree(there.key, there.state))
+    below = trees.walk(load, there.tree)
     return any(item.path + b"/" + path not in seen for path, _ in below)
 
 
@@ -111,15 +111,28 @@ def _both(
     mode = merge_mode(before.mode, after.mode, there.mode)
     one_sided = there if after.key == before.key else after
     if mode is None or before.key in (after.key, there.key) or after.key == there.key:
-        return None if mode is None else msgspec.structs.replace(one_sided, mode=mode)
+        xattrs = _merged_xattrs(before, after, there)
+        return None if mode is None else msgspec.structs.replace(one_sided, mode=mode, state=xattrs)
     base, ours, theirs = (b"".join(content_blocks(read, e.key)) for e in (before, after, there))
     binary = any(b"\0" in text for text in (base, ours, theirs))
     text = None if binary else merge_texts(ours, base, theirs, scratch)
     if text is None:
         return None
     return Entry(
-        there.name, EntryKind.FILE, mode, len(text), NO_TIME, _key(text, known(item.path), batch)
+        there.name,
+        EntryKind.FILE,
+        mode,
+        len(text),
+        NO_TIME,
+        _key(text, known(item.path), batch),
+        _merged_xattrs(before, after, there),
     )
+
+
+def _merged_xattrs(before: Entry, after: Entry, there: Entry) -> bytes:
+    """What the child changed of them wins, name by name."""
+    changes = attributes.changes(before.xattrs, after.xattrs)
+    return attributes.packed({**attributes.unpacked(there.xattrs), **changes})
 
 
 def _key(text: bytes, known: tuple[bytes, int] | None, batch: Batch) -> bytes:
@@ -150,7 +163,7 @@ def _same(left: Entry | None, right: Entry | None) -> bool:
     if left is None or right is None:
         return left is right
     if left.kind is right.kind is EntryKind.DIRECTORY:
-        return left.mode == right.mode
+        return left.mode == right.mode and left.xattrs == right.xattrs
     return left.same_state(right)
 
 

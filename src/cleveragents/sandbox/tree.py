@@ -14,7 +14,7 @@ from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import attributes, files, fsio, trees
 from cleveragents.content.engine import TreeEngine
 from cleveragents.content.packs import Batch
-from cleveragents.content.switch import Op, Switch, stage, sync_in_place
+from cleveragents.content.switch import Op, Switch, put_times_back, stage, sync_in_place
 from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
 from cleveragents.content.updating import Borrowed
 from cleveragents.content.vouching import Vouched
@@ -54,7 +54,7 @@ class TreeSandbox:
         """What `create` knows of the files it wrote, for the first capture."""
         self._put_bytes = 0
         """What `create` put into the store, and the first checkpoint is told to have added."""
-        self._compared: tuple[Tree, Tree, list[Difference]] | None = None
+        self._compared: tuple[Tree, Tree, list[Difference], list[Difference]] | None = None
 
     @property
     def name(self) -> str:
@@ -181,7 +181,8 @@ class TreeSandbox:
     def recapture(self, batch: Batch, staged: dict[str, Any]) -> SandboxCheckpoint:
         ops = codec.convert(staged["ops"], tuple[Op, ...])
         learned = len(batch.after_commit)
-        tree = self.engine.capture(batch, [op.path for op in ops])
+        touched = [item.path for item in _touched_of(staged)]
+        tree = self.engine.capture(batch, [*(op.path for op in ops), *touched])
         if self.place.packs.index.has(tree.key):
             # The store has this very tree: nothing need be committed for it to count as known.
             for one in batch.after_commit[learned:]:
@@ -190,15 +191,20 @@ class TreeSandbox:
         return self._state(tree, 0)
 
     def _state(self, tree: Tree, added: int) -> SandboxCheckpoint:
-        return self._state_with(tree, stat.S_IMODE(os.stat(self.place.root).st_mode), added)
+        mode = stat.S_IMODE(os.stat(self.place.root).st_mode)
+        xattrs = attributes.of(os.fsencode(self.place.root)).hex()
+        return self._state_with(
+            tree, {"mode": mode, **({"xattrs": xattrs} if xattrs else {})}, added
+        )
 
-    def _state_with(self, tree: Tree, mode: int, added: int = 0) -> SandboxCheckpoint:
+    def _state_with(self, tree: Tree, root: dict[str, Any], added: int = 0) -> SandboxCheckpoint:
+        xattrs = bytes.fromhex(root.get("xattrs", ""))
         return SandboxCheckpoint(
             resource_id=self.place.resource.resource_id,
             root=tree.key,
-            state_hash=blake3(b"root %o " % mode + tree.state).hexdigest(),
+            state_hash=blake3(b"root %o " % root["mode"] + tree.state + xattrs).hexdigest(),
             added_bytes=added,
-            metadata={**self.about(), "tree": tree.state.hex(), "mode": mode},
+            metadata={**self.about(), "tree": tree.state.hex(), **root},
         )
 
     def keep_old(self, previous: SandboxCheckpoint, now: Tree, batch: Batch) -> None:
@@ -217,11 +223,18 @@ class TreeSandbox:
         one, other = tree_of(before), tree_of(after)
         if self._compared is None or self._compared[:2] != (one, other):
             # What is staged is also told: the same question comes twice in a row.
-            self._compared = one, other, list(trees.diff(self.manifests, one, other))
+            touched: list[Difference] = []
+            found = list(trees.diff(self.manifests, one, other, touched))
+            self._compared = one, other, found, touched
         return list(self._compared[2])
 
+    def _touched(self, before: SandboxCheckpoint, after: SandboxCheckpoint) -> list[Difference]:
+        """Paths of which only the mtime differs."""
+        self.differences(before, after)
+        return self._compared[3] if self._compared is not None else []
+
     def changes(self, before: SandboxCheckpoint, after: SandboxCheckpoint) -> tuple[Change, ...]:
-        root = () if before.metadata["mode"] == after.metadata["mode"] else (self._root_change,)
+        root = () if _root_of(before) == _root_of(after) else (self._root_change,)
         return root + tuple(
             Change(
                 self.name,
@@ -250,7 +263,7 @@ class TreeSandbox:
             if item.after is not None and item.after.kind is EntryKind.FILE
         ]
         ops = stage(self.reading(wanted), differences, staging, durable=False)
-        return {"ops": ops, "mode": target.metadata["mode"]}
+        return {"ops": ops, "touched": self._touched(current, target), **_root_of(target)}
 
     def switch(self, staged: dict[str, Any], staging: str) -> None:
         self.switch_now(staged, staging)
@@ -262,6 +275,9 @@ class TreeSandbox:
     def switch_now(self, staged: dict[str, Any], staging: str) -> None:
         ops = codec.convert(staged["ops"], tuple[Op, ...])
         Switch(self.place.root, staging, ops, force=True).forward()
+        put_times_back(self.place.root, _touched_of(staged))
+        wanted = bytes.fromhex(staged.get("xattrs", ""))
+        attributes.set_all(os.fsencode(self.place.root), wanted)
         os.chmod(self.place.root, staged["mode"])
         self._mend_links()
 
@@ -290,8 +306,8 @@ class TreeSandbox:
 
         old = tree_of(then)
         wanted = {path: trees.find(self.manifests, old, path) for path in paths - {b"."}}
-        mode = (then if b"." in paths else now).metadata["mode"]
-        return self._state_with(graft(self.manifests, tree_of(now), wanted, batch), mode)
+        root = _root_of(then if b"." in paths else now)
+        return self._state_with(graft(self.manifests, tree_of(now), wanted, batch), root)
 
     def merged(
         self,
@@ -309,7 +325,7 @@ class TreeSandbox:
         merge = merge_states(self.name, wanted, mine, now, known, self.read, batch, scratch)
         tree = graft(self.manifests, tree_of(theirs), merge.wanted, batch)
         return Merged(
-            state=self._state_with(tree, theirs.metadata["mode"]),
+            state=self._state_with(tree, _root_of(theirs)),
             files=tuple(show_path(path) for path in merge.wanted),
             conflicts=tuple(merge.conflicts),
             ignored_count=left_out,
@@ -384,7 +400,8 @@ class TreeSandbox:
             try:
                 with fsio.parent_of(root, item.path) as (parent, name):
                     found = fsio.lstat_at(parent, name)
-                    lost = attributes.dress(fd, new, item.after.mode, parent, name, found)
+                    changed = merging.changed_attributes(item)
+                    lost = attributes.dress(fd, new, item.after.mode, parent, name, found, changed)
             except (FileNotFoundError, NotADirectoryError):
                 return  # its folder is new as well
             notes.extend(f"{show_path(item.path)}: {text}" for text in lost)
@@ -446,6 +463,15 @@ def _made_parent(root: str, path: bytes) -> Generator[tuple[int, bytes]]:
 
 def tree_of(state: SandboxCheckpoint) -> Tree:
     return Tree(state.root, bytes.fromhex(state.metadata["tree"]))
+
+
+def _root_of(state: SandboxCheckpoint) -> dict[str, Any]:
+    """What a state says of the root itself."""
+    return {name: state.metadata[name] for name in ("mode", "xattrs") if name in state.metadata}
+
+
+def _touched_of(staged: dict[str, Any]) -> list[Difference]:
+    return msgspec.convert(staged.get("touched", []), list[Difference])
 
 
 def require_not_too_wide(
