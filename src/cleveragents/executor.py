@@ -88,7 +88,11 @@ class PlanExecutor:
         make_sandboxes(self._ctx, session)
         self._ctx.manager.follow(session.plan.plan_id)
         end_leftovers(session.plan.plan_id)
-        remove_temporary(f"{self._ctx.settings.sandboxes}/{session.plan.plan_id}")
+        opened = self._ctx.manager.sandboxes(session.plan.plan_id).opened.values()
+        remove_temporary(
+            f"{self._ctx.settings.sandboxes}/{session.plan.plan_id}",
+            [sandbox.place.root for sandbox in opened],
+        )
         confine = self._ctx.settings.confine
         for text in confinement_warnings(session.spec, bounds_of(self._ctx, session), confine):
             self._ctx.talk.tell("warning", {"message": text})

@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from subprocess import SubprocessError
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from cleveragents.content import fsio
 from cleveragents.errors import NotAllowed, ToolFailed
 from cleveragents.resource import show_path
 from cleveragents.tool import Attach, CallState, ToolResult, ToolSpec
@@ -340,24 +341,20 @@ def temporary(parent: str) -> Generator[str]:
     finally:
         shutil.rmtree(path, ignore_errors=True)
         if os.path.isdir(path):
-            _make_removable(path)
+            # Tools leave directories that even their owner may not write in.
+            fsio.open_up(path)
             shutil.rmtree(path, ignore_errors=True)
 
 
-def remove_temporary(parent: str) -> None:
-    """Remove what calls of a process that died left of their own directories."""
+def remove_temporary(parent: str, sandboxes: Collection[str]) -> None:
+    """Remove what calls of a process that died left of their own directories.
+
+    A sandbox, which has the name of the user's folder, may be called like one of them.
+    """
     if not os.path.isdir(parent):
         return
     for name in os.listdir(parent):
-        if name.startswith("agents-"):
-            path = os.path.join(parent, name)
-            _make_removable(path)
+        path = os.path.join(parent, name)
+        if name.startswith("agents-") and path not in sandboxes:
+            fsio.open_up(path)
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _make_removable(path: str) -> None:
-    """Tools leave directories that even their owner may not write in."""
-    os.chmod(path, 0o700)
-    for entry in os.scandir(path):
-        if entry.is_dir(follow_symlinks=False):
-            _make_removable(entry.path)
