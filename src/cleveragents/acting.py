@@ -193,6 +193,7 @@ class ActingExecutor(PlanExecutor):
             and d.step_id in gone
             and d.decision_id not in {item.decision_id for item in decisions}
         )
+        decisions = (*decisions, *self._failed_attempts(known, gone, decisions))
         if not gone and not decisions:
             return
         with session.transaction():
@@ -204,6 +205,22 @@ class ActingExecutor(PlanExecutor):
                     ended = msgspec.structs.replace(child, state=State.CANCELLED)
                     self._ctx.store.plans.commit(ended)
         self._steps = [step for step in self._steps if step.step_id not in gone]
+
+    def _failed_attempts(
+        self, known: list[Decision], gone: set[str], others: tuple[Decision, ...]
+    ) -> tuple[Decision, ...]:
+        """Decisions of the actor of which nothing came but steps that failed."""
+        tried = {s.decision_id for s in self._steps if s.step_id in gone}
+        used = {s.decision_id for s in self._steps if s.step_id not in gone}
+        used |= {d.parent_id for d in known if d.state is DecisionState.ACTIVE}
+        left = tried - used - {d.decision_id for d in others}
+        return tuple(
+            d.superseded()
+            for d in known
+            if d.decision_id in left
+            and d.kind is DecisionKind.ACTOR
+            and d.state is DecisionState.ACTIVE
+        )
 
     def _go_on(self) -> None:
         """A failure that the actor was told of, and that did not end the plan, is behind it."""

@@ -26,7 +26,7 @@ from cleveragents.errors import (
     ValidationFailed,
 )
 from cleveragents.ids import new_id
-from cleveragents.journal import JournalEntry, Operation
+from cleveragents.journal import Ending, EntryState, JournalEntry, Operation
 from cleveragents.leases import hold
 from cleveragents.lifecycle import require_appliable, require_not_final
 from cleveragents.making import remove_sandboxes
@@ -115,7 +115,7 @@ def apply(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
             raise refused from error
         except BaseException:
             interrupted = NotAllowed("apply was interrupted; every target is as it was")
-            _stop(ctx, session, State.ERRORED, interrupted, entry)
+            _stop(ctx, session, State.ERRORED, interrupted, entry, EntryState.INTERRUPTED)
             raise
 
 
@@ -144,14 +144,21 @@ def _alone_on_targets(ctx: Context, plan: Plan) -> Generator[None]:
 
 
 def _stop(
-    ctx: Context, session: Session, state: State, error: AgentsError, entry: JournalEntry
+    ctx: Context,
+    session: Session,
+    state: State,
+    error: AgentsError,
+    entry: JournalEntry,
+    ended: EntryState = EntryState.DONE,
 ) -> None:
     if session.plan.result is not None:
         return  # it is applied, whatever could not be tidied up
+    ending = Ending.REFUSED if state is State.CONSTRAINED else Ending.FAILED
+    outcome = {"outcome": str(ending)} if ended is EntryState.DONE else {}
     failure = Failure(type(error).__name__, error.message, error.hint)
     with ctx.store.transaction(session.lease):
         session.write(phase=Phase.APPLY, state=state, error=failure)
-        ctx.store.journal.put(session.closed(entry, outcome=str(state)))
+        ctx.store.journal.put(session.closed(entry, ended, **outcome))
 
 
 def _apply(ctx: Context, session: Session, request: Request, entry: JournalEntry) -> dict[str, Any]:
@@ -335,7 +342,7 @@ def record(ctx: Context, session: Session, intent: Intent) -> dict[str, Any]:
     }
     with ctx.store.transaction(session.lease):
         session.write(phase=Phase.APPLY, state=State.APPLIED, result=result, error=None)
-        ctx.store.journal.put(session.closed(entry, outcome="applied"))
+        ctx.store.journal.put(session.closed(entry, outcome=str(Ending.DONE)))
         ctx.store.intents.put(msgspec.structs.replace(intent, state="committed"))
     try:
         tidy(ctx, session, msgspec.structs.replace(intent, state="committed"))
@@ -424,4 +431,4 @@ def finish_apply(ctx: Context, session: Session, intent: Intent) -> None:
         return
     entry = codec.convert(intent.body["entry"], JournalEntry)
     error = ApplyRefused("apply was interrupted and taken back", "agents plan apply PLAN")
-    _stop(ctx, session, State.ERRORED, error, entry)
+    _stop(ctx, session, State.ERRORED, error, entry, EntryState.INTERRUPTED)

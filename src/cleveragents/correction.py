@@ -216,7 +216,9 @@ def _prepare(
         created_at=ctx.now(),
     )
     again, removed = _steps_after(ctx, session, {s.step_id for s in steps}, request.plan_file)
-    done = [s.index for s in _merged(store.plans.steps(plan.plan_id), again, removed) if s.done]
+    now = store.plans.steps(plan.plan_id)
+    done = [s.index for s in _merged(now, again, removed) if s.done]
+    others = tuple(d for d in left_behind(store, plan, again, removed) if d not in decisions)
     fields: dict[str, Any] = {
         "phase": Phase.EXECUTE,
         "state": State.QUEUED,
@@ -234,7 +236,7 @@ def _prepare(
         plan=msgspec.to_builtins(fields),
         steps=tuple(again),
         removed_steps=tuple(removed),
-        decisions=(*(d.superseded() for d in decisions), intervention),
+        decisions=(*(d.superseded() for d in (*decisions, *others)), intervention),
         children={
             child.plan_id: back
             for child in children
@@ -334,6 +336,22 @@ def revised_steps(
             changed.append(wanted)
     kept = {spec.id for spec in specs}
     return changed, [step.step_id for step in now if step.step_id not in kept]
+
+
+def left_behind(
+    store: Store, plan: Plan, changed: list[Step], removed: list[str]
+) -> tuple[Decision, ...]:
+    """Decisions of attempts that failed, when the step is to be decided anew or goes."""
+    now = store.plans.steps(plan.plan_id)
+    left = {step.decision_id for step in now}
+    left -= {step.decision_id for step in _merged(now, changed, removed)}
+    return tuple(
+        decision
+        for decision in store.plans.decisions(plan.plan_id)
+        if decision.decision_id in left
+        and decision.kind is DecisionKind.STEP
+        and decision.state is DecisionState.ACTIVE
+    )
 
 
 def _merged(now: list[Step], changed: list[Step], removed: list[str]) -> Iterable[Step]:

@@ -16,7 +16,7 @@ from cleveragents.actors.protocol import DecisionAsked, StepAsked
 from cleveragents.context import Context
 from cleveragents.decision import Decision
 from cleveragents.errors import AgentsError, NotAllowed, ToolFailed
-from cleveragents.journal import JournalEntry, Operation
+from cleveragents.journal import Ending, JournalEntry, Operation
 from cleveragents.lifecycle import require_not_final
 from cleveragents.plan import Phase, State
 from cleveragents.planfile import parse_plan
@@ -148,15 +148,15 @@ class _HeldExecutor(ActingExecutor):
             raise
         if not self._stopped:
             session.commit(state=State.QUEUED, error=None)
-        self._close(entry)
+        self._close(entry, Ending.FAILED if self._stopped else Ending.DONE)
 
     def _left_by(self, error: BaseException, entry: JournalEntry) -> None:
         if isinstance(error, ToolFailed) and self._session.plan.state is State.ERRORED:
-            self._close(entry)
+            self._close(entry, Ending.FAILED)
         elif isinstance(error, AgentsError):
             self._stop(type(error).__name__, error.message, entry, error.hint)
         elif isinstance(error, KeyboardInterrupt):
-            self._stop("Interrupted", "interrupted by the user", entry)
+            self._interrupted(entry)
         else:
             self._stop(type(error).__name__, str(error) or type(error).__name__, entry)
 

@@ -18,7 +18,7 @@ from cleveragents.decision import Decision, DecisionKind, DecisionState
 from cleveragents.errors import AgentsError, CheckpointFailed, DiskFull, MergeConflict, SandboxError
 from cleveragents.failing import take_back_failure
 from cleveragents.ids import new_id
-from cleveragents.journal import EntryState, JournalEntry, Operation
+from cleveragents.journal import Ending, EntryState, JournalEntry, Operation
 from cleveragents.making import make_sandboxes
 from cleveragents.plan import Failure, OnFailure, Phase, Plan, State, Step, StepState
 from cleveragents.planspec import DecisionSpec, StepSpec
@@ -116,9 +116,9 @@ class PlanExecutor:
             if self._work():
                 self._complete(entry)
             else:
-                self._close(entry)
+                self._close(entry, Ending.FAILED)
         except KeyboardInterrupt:
-            self._stop("Interrupted", "interrupted by the user", entry)
+            self._interrupted(entry)
             raise
         except AgentsError as error:
             self._stop(type(error).__name__, error.message, entry, error.hint)
@@ -139,18 +139,35 @@ class PlanExecutor:
         )
         self._close(entry)
 
-    def _close(self, entry: JournalEntry) -> None:
+    def _close(self, entry: JournalEntry, ending: Ending = Ending.DONE) -> None:
         plan, store = self._session.plan, self._ctx.store
         with store.transaction(self._session.lease):
-            store.journal.put(self._session.closed(entry))
+            store.journal.put(self._session.closed(entry, outcome=str(ending)))
             store.corrections.end(plan, self._ctx.now())
 
     def _stop(self, kind: str, message: str, entry: JournalEntry, hint: str = "") -> None:
         session = self._session
         hint = hint or f"agents plan resume {session.plan.plan_id}"
-        with self._ctx.store.transaction(session.lease):
-            session.write(state=State.ERRORED, error=Failure(kind, message, hint))
-            self._ctx.store.journal.put(session.closed(entry, EntryState.INTERRUPTED))
+        ended = session.closed(entry, outcome=str(Ending.FAILED))
+        self._end(Failure(kind, message, hint), ended)
+
+    def _interrupted(self, entry: JournalEntry) -> None:
+        """By the user. What the step did stays until the plan goes on, which takes it back."""
+        session = self._session
+        failure = Failure(
+            "Interrupted",
+            "interrupted by the user",
+            f"agents plan resume {session.plan.plan_id}",
+            next((s.step_id for s in self._steps if s.state is StepState.PROCESSING), None),
+        )
+        self._end(failure, session.closed(entry, EntryState.INTERRUPTED))
+
+    def _end(self, failure: Failure, entry: JournalEntry) -> None:
+        session, store = self._session, self._ctx.store
+        with store.transaction(session.lease):
+            session.write(state=State.ERRORED, error=failure)
+            store.journal.put(msgspec.structs.replace(entry, after=session.moment()))
+            store.calls.interrupt(session.plan.plan_id, self._ctx.now())
 
     def record_decision(self, decision: Decision, step: Step | None = None) -> None:
         """Record a decision before it is acted on, together with its group."""

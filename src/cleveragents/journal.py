@@ -34,10 +34,21 @@ UNDOABLE = frozenset(
 )
 
 
+OUTCOME = "outcome"
+
+
 class EntryState(StrEnum):
     OPEN = "open"
     DONE = "done"
     INTERRUPTED = "interrupted"
+
+
+class Ending(StrEnum):
+    """How an operation ended that is neither open nor interrupted; kept in its `detail`."""
+
+    DONE = "done"
+    FAILED = "failed"
+    REFUSED = "refused"
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -59,6 +70,13 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     detail: dict[str, Any] = {}
     started_at: str
     ended_at: str | None = None
+
+    @property
+    def shown_state(self) -> str:
+        """What became of it: `done` only if it did what it was to do."""
+        if self.state is EntryState.DONE:
+            return self.detail.get(OUTCOME, Ending.DONE.value)
+        return self.state.value
 
 
 def undo_stack(entries: list[JournalEntry]) -> tuple[list[JournalEntry], list[JournalEntry]]:

@@ -133,7 +133,9 @@ def _free(ctx: Context, plan_id: str) -> list[str]:
                 f"agents plan {verb} {plan_id}",
             )
             state = State.QUEUED if plan.phase is Phase.STRATEGIZE else State.ERRORED
-            session.commit(state=state, error=failure)
+            with session.transaction():
+                session.write(state=state, error=failure)
+                ctx.store.calls.interrupt(plan_id, ctx.now())
             _close_entries(ctx, session)
             return [f"plan {plan.name!r}: its process ended without finishing"]
     except PlanBusy:

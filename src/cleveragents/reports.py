@@ -11,11 +11,17 @@ from cleveragents.effect import Effect, EffectClass, EffectState, Outlook
 from cleveragents.errors import NotFound
 from cleveragents.journal import JournalEntry
 from cleveragents.leases import holder
-from cleveragents.plan import Plan
+from cleveragents.plan import Plan, State, Step, StepState
 from cleveragents.resource import Action, Change
 from cleveragents.settings import confine_in_force
 
 _ACTIONS = {Action.CHANGED: "restored", Action.REMOVED: "removed", Action.ADDED: "recreated"}
+
+
+def step_state(plan: Plan, step: Step) -> str:
+    """Nothing is `processing` in a plan that is not: that step was interrupted."""
+    stopped = step.state is StepState.PROCESSING and plan.state is not State.PROCESSING
+    return "interrupted" if stopped else str(step.state)
 
 
 def plan_data(ctx: Context, plan: Plan, resumed_from: str | None = None) -> dict[str, Any]:
@@ -33,7 +39,7 @@ def plan_data(ctx: Context, plan: Plan, resumed_from: str | None = None) -> dict
             {
                 "id": step.step_id,
                 "index": step.index,
-                "state": str(step.state),
+                "state": step_state(plan, step),
                 "tool": step.tool,
                 "attempts": step.attempts,
                 "error": step.error,
@@ -84,7 +90,7 @@ def status_data(ctx: Context, plan: Plan) -> dict[str, Any]:
         "phase": str(plan.phase),
         "state": str(plan.state),
         "attempt": plan.attempt,
-        "progress": [{"step": s.step_id, "status": str(s.state)} for s in steps],
+        "progress": [{"step": s.step_id, "status": step_state(plan, s)} for s in steps],
         "last_checkpoint_id": plan.last_checkpoint_id,
         "checkpoints": checkpoint_list(ctx, plan),
         "execution": {
@@ -296,7 +302,7 @@ def effects_count(effects: list[Effect]) -> dict[str, int]:
 
 
 def log_data(entries: list[JournalEntry]) -> list[dict[str, Any]]:
-    return [msgspec.to_builtins(entry) for entry in entries]
+    return [{**msgspec.to_builtins(entry), "state": entry.shown_state} for entry in entries]
 
 
 def tree_data(ctx: Context, plan: Plan, show_superseded: bool) -> list[dict[str, Any]]:
@@ -336,9 +342,10 @@ def explain_data(ctx: Context, decision: Decision) -> dict[str, Any]:
         if g.decision_id == decision.decision_id
     ]
     steps = ctx.store.plans.steps_of(decision)
+    plan = ctx.store.plans.get(plan_id)
     return {
         **msgspec.to_builtins(decision),
-        "steps": [{"id": s.step_id, "state": str(s.state), "tool": s.tool} for s in steps],
+        "steps": [{"id": s.step_id, "state": step_state(plan, s), "tool": s.tool} for s in steps],
         "groups": groups,
         "wrote": [
             {"path": w.path.decode("utf-8", "backslashreplace"), "step": w.step_id}

@@ -84,8 +84,10 @@ def take_file(ctx: Context, session: Session, file: PlanFile) -> None:
     steps, removed = correction.revised_steps(
         ctx.store.plans.steps(plan.plan_id), file.spec.steps, set(), plan.plan_id
     )
+    failed = correction.left_behind(ctx.store, plan, steps, removed)
     session.commit(
         steps=tuple(steps),
+        decisions=tuple(decision.superseded() for decision in failed),
         removed_steps=tuple(removed),
         view_changed=True,
         **correction.source_fields(file),

@@ -230,7 +230,7 @@ def log(ctx: Context, asked: Asked, plan: str) -> Reply:
         (
             e.entry_id[-6:],
             str(e.operation),
-            str(e.state),
+            e.shown_state,
             (e.before.group_id or "-")[-6:],
             ((e.after.group_id if e.after else None) or "-")[-6:],
             e.started_at[:19],

@@ -56,6 +56,14 @@ class CallRepository:
     def of_plan(self, plan_id: str) -> list[ToolCall]:
         return CALLS.select(self._db, "WHERE plan_id = ? ORDER BY seq", (plan_id,))
 
+    def interrupt(self, plan_id: str, now: str) -> None:
+        """Calls that nobody waits for any more."""
+        self._db.execute(
+            "UPDATE tool_calls SET state = 'interrupted', ended_at = ?"
+            " WHERE plan_id = ? AND state = 'running'",
+            (now, plan_id),
+        )
+
     def count(self, plan_id: str, after: int = 0) -> int:
         """How many there were; `after`: since the row of that number."""
         row = self._db.execute(
