@@ -161,7 +161,11 @@ def test_changes_reverted_is_exactly_what_an_independent_walk_finds(shown: Shown
     assert dict(zip(named, (item["action"] for item in listed), strict=True)) == reverted(
         shown.worked, shown.back
     )
-    assert len(named) == len(set(named)) == shown.rolled.data["rollback_summary"]["files_reverted"]
+    assert len(named) == len(set(named))
+    counted = shown.rolled.data["rollback_summary"]
+    kinds = ("files_reverted", "directories_reverted", "git_internals_reverted")
+    assert sum(counted[kind] for kind in kinds) == len(named)
+    assert counted["git_internals_reverted"] == sum(n.split(b"/")[0] == b".git" for n in named)
 
 
 def raw_name(item: dict[str, str]) -> bytes:

@@ -69,6 +69,36 @@ def test_all_three_targets_go_back_and_the_reversal_can_be_taken_back_too(agents
     assert (without(snapshot(app), b".git"), snapshot(agents.work / "data"), rows(agents)) == after
 
 
+def test_a_second_reversal_says_who_did_the_first(agents: Agents) -> None:
+    make_targets(agents)
+    ran = run_and_apply(agents)
+    made = agents.run("plan", "revert-applied", "shop", "--json").expect(0).data["plan_id"]
+    agents.run("plan", "apply", made, "--yes").expect(0)
+    before = agents.run("plan", "list", "--json").data["plans"]
+    error = agents.run("plan", "revert-applied", ran["plan_id"], "--json").expect(4).data["error"]
+    assert "is reverted already" in error["message"]
+    assert made in error["message"]
+    assert error["hint"].startswith(f"agents plan revert-applied {made}")
+    assert agents.run("plan", "list", "--json").data["plans"] == before
+    again = agents.run("plan", "revert-applied", made, "--json").expect(0).data["plan_id"]
+    agents.run("plan", "apply", again, "--yes").expect(0)
+    agents.run("plan", "revert-applied", ran["plan_id"]).expect(0)
+
+
+def test_where_nothing_is_left_to_revert_no_plan_is_made(agents: Agents) -> None:
+    data = agents.work / "data"
+    data.mkdir()
+    (data / "a").write_text("a")
+    agents.run("run", "-q", "--on", "data", "--", "sh", "-c", "echo b > b").expect(0)
+    agents.run("plan", "apply", "last", "--yes").expect(0)
+    (data / "b").unlink()
+    before = agents.run("plan", "list", "--json").data["plans"]
+    error = agents.run("plan", "revert-applied", "last", "--json").expect(4).data["error"]
+    assert "nothing to revert" in error["message"]
+    assert before[0]["plan_id"] in error["message"]
+    assert agents.run("plan", "list", "--json").data["plans"] == before
+
+
 def test_rollback_of_an_applied_plan_names_the_command(agents: Agents) -> None:
     make_targets(agents)
     ran = run_and_apply(agents)

@@ -70,7 +70,9 @@ def changes_reverted(context):
     listed = context.outcome.data["changes_reverted"]
     found = {(item["resource"], item["file"], item["action"]) for item in listed}
     assert found == wanted, found
-    assert context.outcome.data["rollback_summary"]["files_reverted"] == len(listed) == len(wanted)
+    summary = context.outcome.data["rollback_summary"]
+    counted = summary["files_reverted"] + summary["directories_reverted"]
+    assert counted + summary["git_internals_reverted"] == len(listed) == len(wanted)
 
 
 @then("it reports that {decisions:d} decisions and {calls:d} tool calls came after")

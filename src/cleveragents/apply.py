@@ -155,6 +155,7 @@ def _stop(
         return  # it is applied, whatever could not be tidied up
     ending = Ending.REFUSED if state is State.CONSTRAINED else Ending.FAILED
     outcome = {"outcome": str(ending)} if ended is EntryState.DONE else {}
+    error.hint = re.sub(r"\bPLAN\b", session.plan.plan_id, error.hint)
     failure = Failure(type(error).__name__, error.message, error.hint)
     with ctx.store.transaction(session.lease):
         session.write(phase=Phase.APPLY, state=state, error=failure)

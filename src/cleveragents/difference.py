@@ -1,6 +1,7 @@
 """Show how two states of a plan differ: files, lines, and a patch."""
 
 import os
+import re
 import stat
 import subprocess
 from typing import Any
@@ -57,7 +58,9 @@ def diff_states(
         if shown:
             found, patch = _one(ctx, sandbox, before[rid], state, shown)
             files += found
-            patches.append(patch)
+            # Programs that apply patches skip what stands between them.
+            heading = f"# resource {sandbox.place.resource.name}\n" if len(after) > 1 else ""
+            patches.append(f"{heading}{patch}" if patch else "")
     return Diff(
         files_changed=len(files),
         insertions=sum(item.insertions for item in files),
@@ -169,7 +172,21 @@ def _git_diff(scratch: str, *arguments: str, attributes: str = "/dev/null") -> b
         env=environment({"GIT_CEILING_DIRECTORIES": os.path.dirname(scratch)}),
         check=False,
     )  # fmt: skip
-    return done.stdout
+    return _HEADER.sub(_both_sides, done.stdout) if "-p" in arguments else done.stdout
+
+
+_HEADER = re.compile(rb"^diff --git (.+)$", re.MULTILINE)
+
+
+def _both_sides(header: "re.Match[bytes]") -> bytes:
+    """Of a file that is on one side only git names that side twice, where a patch has both."""
+    names = header[1]
+    half = len(names) // 2
+    if names[:half] != names[half + 1 :]:
+        return header[0]
+    quote = names[:1] if names[:1] == b'"' else b""
+    rest = names[len(quote) + 1 : half]
+    return b"diff --git %sa%s %sb%s" % (quote, rest, quote, rest)
 
 
 def _numbers(shown: bytes) -> dict[bytes, tuple[int, int]]:

@@ -109,14 +109,20 @@ def _databases(spec: PlanSpec, known: frozenset[str]) -> list[str]:
 
 
 def impossible(spec: PlanSpec) -> list[str]:
-    """Checkpoints that the plan needs and cannot have (pure)."""
+    """Steps that cannot do what they say: checkpoints they cannot have, SQL without a database."""
     required = spec.policy.require_checkpoints and spec.policy.rollback_enabled
     bare = {item.name for item in spec.resources if item.strategy == "none"}
+    folders = {item.name: item.kind for item in spec.resources if item.kind in FOLDERS}
     found: list[str] = []
     for step in spec.steps:
         if step.subplan is not None:
             below = step.subplan.plan or msgspec.structs.replace(spec, steps=step.subplan.steps)
             found += [f"step {step.id!r}: {text}" for text in impossible(below)]
+        if step.subplan is None and step.on in folders and _is_sql(step.tool, spec):
+            found.append(
+                f"step {step.id!r}: tool {step.tool!r} runs SQL, and resource {step.on!r} is no"
+                f" database but a {folders[step.on]}"
+            )
         tool = spec.tools.get(step.tool)
         if tool is None:
             continue
@@ -132,6 +138,11 @@ def impossible(spec: PlanSpec) -> list[str]:
                 f" and resource {step.on!r} has no sandbox"
             )
     return found
+
+
+def _is_sql(name: str, spec: PlanSpec) -> bool:
+    tool = resolve_tool(name, spec.tools)
+    return tool.sql is not None or tool.builtin == "sql"
 
 
 def _places(ctx: Context) -> list[AgentsError]:

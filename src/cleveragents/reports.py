@@ -1,5 +1,6 @@
 """What commands tell: plain data made from the store, with the names programs rely on."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -237,6 +238,27 @@ def change_data(change: Change) -> dict[str, Any]:
     return data
 
 
+def is_git_internal(plan: Plan, change: Change) -> bool:
+    """Whether it is part of the git directory that a sandbox has for itself."""
+    kinds = {item["name"]: item["kind"] for item in plan.spec["resources"]}
+    return change.path.split(b"/")[0] == b".git" and kinds[change.resource] == "git-checkout"
+
+
+def reverted_counts(plan: Plan, changes: Sequence[Change]) -> dict[str, int]:
+    """Files and links; folders; what is git's own. Together they are all changes."""
+    private = sum(is_git_internal(plan, change) for change in changes)
+    shown = [change for change in changes if not is_git_internal(plan, change)]
+    folders = sum(
+        all(side.startswith("d:") for side in (change.before, change.after) if side)
+        for change in shown
+    )
+    return {
+        "files_reverted": len(shown) - folders,
+        "directories_reverted": folders,
+        "git_internals_reverted": private,
+    }
+
+
 def rollback_data(plan: Plan, result: RollbackResult) -> dict[str, Any]:
     return {
         "rollback_summary": {
@@ -244,7 +266,7 @@ def rollback_data(plan: Plan, result: RollbackResult) -> dict[str, Any]:
             "checkpoint": result.checkpoint_id,
             "group": result.group_id,
             "label": result.label,
-            "files_reverted": len(result.changes),
+            **reverted_counts(plan, result.changes),
         },
         "changes_reverted": [change_data(change) for change in result.changes],
         "impact": {

@@ -60,6 +60,11 @@ def spec_to_revert(ctx: Context, plan: Plan) -> tuple[PlanSpec, tuple[str, ...]]
     if not plan.rollback_enabled:
         raise RollbackDisabled(f"plan {plan.name!r} has rollback_enabled: false: nothing was kept")
     require_there(ctx, plan)
+    if (by := reverted_by(ctx.store.plans.all(), plan.plan_id)) is not None:
+        raise NotAllowed(
+            f"plan {plan.name!r} is reverted already, by plan {by.name!r} {by.plan_id}",
+            f"agents plan revert-applied {by.plan_id} brings it back",
+        )
     modes = {
         item["resource"]: item["mode"]
         for item in plan.result["applied"]
@@ -82,6 +87,23 @@ def spec_to_revert(ctx: Context, plan: Plan) -> tuple[PlanSpec, tuple[str, ...]]
     ][-1]
     ctx.checkpoints.require_readable(group)
     return reversing_spec(plan, group, wanted), left
+
+
+def reverted_by(plans: list[Plan], plan_id: str) -> Plan | None:
+    """The applied plan that reverted this one, unless that one was reverted too (pure)."""
+    for other in plans:
+        step = next(iter(other.spec["steps"]), None)
+        is_it = step is not None and step["tool"] == REVERT and step["inputs"]["plan"] == plan_id
+        if is_it and other.state is State.APPLIED and reverted_by(plans, other.plan_id) is None:
+            return other
+    return None
+
+
+def nothing_to_revert(plan: Plan) -> NotAllowed:
+    return NotAllowed(
+        f"nothing to revert: every target is as it was before plan {plan.name!r} {plan.plan_id}",
+        f"agents plan diff {plan.plan_id} shows what it did",
+    )
 
 
 def take_back(ctx: Context, session: Session, *, plan: str, group: str) -> ToolResult:

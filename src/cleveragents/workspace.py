@@ -28,7 +28,7 @@ from cleveragents.content import fsio
 from cleveragents.content.packs import Packs
 from cleveragents.context import Context, Talk, utc_now
 from cleveragents.errors import StoreError
-from cleveragents.plan import Plan
+from cleveragents.plan import Plan, State
 from cleveragents.session import Session
 from cleveragents.settings import Settings
 from cleveragents.snapshots import CheckpointManager
@@ -218,12 +218,16 @@ class PlanHandle:
 
     def revert_applied(self) -> "PlanHandle":
         """A new plan, executed, that takes back what this one applied."""
-        from cleveragents.reverting import spec_to_revert
+        from cleveragents import ending
+        from cleveragents.reverting import nothing_to_revert, spec_to_revert
 
         plan = self.plan
         spec, _ = spec_to_revert(self._ctx, plan)
         made = Workspace(self._ctx).use_spec(spec, source=f"plan {plan.name}", folder=plan.plan_dir)
         made.execute()
+        if made.plan.state is State.COMPLETE and not ending.unapplied(self._ctx, made.plan):
+            made.delete(force=True)
+            raise nothing_to_revert(plan)
         return made
 
     def cancel(self) -> Plan:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import click
 
 INTERRUPTED = "interrupted; nothing is lost"
-RESUME = "agents plan resume last"
+RUN_STEPS = ("run", "plan run", "plan execute", "plan resume", "plan correct")
 NO_READER = 141
 FORMATS = ("rich", "plain", "json", "yaml")
 
@@ -123,10 +123,12 @@ def run_command(
     except AgentsError as error:
         if asked.debug:
             raise
+        error.hint = _completed(error.hint, name)
         reply = failure(error, own_failure=own_failure)
     except KeyboardInterrupt:
+        hint = _go_on_with(name, arguments)
         reply = Reply(
-            data={"error": {"type": "Interrupted", "message": INTERRUPTED, "hint": RESUME}},
+            data={"error": {"type": "Interrupted", "message": INTERRUPTED, "hint": hint}},
             messages=(INTERRUPTED,),
             exit_code=130,
         )
@@ -153,6 +155,27 @@ def run_command(
         # click would make it exit code 1; whoever read us has gone, as with `git diff | head`.
         return NO_READER
     return reply.exit_code
+
+
+def _completed(hint: str, name: str) -> str:
+    """Where the hint is to type the same with another option: with all that was typed."""
+    if f"agents {name} " not in hint:
+        return hint
+    import click
+
+    from cleveragents.cli.again import completed
+
+    here = click.get_current_context(silent=True)
+    return hint if here is None else completed(hint, name, sys.argv[1:], here.command)
+
+
+def _go_on_with(name: str, arguments: dict[str, Any]) -> str:
+    """What to type after Ctrl-C: what goes on with steps, or the same once more."""
+    if name in RUN_STEPS:
+        return f"agents plan resume {arguments.get('plan', 'last')}"
+    import shlex
+
+    return shlex.join(["agents", *sys.argv[1:]])
 
 
 def bug(error: Exception) -> AgentsError:

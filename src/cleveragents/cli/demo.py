@@ -135,7 +135,7 @@ def play(stage: Stage) -> None:
         say(f"   {step['id']:<8} {step['state']}, {step['attempts']} attempts")
     say("\n4. Go back before the first decision, and undo that")
     back = stage.agents("plan", "rollback", "demo", "first", "--yes")
-    say(f"   {back['rollback_summary']['files_reverted']} changes taken back, verified by hash")
+    say(f"   {back['rollback_summary']['files_reverted']} files taken back, verified by hash")
     say(f"   tables in the sandbox: {tables(ran['sandboxes']['db'])}")
     undone = stage.agents("plan", "undo", "demo")
     say(f"   undone: {undone['undone']}; {len(undone['changes_reverted'])} changes put back")

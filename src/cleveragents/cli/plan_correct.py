@@ -67,12 +67,11 @@ def correct_command(
         return _would(ctx, outlook, guidance)
     require_accepted(outlook.effects, accept_loss, f"agents plan correct {decision}")
     if not yes:
-        again = f"agents plan correct {decision} --guidance TEXT --yes"
         asked.confirm(
             f"{outside_text(outlook.effects)}take back {len(outlook.superseded)} decisions and"
             f" {len(outlook.changes)} changes,"
             f" keep {len(outlook.kept)} decisions, run {len(outlook.steps)} steps?",
-            again,
+            f"agents plan correct {decision} --yes",
         )
     done = correct(ctx, one, request)
     ended = as_ended(ctx, outlook.effects)

@@ -268,7 +268,7 @@ def rollback(
         asked.confirm(
             f"{outside_text(todo.effects)}take back {len(todo.changes)} changes, "
             f"{todo.decisions_after} decisions and {todo.tool_calls_after} tool calls?",
-            f"{command}{' --accept-loss' if accept_loss else ''} --yes",
+            f"{command} --yes",
         )
     result = verb.rollback(ctx, one, group, accept_loss=accept_loss)
     return rollback_reply(one, result, notes)
@@ -290,10 +290,9 @@ def _restore_only(
         todo = preview_only(ctx, plan, group, only)
         if dry_run:
             return rollback_reply(plan, todo, notes)
-        flags = " ".join(f"--only {name}" for name in only)
         asked.confirm(
             f"take back {len(todo.changes)} changes, and leave the plan as it is?",
-            f"agents plan rollback {plan.plan_id} {group.group_id} {flags} --yes",
+            f"agents plan rollback {plan.plan_id} {group.group_id} --yes",
         )
     return rollback_reply(plan, restore_only(ctx, plan, group, only), notes)
 
@@ -305,7 +304,6 @@ def rollback_reply(plan: Plan, result: RollbackResult, notes: tuple[str, ...]) -
         data["impact"],
         data["post_rollback_state"],
     )
-    verb = "would be" if result.dry_run else "were"
     blocks: tuple[Block, ...] = (
         Panel(
             "Rollback Summary",
@@ -313,14 +311,15 @@ def rollback_reply(plan: Plan, result: RollbackResult, notes: tuple[str, ...]) -
                 ("plan", f"{plan.name}  {summary['plan']}"),
                 ("checkpoint", summary["checkpoint"]),
                 ("label", summary["label"] or "none"),
-                ("files", f"{summary['files_reverted']} {verb} reverted"),
+                ("reverted", _reverted(summary, result.dry_run)),
             ),
         ),
         Table(
             ("action", "resource", "file"),
             tuple(
                 (item["action"], item["resource"], item["file"])
-                for item in data["changes_reverted"]
+                for item, change in zip(data["changes_reverted"], result.changes, strict=True)
+                if not reports.is_git_internal(plan, change)
             ),
             "Changes Reverted",
         ),
@@ -345,6 +344,18 @@ def rollback_reply(plan: Plan, result: RollbackResult, notes: tuple[str, ...]) -
     blocks = (*blocks, *outside_blocks(result.effects))
     reply = Reply(data=data, blocks=blocks, messages=notes)
     return reply if result.dry_run else not_compensated(reply, plan, result.effects)
+
+
+def _reverted(summary: dict[str, Any], dry_run: bool) -> str:
+    """What the numbers count, in words."""
+    words = (
+        ("files_reverted", "files", "file"),
+        ("directories_reverted", "directories", "directory"),
+        ("git_internals_reverted", "paths in .git", "path in .git"),
+    )
+    counts = [(summary[key], one if summary[key] == 1 else many) for key, many, one in words]
+    told = [f"{count} {word}" for count, word in (counts[0], *(c for c in counts[1:] if c[0]))]
+    return ", ".join(told) + (" would be reverted" if dry_run else " reverted")
 
 
 @command("plan undo")
@@ -489,7 +500,9 @@ def delete(ctx: Context, asked: Asked, plan: str, yes: bool) -> Reply:
 
     one, notes = found(ctx, plan)
     if not yes and asked.interactive and (count := ending.unapplied(ctx, one)):
-        asked.confirm(f"{count} changes were never applied; delete them?", "--yes")
+        asked.confirm(
+            f"{count} changes were never applied; delete them?", f"agents plan delete {plan} --yes"
+        )
         yes = True
     dropped = [{**msgspec.to_builtins(held), "state": "gone"} for held in kept_of(ctx, one)]
     lost = ending.delete(ctx, one, force=yes)

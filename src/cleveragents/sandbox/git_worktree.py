@@ -25,6 +25,7 @@ from cleveragents.sandbox.protocol import Making, Place, source_scope
 from cleveragents.sandbox.tree import TreeSandbox, tree_of
 
 if TYPE_CHECKING:
+    from cleveragents.content.census import Known
     from cleveragents.content.copying import Copier
 
 
@@ -120,13 +121,29 @@ class GitWorktree(GitTarget, TreeSandbox):
         with Beside(lambda: borrow(self.repository, private, commit, branch)):
             self._copy_carried(making)
 
+    def _known_before(self) -> "Known":
+        """The commit is there whatever is carried; only what comes beyond it is asked about."""
+        assert self._beginning is not None
+        base, _ = self._beginning.listing.wait()
+        carry = self.place.resource.carry
+        tracked = self._tracked_paths() if carry is Carry.TRACKED else set[bytes]()
+
+        def known(path: bytes) -> int | None:
+            if carry is Carry.COMMITTED or (carry is Carry.TRACKED and path not in tracked):
+                return -1
+            return base[path][1] if path in base else None
+
+        return known
+
+    def _tracked_paths(self) -> set[bytes]:
+        return set(self.repository.git("ls-files", "-z").split(b"\0")) - {b""}
+
     def _copy_carried(self, making: Making) -> None:
         carry = self.place.resource.carry
         if carry is Carry.ALL:
             super()._copy(making)
         elif carry is Carry.TRACKED:
-            listed = self.repository.git("ls-files", "-z").split(b"\0")
-            wanted = set(listed) - {b""}
+            wanted = self._tracked_paths()
             folders = {folder for path in wanted for folder in _folders(path)}
             self._copy_wanted(making, lambda path, is_dir: path in (folders if is_dir else wanted))
         else:

@@ -35,6 +35,7 @@ from cleveragents.sandbox.protocol import (
 from cleveragents.units import show_bytes
 
 if TYPE_CHECKING:
+    from cleveragents.content.census import Known
     from cleveragents.content.copying import Copier
 
 
@@ -118,16 +119,27 @@ class TreeSandbox:
     def _require_within_limit(self, making: Making) -> None:
         from cleveragents.content.census import census
 
-        found = census(self.place.resource.path, source_scope(self.place, *self.own))
-        if found.size <= making.limit_bytes and found.files <= making.limit_files:
+        scope = source_scope(self.place, *self.own)
+        found = census(self.place.resource.path, scope)
+        if not found.exceeds(making.limit_bytes, making.limit_files):
             return
+        beyond = ""
+        if (known := self._known_before()) is not None:
+            found = census(self.place.resource.path, scope, known)
+            beyond = " beyond its commit"
+            if not found.exceeds(making.limit_bytes, making.limit_files):
+                return
         folders = found.largest()
         largest = ", ".join(f"{name} ({show_bytes(size)})" for name, size in folders)
         making.confirm(
-            f"resource {self.name!r} has {found.files} files, {show_bytes(found.size)}:"
+            f"resource {self.name!r} has {found.files} files, {show_bytes(found.size)}{beyond}:"
             f" more than is carried unasked; the largest: {largest}",
             f"add to the resource: exclude: [{', '.join(name for name, _ in folders)}]",
         )
+
+    def _known_before(self) -> "Known | None":
+        """What does not count, if the sandbox is made of more than files that are carried."""
+        return None
 
     def _copy(self, making: Making) -> None:
         self._copy_wanted(making, lambda _path, _is_dir: True)
