@@ -11,7 +11,8 @@ from datetime import datetime
 
 import msgspec
 
-from cleveragents.checkpoint import CheckpointGroup, CheckpointType
+from cleveragents.checkpoint import CheckpointGroup, CheckpointType, SandboxCheckpoint
+from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.decision import Decision, DecisionState
 from cleveragents.difference import exact_patch
@@ -26,6 +27,14 @@ from cleveragents.store import Store
 
 ASIDE = frozenset({CheckpointType.ON_ERROR, CheckpointType.PRE_ROLLBACK})
 _BEGAN = "what the plan began with"
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """What one commit or patch is to hold: a state, and the decision whose work it adds."""
+
+    state: SandboxCheckpoint
+    group: CheckpointGroup
+    decision_id: str | None
 
 
 class ExportedCommit(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,41 +129,84 @@ def exported_groups(store: Store, plan: Plan) -> list[CheckpointGroup]:
     return way_here(until, plan.head_group_id, entries, in_force)
 
 
+def pieces_of(
+    ctx: Context, plan: Plan, sandbox: Sandbox, groups: list[CheckpointGroup], batch: Batch
+) -> list[Piece]:
+    """The states that lead here, each decision's work by itself.
+
+    A correction keeps work of decisions whose own groups, which hold what was corrected, are not
+    on the way any more: what it kept of each comes first, then what the group itself changed.
+    """
+    rid = sandbox.place.resource.resource_id
+    before = ctx.checkpoints.began_with(plan.plan_id)[rid]
+    wrote = _kept_without_group(ctx.store, plan, groups, rid)
+    found: list[Piece] = []
+    for group in groups:
+        state = ctx.checkpoints.states(group)[rid]
+        changes = sandbox.changes(before, state) if wrote else []
+        changed = {change.path for change in changes}
+        for decision_id, paths in wrote.items():
+            own = frozenset(paths & changed)
+            if own and decision_id != group.decision_id:
+                before = sandbox.grafted(before, state, own, batch)
+                found.append(Piece(before, group, decision_id))
+                changed -= own
+        found.append(Piece(state, group, group.decision_id))
+        before = state
+    return found
+
+
+def _kept_without_group(
+    store: Store, plan: Plan, groups: list[CheckpointGroup], resource_id: str
+) -> dict[str, set[bytes]]:
+    """Decisions in force with no group on the way -> what they wrote, in the plan's order."""
+    there = {group.decision_id for group in groups}
+    wrote: dict[str, set[bytes]] = {}
+    for step in store.plans.steps(plan.plan_id):
+        if step.done and step.decision_id is not None and step.decision_id not in there:
+            wrote.setdefault(step.decision_id, set())
+    for decision_id, write in store.calls.writes_by_decision(plan.plan_id):
+        if decision_id in wrote and write.resource_id == resource_id:
+            wrote[decision_id].add(write.path)
+    return {decision_id: paths for decision_id, paths in wrote.items() if paths}
+
+
 def export_branch(
     ctx: Context, plan: Plan, branch: str, *, on: str | None = None, force: bool = False
 ) -> ExportedBranch:
     """Write the checkpoints of a repository as commits on a new branch of it."""
     sandbox = _repository(ctx, plan, on)
     groups = exported_groups(ctx.store, plan)
-    rid = sandbox.place.resource.resource_id
-    states = [ctx.checkpoints.states(group)[rid] for group in groups]
     decisions = {d.decision_id: d for d in ctx.store.plans.decisions(plan.plan_id)}
-    words = [_words(plan, group, decisions) for group in groups]
-    links = [
-        Link(state, _date(group), f"{subject}\n\n{body}\n")
-        for group, state, (subject, body) in zip(groups, states, words, strict=True)
-    ]
-    origin = ctx.checkpoints.began_with(plan.plan_id)[rid]
-    chain: Chain = write_chain(sandbox, origin, links, branch, force)
+    origin = ctx.checkpoints.began_with(plan.plan_id)[sandbox.place.resource.resource_id]
+    with ctx.manager.packs.looking() as batch:
+        pieces = pieces_of(ctx, plan, sandbox, groups, batch)
+        words = [_words(plan, piece, decisions) for piece in pieces]
+        links = [
+            Link(piece.state, _date(piece.group), f"{subject}\n\n{body}\n")
+            for piece, (subject, body) in zip(pieces, words, strict=True)
+        ]
+        chain: Chain = write_chain(sandbox, origin, links, branch, force)
+    written = zip(chain.commits, chain.files, pieces, words, strict=True)
+    commits = tuple(
+        ExportedCommit(
+            commit=commit,
+            group_id=piece.group.group_id,
+            type=str(piece.group.checkpoint_type),
+            decision_id=piece.decision_id,
+            subject=subject,
+            files=files,
+        )
+        for commit, files, piece, (subject, _) in written
+        if commit is not None
+    )
     return ExportedBranch(
         plan_id=plan.plan_id,
         resource=sandbox.name,
         branch=branch,
         base=chain.base,
-        tip=chain.commits[-1],
-        commits=tuple(
-            ExportedCommit(
-                commit=commit,
-                group_id=group.group_id,
-                type=str(group.checkpoint_type),
-                decision_id=group.decision_id,
-                subject=subject,
-                files=files,
-            )
-            for commit, files, group, (subject, _) in zip(
-                chain.commits, chain.files, groups, words, strict=True
-            )
-        ),
+        tip=commits[-1].commit,
+        commits=commits,
     )
 
 
@@ -182,23 +234,22 @@ def _patches_of(
     groups: list[CheckpointGroup],
     decisions: dict[str, Decision],
 ) -> list[Patch]:
-    rid = sandbox.place.resource.resource_id
-    found: list[tuple[CheckpointGroup, int, bytes]] = []
-    before = ctx.checkpoints.began_with(plan.plan_id)[rid]
-    for group in groups:
-        state = ctx.checkpoints.states(group)[rid]
-        files, patch = exact_patch(ctx, sandbox, before, state)
-        if patch:
-            found.append((group, files, patch))
-        before = state
+    found: list[tuple[Piece, int, bytes]] = []
+    before = ctx.checkpoints.began_with(plan.plan_id)[sandbox.place.resource.resource_id]
+    with ctx.manager.packs.looking() as batch:
+        for piece in pieces_of(ctx, plan, sandbox, groups, batch):
+            files, patch = exact_patch(ctx, sandbox, before, piece.state)
+            if patch:
+                found.append((piece, files, patch))
+            before = piece.state
     author = _author(sandbox)
     patches: list[Patch] = []
-    for number, (group, files, patch) in enumerate(found, 1):
-        subject, body = _words(plan, group, decisions)
+    for number, (piece, files, patch) in enumerate(found, 1):
+        subject, body = _words(plan, piece, decisions)
         head = (
             f"From {'0' * 40} Mon Sep 17 00:00:00 2001\n"
             f"From: {author}\n"
-            f"Date: {_mail_date(group)}\n"
+            f"Date: {_mail_date(piece.group)}\n"
             f"Subject: [PATCH {number}/{len(found)}] {subject}\n"
             "MIME-Version: 1.0\n"
             "Content-Type: text/plain; charset=UTF-8\n"
@@ -208,8 +259,8 @@ def _patches_of(
         patches.append(
             Patch(
                 resource=sandbox.name,
-                group_id=group.group_id,
-                decision_id=group.decision_id,
+                group_id=piece.group.group_id,
+                decision_id=piece.decision_id,
                 subject=subject,
                 files=files,
                 name=f"{number:04}-{_slug(subject)}.patch",
@@ -261,9 +312,9 @@ def _repository(ctx: Context, plan: Plan, on: str | None) -> GitTarget:
     return found[0]
 
 
-def _words(plan: Plan, group: CheckpointGroup, decisions: dict[str, Decision]) -> tuple[str, str]:
-    """Subject and body of what is said of a group: its decision, and where to find it again."""
-    decision = decisions.get(group.decision_id or "")
+def _words(plan: Plan, piece: Piece, decisions: dict[str, Decision]) -> tuple[str, str]:
+    """Subject and body of what is said of it: its decision, and where to find it again."""
+    group, decision = piece.group, decisions.get(piece.decision_id or "")
     if decision is not None:
         subject = f"{decision.question}: {decision.chosen}"
     elif group.checkpoint_type is CheckpointType.PRE_EXECUTE:

@@ -34,7 +34,8 @@ class Link(msgspec.Struct, frozen=True):
 
 class Chain(msgspec.Struct, frozen=True):
     base: str
-    commits: tuple[str, ...]
+    commits: tuple[str | None, ...]
+    """For each link; None: it changes nothing, and there is no commit for it."""
     files: tuple[int, ...]
     """How many paths each commit changes."""
 
@@ -69,21 +70,28 @@ def _is_valid(repository: git.Repository, ref: str) -> bool:
 def write_chain(
     sandbox: GitTarget, origin: SandboxCheckpoint, links: Iterable[Link], branch: str, force: bool
 ) -> Chain:
-    """Write every state as a commit on the one before it, the first on the base commit."""
+    """Write every state that differs as a commit on the one before it, from the base commit on."""
     repository, base = sandbox.repository, sandbox.place.origin["base"]
     ref = require_branch(repository, branch, force)
     if base is None:
         raise NotAllowed(f"resource {sandbox.name!r} has no commit to begin with", INSTEAD)
     _require_base(repository, base)
     before = repository.git("rev-parse", "--verify", "-q", ref, accept=(0, 1)).decode().strip()
-    commits: list[str] = []
+    commits: list[str | None] = []
     files: list[int] = []
+    tip = base
     with tempfile.TemporaryDirectory(prefix="cleveragents-") as scratch:
         writer = _Writer(sandbox, origin, base, scratch)
         for link in links:
             files.append(writer.go_to(link.state))
-            commits.append(writer.commit(commits[-1] if commits else base, link))
-    _publish(repository, ref, commits[-1], before)
+            if files[-1]:
+                tip = writer.commit(tip, link)
+            commits.append(tip if files[-1] else None)
+    if tip == base:
+        raise NotAllowed(
+            f"the plan changed nothing in {sandbox.name!r}: there is no commit to make"
+        )
+    _publish(repository, ref, tip, before)
     return Chain(base, tuple(commits), tuple(files))
 
 
