@@ -28,7 +28,7 @@ import cleveragents
 from cleveragents.cli import main
 from cleveragents.content import fsio
 from cleveragents.errors import AgentsError
-from cleveragents.sandbox import sqlite
+from cleveragents.sandbox import sqlite_live
 from cleveragents.settings import Settings
 from cleveragents.testing import look, require_same
 from cleveragents.workspace import open_workspace
@@ -525,7 +525,7 @@ def test_an_apply_that_could_not_be_taken_back_at_once_is_taken_back_later(
 ) -> None:
     """The second target is locked; by then somebody has locked the first one too."""
     connect = sqlite3.connect
-    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.5)
+    monkeypatch.setattr(sqlite_live, "BUSY_SECONDS", 0.5)
     monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **{**k, "timeout": 0.5}))
     one, two = tmp_path / "one.db", tmp_path / "two.db"
     for path in (one, two):

@@ -18,6 +18,7 @@ import pytest
 from cleveragents import open_workspace
 from cleveragents.content import files, fsio
 from cleveragents.sandbox import sqlite_image
+from cleveragents.sandbox.sqlite_live import copy_still
 from cleveragents.workspace import PlanHandle, Workspace
 
 MB = 1 << 20
@@ -301,3 +302,22 @@ def test_a_rollback_that_dies_anywhere_is_finished_by_the_next_command(small: Wo
             break
     assert died_writing > 3
     shutil.rmtree(small.folder / "store")
+
+
+def test_a_database_behind_a_link_is_copied_with_its_log(folder: Path) -> None:
+    """SQLite has the log beside the file that the link leads to."""
+    make_database(folder / "real.db", 1)
+    (folder / "link.db").symlink_to("real.db")
+    with closing(sqlite3.connect(folder / "real.db", isolation_level=None)) as user:
+        user.execute("PRAGMA journal_mode=WAL")
+        user.execute("UPDATE t SET turn = 42 WHERE id = 1")
+        assert (
+            copy_still(str(folder / "link.db"), str(folder / "copy.db"), None, lambda _size: None)
+            is None
+        )
+        user.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        assert copy_still(
+            str(folder / "link.db"), str(folder / "copy.db"), None, lambda _size: None
+        )
+    with closing(sqlite3.connect(folder / "copy.db")) as copy:
+        assert copy.execute("SELECT turn FROM t WHERE id = 1").fetchone() == (42,)

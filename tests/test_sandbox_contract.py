@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cleveragents.errors import AgentsError, ApplyRefused, CheckpointFailed, SandboxError
-from cleveragents.sandbox import sqlite
+from cleveragents.sandbox import sqlite_live
 from cleveragents.testing import (
     Bench,
     Change,
@@ -594,7 +594,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         return patient(*arguments, **{**named, "timeout": 0.2})
 
     monkeypatch.setattr(sqlite3, "connect", connect)
-    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(sqlite_live, "BUSY_SECONDS", 0.2)
 
 
 class SqliteContract(SandboxContract):

@@ -8,12 +8,9 @@ itself, so that open connections see what happens.
 
 import functools
 import os
-import shutil
 import sqlite3
 import stat
-import tempfile
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
@@ -36,13 +33,19 @@ from cleveragents.sandbox.protocol import (
     Proposal,
 )
 from cleveragents.sandbox.sqlite_image import Image, Known, Touched
-from cleveragents.sandbox.sqlite_live import copy_still, logical_still
+from cleveragents.sandbox.sqlite_live import (
+    SIDES,
+    copy_into_live,
+    copy_live,
+    copy_still,
+    file_logical,
+    live_logical,
+    opened,
+)
 from cleveragents.sandbox.sqlite_pages import Watch
 from cleveragents.sandbox.sqlite_tables import hardened, is_sound
 
 ABSENT = b"absent"
-BUSY_SECONDS = 5.0
-SIDES = ("-wal", "-shm", "-journal")
 FEW = 4
 """A rollback writes into the file if at most one chunk in so many differs."""
 
@@ -91,7 +94,7 @@ class SqliteSnapshot:
 
     def _learn(self, image: Image) -> None:
         """The file, which nobody has written to since, holds an image that the store has."""
-        with _opened(self._file, os.O_RDONLY) as fd:
+        with opened(self._file, os.O_RDONLY) as fd:
             stamp = sqlite_image.mark(fd)
         self._known = self._seen = Known(stamp, image) if stamp else None
 
@@ -316,7 +319,7 @@ class SqliteSnapshot:
         if seen is None or not sqlite_image.is_at(self._file, seen):
             return False
         try:
-            with _opened(self._file, os.O_RDWR) as fd, _locked(self._file):
+            with opened(self._file, os.O_RDWR) as fd, _locked(self._file):
                 found = os.fstat(fd)
                 if files.stamp(found) != seen.stamp or found.st_nlink != 1:
                     return False
@@ -437,32 +440,6 @@ class SqliteSnapshot:
     def close(self) -> None: ...
 
 
-def file_logical(path: str) -> str:
-    with _opened(path, os.O_RDONLY) as fd:
-        return sqlite_image.logical_of_file(fd)
-
-
-@contextmanager
-def _opened(path: str, flags: int) -> Generator[int]:
-    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def live_logical(live: str, scratch: str) -> str:
-    """The state of the live database, under SQLite's locks, as a hash."""
-    if (found := logical_still(live)) is not None:
-        return found
-    image = f"{scratch}/compare.db"
-    fsio.unlink_if_there(image)
-    copy_live(live, image)
-    found = file_logical(image)
-    fsio.unlink_if_there(image)
-    return found
-
-
 @contextmanager
 def _raw(path: str) -> Generator[tuple[int, bool]]:
     """The file as it is, whatever a tool made of it; a WAL that can be folded in is."""
@@ -470,7 +447,7 @@ def _raw(path: str) -> Generator[tuple[int, bool]]:
         try:
             found = stack.enter_context(_locked(path))
         except CheckpointFailed:
-            found = stack.enter_context(_opened(path, os.O_RDONLY)), False
+            found = stack.enter_context(opened(path, os.O_RDONLY)), False
         yield found
 
 
@@ -487,120 +464,11 @@ def _locked(path: str) -> Generator[tuple[int, bool]]:
                 raise CheckpointFailed(f"{path} is being written to", "end the process that does")
             db.execute("BEGIN IMMEDIATE")
             # Closing any descriptor of ours drops SQLite's locks: so this one closes last.
-            with _opened(path, os.O_RDONLY) as fd:
+            with opened(path, os.O_RDONLY) as fd:
                 yield fd, True
                 db.execute("ROLLBACK")
     except sqlite3.Error as error:
         raise CheckpointFailed(f"{path} is not a usable SQLite database: {error}") from error
-
-
-def copy_live(live: str, target: str) -> None:
-    """Copy a database somebody may be using; nothing beside it is created or changed."""
-    if os.path.exists(f"{live}-shm") or not _uses_wal(live):
-        # SQLite's own locks make the copy consistent, and opening it makes no files.
-        try:
-            _backup(f"file:{_quoted(live)}?mode=ro", target)
-            return
-        except SandboxError:
-            if not os.path.exists(f"{live}-journal"):
-                raise
-    for _ in range(files.ATTEMPTS):
-        if _copy_still(live, target):
-            return
-    raise SandboxError(f"{live} changes all the time", "end what is writing it")
-
-
-def _uses_wal(live: str) -> bool:
-    with open(live, "rb") as found:
-        return found.read(20)[18:19] == b"\x02"
-
-
-def _copy_still(live: str, target: str) -> bool:
-    """Copy a database nobody is connected to, with what a crash left beside it.
-
-    False if somebody was using it after all.
-    """
-    before = _stamps(live)
-    with tempfile.TemporaryDirectory(dir=os.path.dirname(target)) as scratch:
-        copy = f"{scratch}/copy.db"
-        for side in ("", "-wal", "-journal"):
-            if os.path.exists(live + side):
-                shutil.copyfile(live + side, copy + side)
-        if _stamps(live) != before:
-            return False
-        _backup(f"file:{_quoted(copy)}?mode=rw", target)
-    return True
-
-
-def _stamps(live: str) -> list[files.Stamp | None]:
-    return [
-        files.stamp(os.stat(live + side)) if os.path.exists(live + side) else None
-        for side in ("", *SIDES)
-    ]
-
-
-def _backup(source: str, target: str) -> None:
-    try:
-        with (
-            closing(hardened(source, uri=True, timeout=10)) as live,
-            closing(sqlite3.connect(target)) as copy,
-        ):
-            copy.execute("PRAGMA synchronous=OFF")
-            live.backup(copy, progress=_patience())
-    except sqlite3.Error as error:
-        fsio.unlink_if_there(target)
-        raise SandboxError(f"the SQLite database cannot be copied: {error}") from error
-
-
-def copy_into_live(image: str, live: str, expected: str, scratch: str) -> None:
-    """Make the live database equal to an image, in one transaction of its own.
-
-    The first page is copied alone: from then on we hold the write lock, so what is compared then
-    is what will be replaced.
-    """
-    patience = _patience()
-    looked: list[int] = []
-
-    def look(status: int, remaining: int, total: int) -> None:
-        patience(status, remaining, total)
-        if status == sqlite3.SQLITE_OK and not looked:
-            # Closing a descriptor of the file would drop SQLite's locks: it closes last.
-            looked.append(os.open(live, os.O_RDONLY | os.O_CLOEXEC))
-            if _under_lock(live, looked[0], scratch) != expected:
-                raise sqlite3.OperationalError("it was changed by somebody else")
-
-    try:
-        with (
-            closing(hardened(f"file:{_quoted(image)}?mode=ro&immutable=1", uri=True)) as new,
-            closing(hardened(live, timeout=5)) as target,
-        ):
-            target.execute("PRAGMA synchronous=EXTRA")
-            new.backup(target, pages=1, progress=look, sleep=0.05)
-    except sqlite3.Error as error:
-        raise ApplyRefused(
-            f"{live} cannot be written: {error}", "end what is using it, then apply again"
-        ) from error
-    finally:
-        for fd in looked:
-            os.close(fd)
-
-
-def _under_lock(live: str, fd: int, scratch: str) -> str:
-    """What is committed in a database whose write lock we hold."""
-    if os.path.exists(f"{live}-wal"):
-        return live_logical(live, scratch)
-    return sqlite_image.logical_of_file(fd)
-
-
-def _patience() -> Callable[[int, int, int], None]:
-    """Ends a backup that finds the database locked: left alone it would try for ever."""
-    deadline = time.monotonic() + BUSY_SECONDS
-
-    def look(status: int, _remaining: int, _total: int) -> None:
-        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() > deadline:
-            raise sqlite3.OperationalError("the database is in use by another process")
-
-    return look
 
 
 def _is_regular(path: str) -> bool:
@@ -616,9 +484,3 @@ def _sync_file(path: str) -> None:
         fsio.sync(fd)
     finally:
         os.close(fd)
-
-
-def _quoted(path: str) -> str:
-    from urllib.parse import quote
-
-    return quote(path)

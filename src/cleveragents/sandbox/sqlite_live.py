@@ -1,4 +1,4 @@
-"""The bytes of a database that others may use, read while nobody can change them.
+"""A database that others may use: read while nobody can change it, written through SQLite.
 
 Under SQLite's own read lock the file of a database in rollback-journal mode holds its last commit;
 so does that of one in WAL mode while its WAL is empty, for then no checkpoint may write to it. In
@@ -6,19 +6,25 @@ any other case it has to be read through SQLite.
 """
 
 import os
+import shutil
 import sqlite3
+import tempfile
+import time
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager, suppress
 from urllib.parse import quote
 
 from cleveragents.content import fsio
 from cleveragents.content.filecopy import share_blocks
-from cleveragents.content.files import Stamp, stamp
+from cleveragents.content.files import ATTEMPTS, Stamp, stamp
 from cleveragents.content.packs import Batch
+from cleveragents.errors import ApplyRefused, SandboxError
 from cleveragents.sandbox import sqlite_image
 from cleveragents.sandbox.sqlite_image import Image
 from cleveragents.sandbox.sqlite_tables import hardened
 
+BUSY_SECONDS = 5.0
+SIDES = ("-wal", "-shm", "-journal")
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _MAGIC = b"SQLite format 3\0"
 
@@ -58,6 +64,8 @@ def logical_still(live: str) -> str | None:
 @contextmanager
 def _held(live: str) -> Generator[int | None]:
     """A descriptor on bytes that are the state of the database; raises `Moved` if they were not."""
+    # SQLite has its side files beside the file itself, not beside a link to it.
+    live = os.path.realpath(live)
     # It closes last: closing any descriptor of the file drops the locks that SQLite has on it.
     fd = os.open(live, _READ)
     try:
@@ -125,3 +133,138 @@ def _is_whole(fd: int) -> bool:
     page = int.from_bytes(head[16:18], "big")
     page = 1 << 16 if page == 1 else page
     return page * int.from_bytes(head[28:32], "big") == os.fstat(fd).st_size
+
+
+def file_logical(path: str) -> str:
+    with opened(path, os.O_RDONLY) as fd:
+        return sqlite_image.logical_of_file(fd)
+
+
+@contextmanager
+def opened(path: str, flags: int) -> Generator[int]:
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def live_logical(live: str, scratch: str) -> str:
+    """The state of the live database, under SQLite's locks, as a hash."""
+    if (found := logical_still(live)) is not None:
+        return found
+    image = f"{scratch}/compare.db"
+    fsio.unlink_if_there(image)
+    copy_live(live, image)
+    found = file_logical(image)
+    fsio.unlink_if_there(image)
+    return found
+
+
+def copy_live(live: str, target: str) -> None:
+    """Copy a database somebody may be using; nothing beside it is created or changed."""
+    if os.path.exists(f"{live}-shm") or not _is_in_wal_mode(live):
+        # SQLite's own locks make the copy consistent, and opening it makes no files.
+        try:
+            _backup(f"file:{quote(live)}?mode=ro", target)
+            return
+        except SandboxError:
+            if not os.path.exists(f"{live}-journal"):
+                raise
+    for _ in range(ATTEMPTS):
+        if _copy_unused(live, target):
+            return
+    raise SandboxError(f"{live} changes all the time", "end what is writing it")
+
+
+def _copy_unused(live: str, target: str) -> bool:
+    """Copy a database nobody is connected to, with what a crash left beside it.
+
+    False if somebody was using it after all.
+    """
+    before = _stamps(live)
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(target)) as scratch:
+        copy = f"{scratch}/copy.db"
+        for side in ("", "-wal", "-journal"):
+            if os.path.exists(live + side):
+                shutil.copyfile(live + side, copy + side)
+        if _stamps(live) != before:
+            return False
+        _backup(f"file:{quote(copy)}?mode=rw", target)
+    return True
+
+
+def _stamps(live: str) -> list[Stamp | None]:
+    return [
+        stamp(os.stat(live + side)) if os.path.exists(live + side) else None
+        for side in ("", *SIDES)
+    ]
+
+
+def _backup(source: str, target: str) -> None:
+    try:
+        with (
+            closing(hardened(source, uri=True, timeout=10)) as live,
+            closing(sqlite3.connect(target)) as copy,
+        ):
+            copy.execute("PRAGMA synchronous=OFF")
+            live.backup(copy, progress=_patience())
+    except sqlite3.Error as error:
+        fsio.unlink_if_there(target)
+        raise SandboxError(f"the SQLite database cannot be copied: {error}") from error
+
+
+def copy_into_live(image: str, live: str, expected: str, scratch: str) -> None:
+    """Make the live database equal to an image, in one transaction of its own.
+
+    The first page is copied alone: from then on we hold the write lock, so what is compared then
+    is what will be replaced.
+    """
+    patience = _patience()
+    looked: list[int] = []
+
+    def look(status: int, remaining: int, total: int) -> None:
+        patience(status, remaining, total)
+        if status == sqlite3.SQLITE_OK and not looked:
+            # Closing a descriptor of the file would drop SQLite's locks: it closes last.
+            looked.append(os.open(live, os.O_RDONLY | os.O_CLOEXEC))
+            if _under_lock(live, looked[0], scratch) != expected:
+                raise sqlite3.OperationalError("it was changed by somebody else")
+
+    try:
+        with (
+            closing(hardened(f"file:{quote(image)}?mode=ro&immutable=1", uri=True)) as new,
+            closing(hardened(live, timeout=5)) as target,
+        ):
+            target.execute("PRAGMA synchronous=EXTRA")
+            new.backup(target, pages=1, progress=look, sleep=0.05)
+    except sqlite3.Error as error:
+        raise ApplyRefused(
+            f"{live} cannot be written: {error}", "end what is using it, then apply again"
+        ) from error
+    finally:
+        for fd in looked:
+            os.close(fd)
+
+
+def _under_lock(live: str, fd: int, scratch: str) -> str:
+    """What is committed in a database whose write lock we hold."""
+    if os.path.exists(f"{live}-wal"):
+        return live_logical(live, scratch)
+    return sqlite_image.logical_of_file(fd)
+
+
+def _patience() -> Callable[[int, int, int], None]:
+    """Ends a backup that finds the database locked: left alone it would try for ever."""
+    deadline = time.monotonic() + BUSY_SECONDS
+
+    def look(status: int, _remaining: int, _total: int) -> None:
+        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() > deadline:
+            raise sqlite3.OperationalError("the database is in use by another process")
+
+    return look
+
+
+def _is_in_wal_mode(live: str) -> bool:
+    with open(live, "rb") as found:
+        return _uses_wal(found.fileno())
