@@ -250,6 +250,13 @@ def test_a_note_of_another_boot_is_not_believed(
 
 
 @pytest.mark.usefixtures("proving")
+def test_a_note_goes_with_its_sandbox(small: World) -> None:
+    assert list((small.folder / "store/cache").iterdir())
+    small.plan.delete(force=True)
+    assert not list((small.folder / "store/cache").iterdir())
+
+
+@pytest.mark.usefixtures("proving")
 def test_a_torn_note_is_not_believed(small: World) -> None:
     small.captured()
     [note] = (small.folder / "store/cache").iterdir()

@@ -11,7 +11,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Generator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -436,6 +436,9 @@ class SqliteSnapshot:
 
     def remove(self) -> None:
         fsio.remove_tree(self.place.root)
+        if self.place.cache is not None:
+            with suppress(OSError):
+                fsio.unlink_if_there(self.place.cache)
 
     def close(self) -> None: ...
 
