@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from cleveragents import codec
 from cleveragents.errors import ContentDamaged
 
 _PARTS = (b"user.", b"system.posix_acl_")
@@ -80,7 +81,7 @@ def unpacked(data: bytes) -> dict[bytes, bytes]:
     if not data:
         return {}
     try:
-        return dict(msgspec.msgpack.decode(data, type=list[tuple[bytes, bytes]]))
+        return dict(codec.from_msgpack(data, list[tuple[bytes, bytes]]))
     except msgspec.MsgspecError as error:
         raise ContentDamaged(f"a manifest cannot be read: {error}") from error
 

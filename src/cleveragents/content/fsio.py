@@ -421,9 +421,42 @@ def _empty(name: str | bytes, dir_fd: int | None, level: int) -> None:
         for below, is_dir in names:
             if is_dir:
                 _empty(below, fd, level + 1)
-                os.rmdir(below, dir_fd=fd)
-            else:
-                os.unlink(below, dir_fd=fd)
+            remove = os.rmdir if is_dir else os.unlink
+            try:
+                remove(below, dir_fd=fd)
+            except PermissionError:
+                if not unlock(fd, below):
+                    raise
+                remove(below, dir_fd=fd)
+
+
+_GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602
+_LOCKED = 0x10 | 0x20
+"""Immutable, and append only: `chattr +i`, `chattr +a`."""
+
+
+def unlock(dir_fd: int, name: bytes) -> bool:
+    """Take such flags off a directory and what it has under a name; False if there is none."""
+    found = _unlock(dir_fd)
+    with suppress(OSError):
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=dir_fd)
+        try:
+            if stat.S_IFMT(os.fstat(fd).st_mode) in (stat.S_IFREG, stat.S_IFDIR):
+                found = _unlock(fd) or found
+        finally:
+            os.close(fd)
+    return found
+
+
+def _unlock(fd: int) -> bool:
+    try:
+        flags = int.from_bytes(fcntl.ioctl(fd, _GET_FLAGS, bytes(8))[:4], sys.byteorder)
+        if not flags & _LOCKED:
+            return False
+        fcntl.ioctl(fd, _SET_FLAGS, (flags & ~_LOCKED).to_bytes(8, sys.byteorder))
+    except OSError:
+        return False
+    return True
 
 
 def open_up(root: str) -> None:

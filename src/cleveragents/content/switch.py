@@ -163,6 +163,21 @@ def _set_times(fd: int, name: bytes, entry: Entry) -> None:
         fsio.set_times(fd, name, entry.mtime_ns)
 
 
+def unlocked(root: str, paths: Iterable[bytes]) -> bool:
+    """Take off what keeps anybody from changing these paths; False if nothing was found."""
+    found = False
+    with fsio.directory(root) as top:
+        for above in sorted({one for path in paths for one in _with_parents(path)}):
+            with suppress(OSError), fsio.parent_of(top, above) as (fd, name):
+                found = fsio.unlock(fd, name) or found
+    return found
+
+
+def _with_parents(path: bytes) -> list[bytes]:
+    parts = path.split(b"/")
+    return [b"/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+
+
 def put_times_back(root: str, touched: Iterable[Difference]) -> None:
     """Where only the mtime differs, nothing is exchanged: the inode stays."""
     with fsio.directory(root) as top:

@@ -14,7 +14,7 @@ from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import attributes, files, fsio, trees
 from cleveragents.content.engine import TreeEngine
 from cleveragents.content.packs import Batch
-from cleveragents.content.switch import Op, Switch, put_times_back, stage, sync_in_place
+from cleveragents.content.switch import Op, Switch, put_times_back, stage, sync_in_place, unlocked
 from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
 from cleveragents.content.updating import Borrowed
 from cleveragents.content.vouching import Vouched
@@ -286,12 +286,26 @@ class TreeSandbox:
 
     def switch_now(self, staged: dict[str, Any], staging: str) -> None:
         ops = codec.convert(staged["ops"], tuple[Op, ...])
-        Switch(self.place.root, staging, ops, force=True).forward()
+        switch = Switch(self.place.root, staging, ops, force=True)
+        try:
+            self._switch_with(switch, staged)
+        except PermissionError as error:
+            paths = [b".", *(op.path for op in ops), *(item.path for item in _touched_of(staged))]
+            if not unlocked(self.place.root, paths):
+                raise SandboxError(
+                    f"a file in {self.place.root} cannot be changed: {error}",
+                    f"lsattr -R {self.place.root} shows what is immutable; chattr -i it,"
+                    " and run the command again",
+                ) from error
+            self._switch_with(switch, staged)
+        self._mend_links()
+
+    def _switch_with(self, switch: Switch, staged: dict[str, Any]) -> None:
+        switch.forward()
         put_times_back(self.place.root, _touched_of(staged))
         wanted = bytes.fromhex(staged.get("xattrs", ""))
         attributes.set_all(os.fsencode(self.place.root), wanted)
         os.chmod(self.place.root, staged["mode"])
-        self._mend_links()
 
     def _mend_links(self) -> None:
         """A tool may have put something else where an inner resource is linked in."""
@@ -483,7 +497,7 @@ def _root_of(state: SandboxCheckpoint) -> dict[str, Any]:
 
 
 def _touched_of(staged: dict[str, Any]) -> list[Difference]:
-    return msgspec.convert(staged.get("touched", []), list[Difference])
+    return codec.convert(staged.get("touched", []), list[Difference])
 
 
 def require_not_too_wide(
