@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
@@ -101,18 +102,24 @@ def test_reading_works_on_a_read_only_mount(disk: SmallDisk, logged: bool) -> No
         assert str(disk.store) in text, (verb, text)
 
 
-def test_reading_works_for_somebody_who_may_not_write(agents: Agents) -> None:
+@pytest.fixture
+def open_place() -> Generator[Path]:
+    """A folder that everybody can reach, as those of pytest are not."""
+    with tempfile.TemporaryDirectory(prefix="cleveragents-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def test_reading_works_for_somebody_who_may_not_write(agents: Agents, open_place: Path) -> None:
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("becoming somebody else needs root and setpriv")
+    home = open_place / "store"
+    agents.env["CLEVERAGENTS_HOME"] = str(home)
     prepared(agents)
-    home = Path(agents.env["CLEVERAGENTS_HOME"])
     for path in (home, *home.rglob("*")):
         os.chown(path, 65534, 65534, follow_symlinks=False)
     home.chmod(0o555)
     (home / "store.db").chmod(0o400)
-    opened = [path for path in home.parents if not path.stat().st_mode & 0o001]
-    for path in opened:
-        path.chmod(path.stat().st_mode | 0o055)
     as_nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", command())
     env = {**agents.env, "HOME": "/nonexistent", "XDG_CONFIG_HOME": "/nonexistent"}
     git_ok = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory"}

@@ -134,9 +134,9 @@ def open_store(home: str) -> Store:
                 f"put {path} back from a backup, or name another store with CLEVERAGENTS_HOME",
             )
     except OSError as error:
-        raise machine.of_os(
-            error, f"the store cannot be made at {home}, name another with CLEVERAGENTS_HOME"
-        ) from error
+        refused = machine.of_os(error, f"the store cannot be made or read at {home}")
+        refused.hint = f"{refused.hint}; or name another place with CLEVERAGENTS_HOME"
+        raise refused from error
     reserve = Reserve(home)
     if _is_read_only(home, path):
         from cleveragents.store.read_only import connect_read_only
