@@ -20,9 +20,9 @@ LAYERS = {
     "seams": "store content sandbox tools actors planfile postgres",
     "verbs": "acting adopting appending applied apply calling check checkpoints context correction "
     "databases deciding difference doctor earlier effects ending executor export failing gc "
-    "hanging keeping leases making names oneshot only preflight prune reboot recovery reports "
-    "restoring resume reverting rollback sandboxes session settling snapshots subplans undo "
-    "unsaved usage use validating working",
+    "hanging keeping leases making moving names oneshot only preflight prune reboot recovery "
+    "reports restoring resume reverting rollback sandboxes session settling snapshots subplans "
+    "undo unsaved usage use validating working",
     "edges": "workspace config cli render demo",
     "kit": "testing",
 }

@@ -11,6 +11,8 @@ from cleveragents.content.packs import GIT, TREE, show_key
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError
 from cleveragents.gc import reachable
+from cleveragents.resource import SandboxState
+from cleveragents.sandbox.marks import is_marked
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +24,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(ctx: Context, read_data: bool = False) -> Checked:
-    problems = list(ctx.store.integrity())
+    problems = [*ctx.store.integrity(), *_places(ctx)]
     known = {key: place for key, place, _ in ctx.store.objects.all()}
     problems += _packs(ctx, {place.pack for place in known.values()})
     roots = ctx.store.checkpoints.roots()
@@ -74,6 +76,23 @@ def _unseen(ctx: Context) -> list[str]:
                 f" its newest group says ({changes[0].shown}): {way_out}"
             )
     return problems
+
+
+def _places(ctx: Context) -> list[str]:
+    """Whether the store is where it was made, and every sandbox says that it is this store's."""
+    identity = ctx.store.identity
+    if identity.is_elsewhere:
+        return [f"{identity.said}; {identity.hint}"]
+    return [
+        f"the row of sandbox {record.sandbox_id} of plan {record.plan_id} points to {record.root},"
+        " which does not say that it is that sandbox: nothing is written there;"
+        f" agents plan delete {record.plan_id} leaves it alone"
+        for record in ctx.store.resources.all_sandboxes()
+        if record.strategy != "none"
+        and record.state is not SandboxState.REMOVED
+        and os.path.lexists(record.root)
+        and not is_marked(identity.store_id, record)
+    ]
 
 
 def _packs(ctx: Context, wanted: set[str]) -> list[str]:

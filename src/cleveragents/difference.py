@@ -221,7 +221,7 @@ def diff_between(
         return Diff(files_changed=0, insertions=0, deletions=0, files=(), patch="", ignored=0)
     head = plan.head_group_id
     gone = any(r.state == "removed" for r in ctx.store.resources.sandboxes(plan.plan_id))
-    if end is None and gone and head is not None:
+    if end is None and (gone or ctx.store.identity.is_elsewhere) and head is not None:
         end = ctx.store.checkpoints.group(head)
     if end is not None:
         return diff_states(ctx, plan, before, ctx.checkpoints.states(end), ignored)

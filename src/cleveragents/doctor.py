@@ -12,7 +12,7 @@ import msgspec
 from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.earlier import Held, kept, looked_at
-from cleveragents.errors import AgentsError, NotAllowed
+from cleveragents.errors import AgentsError, NotAllowed, StoreElsewhere
 from cleveragents.sandbox import git
 from cleveragents.tools import bwrap, landlock
 from cleveragents.tools.confine import BWRAP, LANDLOCK, OFF, cache_dir, mechanism
@@ -68,7 +68,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 def examine(ctx: Context, fix: bool = False) -> Report:
     """Look at everything; with `fix`, remove what no plan of this store refers to."""
-    settings = ctx.settings
+    settings, identity = ctx.settings, ctx.store.identity
+    if fix and identity.is_elsewhere:
+        raise StoreElsewhere(identity.said, identity.hint)
     fsio.make_private_dir(settings.sandboxes)
     return Report(
         git=_git_version(),

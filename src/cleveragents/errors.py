@@ -9,7 +9,7 @@ AgentsError                         1  a bug of ours, if nothing below fits
     ForeignCheckpoint  CheckpointPruned  RollbackDisabled
     ApplyConflict  MergeConflict  ValidationFailed  ApplyRefused  NothingToUndo
     UnappliedWork  CarryLimit  Declined  CorrectionRefused  LossNotAccepted  MayHaveHappened
-    Stopped  UnsafeName
+    Stopped  StoreElsewhere  UnsafeName
   ExecutionFailed                   5  a sandbox or a tool failed
     SandboxError  SandboxMissing  SandboxNotOurs
     ToolFailed  CheckpointFailed  CompensationFailed  ActorFailed
@@ -70,6 +70,10 @@ class PlanBusy(NotAllowed):
 
 class LeaseLost(NotAllowed):
     pass
+
+
+class StoreElsewhere(NotAllowed):
+    """The store is a copy, or was moved: it may be read and not written."""
 
 
 class ForeignCheckpoint(NotAllowed):

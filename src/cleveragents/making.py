@@ -10,9 +10,10 @@ from cleveragents.content import fsio
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.errors import SandboxError
-from cleveragents.ids import new_id
+from cleveragents.ids import is_id, new_id
 from cleveragents.plan import Plan
 from cleveragents.resource import Earlier, EarlierState, SandboxRecord, SandboxState
+from cleveragents.sandbox.marks import put_mark
 from cleveragents.sandbox.protocol import KeepsEarlier, LearnsWhileMade, Making, Sandbox
 from cleveragents.sandbox.tree import require_not_too_wide
 from cleveragents.sandboxes import PlanSandboxes
@@ -65,8 +66,12 @@ def _make(ctx: Context, session: Session, sandbox: Sandbox, record: SandboxRecor
         created_at=ctx.now(),
     )
     record = msgspec.structs.replace(record, state=SandboxState.CREATING)
+    if record.strategy != "none" and os.path.lexists(record.root):
+        ctx.manager.sandboxes(place.plan_id).require_marked(record)
     with ctx.store.transaction(session.lease):
         ctx.store.resources.put_sandbox(record)
+    if record.strategy != "none":
+        put_mark(ctx.store.identity.store_id, record)
     sandbox.remove()
     with ctx.manager.packs.batch() as batch:
         origin = _create(ctx, session, sandbox, batch)
@@ -122,11 +127,17 @@ def remove_sandboxes(ctx: Context, plan_id: str, again: bool = False) -> None:
         record = current.records.get(resource_id)
         if record is None or (record.state is SandboxState.REMOVED and not again):
             continue
+        if record.strategy != "none" and not current.may_remove(record):
+            said = f"{record.root} does not say that it is this plan's sandbox: it is left alone"
+            ctx.talk.tell("warning", {"message": said})
+            continue
         with machine.named(f"the sandbox {record.root} cannot be removed", SandboxError):
             _remove(sandbox, None if again else record.earlier)
         with ctx.store.transaction():
             gone = msgspec.structs.replace(record, state=SandboxState.REMOVED)
             ctx.store.resources.put_sandbox(gone)
+    if not is_id(plan_id):
+        return
     folder = f"{ctx.settings.sandboxes}/{plan_id}"
     with machine.named(f"{folder} cannot be removed", SandboxError):
         fsio.remove_tree(folder)

@@ -4,10 +4,12 @@ import os
 
 from cleveragents.content import fsio
 from cleveragents.content.packs import Packs
-from cleveragents.errors import SandboxMissing, SandboxNotOurs
+from cleveragents.errors import SandboxMissing, SandboxNotOurs, StoreElsewhere
 from cleveragents.resource import Resource, SandboxRecord, SandboxState
+from cleveragents.sandbox.marks import is_marked
 from cleveragents.sandbox.protocol import Place, Sandbox
 from cleveragents.sandbox.registry import open_sandbox
+from cleveragents.store import Identity
 
 
 class PlanSandboxes:
@@ -18,10 +20,13 @@ class PlanSandboxes:
         resources: list[Resource],
         records: dict[str, SandboxRecord],
         opened: dict[str, Sandbox],
+        identity: Identity,
     ) -> None:
         self.resources = {item.resource_id: item for item in resources}
         self.records = records
         self.opened = opened
+        self._identity = identity
+        self._marked: set[str] = set()
 
     def __getitem__(self, resource_id: str) -> Sandbox:
         return self.opened[resource_id]
@@ -50,6 +55,8 @@ class PlanSandboxes:
 
     def require_ours(self) -> None:
         """Each is there and is the directory we made; else nothing may be restored into it."""
+        if self._identity.is_elsewhere:
+            raise StoreElsewhere(self._identity.said, self._identity.hint)
         for record in self.records.values():
             if record.strategy == "none":
                 continue
@@ -63,6 +70,22 @@ class PlanSandboxes:
                     f"{record.root} is not the directory this plan made",
                     "move it away; the plan's own sandbox is gone",
                 )
+            self.require_marked(record)
+
+    def require_marked(self, record: SandboxRecord) -> None:
+        """The mark beside it says that it is this sandbox of this plan of this store."""
+        if record.sandbox_id in self._marked:
+            return
+        if not is_marked(self._identity.store_id, record):
+            raise SandboxNotOurs(
+                f"{record.root} does not say that it is this plan's sandbox, so it is left alone",
+                "agents check tells more",
+            )
+        self._marked.add(record.sandbox_id)
+
+    def may_remove(self, record: SandboxRecord) -> bool:
+        """Whether nothing is there, or what is there is ours."""
+        return not os.path.lexists(record.root) or is_marked(self._identity.store_id, record)
 
     def close(self) -> None:
         for sandbox in self.opened.values():
@@ -108,6 +131,7 @@ def open_sandboxes(
     home: str,
     cache: str,
     plan_id: str,
+    identity: Identity,
 ) -> PlanSandboxes:
     by_resource = {record.resource_id: record for record in records}
     places = layout(resources, home, plan_id)
@@ -131,4 +155,4 @@ def open_sandboxes(
                 cache=f"{cache}/{record.sandbox_id}" if record else None,
             )
         )
-    return PlanSandboxes(resources, by_resource, opened)
+    return PlanSandboxes(resources, by_resource, opened, identity)

@@ -54,6 +54,7 @@ class CheckpointManager:
                 self.sandbox_home,
                 self._cache,
                 plan_id,
+                self._store.identity,
             )
         return self._open[plan_id]
 

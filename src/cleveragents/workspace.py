@@ -349,6 +349,10 @@ def open_workspace(
             reconcile=_reconcile,
             now=now,
         )
+        if not store.identity.made_at and not store.read_only:
+            from cleveragents.moving import claim
+
+            claim(ctx)
         try:
             yield Workspace(ctx, _recovered(ctx) if recover else ())
         finally:
@@ -387,6 +391,8 @@ def _reconcile(ctx: Context, session: Session) -> None:
 def _recovered(ctx: Context) -> tuple[str, ...]:
     """Finish what a dead process left; nearly always there is nothing, and nothing is imported."""
     store = ctx.store
+    if store.identity.is_elsewhere:
+        return (f"{store.identity.said}; {store.identity.hint}",)
     waiting = store.intents.all() or store.plans.processing() or store.leases.held()
     if not (waiting or store.effects.plans_waiting()):
         return ()

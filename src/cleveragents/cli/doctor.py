@@ -13,10 +13,26 @@ from cleveragents.units import show_bytes
 
 @command("doctor")
 @click.option("--fix", is_flag=True, help="Remove what plans that are gone have left behind.")
-def doctor(ctx: Context, asked: Asked, fix: bool) -> Reply:
+@click.option("--adopt", is_flag=True, help="Take a store that was moved for where it is now.")
+def doctor(ctx: Context, asked: Asked, fix: bool, adopt: bool) -> Reply:
     """What this machine offers, what is not confined, and what is left over."""
+    if adopt:
+        return _adopted(ctx)
     report = examine(ctx, fix)
     return Reply(data=msgspec.to_builtins(report), blocks=_blocks(report))
+
+
+def _adopted(ctx: Context) -> Reply:
+    from cleveragents.moving import adopt
+
+    result = adopt(ctx)
+    if not result.moved_from:
+        said = "the store is where it was made: there is nothing to adopt"
+    else:
+        said = f"the store from {result.moved_from} is at home here, {ctx.settings.home}"
+    lost = tuple(f"sandbox {root} did not come along" for root in result.missing)
+    blocks = tuple(Text(line) for line in (said, *lost))
+    return Reply(data=msgspec.to_builtins(result), blocks=blocks, messages=lost)
 
 
 def _blocks(report: Report) -> tuple[Block, ...]:

@@ -5,13 +5,17 @@ import sqlite3
 from collections.abc import Generator
 from contextlib import contextmanager
 
+import msgspec
+
 from cleveragents import machine
 from cleveragents.content import fsio
 from cleveragents.content.reserve import LOW, SIZE, Reserve
-from cleveragents.errors import DiskFull, StoreError
+from cleveragents.errors import DiskFull, StoreElsewhere, StoreError
+from cleveragents.ids import new_id
 from cleveragents.store.checkpoints import CheckpointRepository
 from cleveragents.store.database import connect, write_transaction
 from cleveragents.store.effects import EffectRepository
+from cleveragents.store.identity import Identity
 from cleveragents.store.objects import ObjectRepository
 from cleveragents.store.plans import PlanRepository, Source, Standing, View
 from cleveragents.store.records import (
@@ -27,6 +31,7 @@ from cleveragents.store.records import (
 
 __all__ = [
     "CheckpointRepository",
+    "Identity",
     "Intent",
     "Lease",
     "Source",
@@ -47,6 +52,9 @@ class Store:
         self.read_only = read_only
         self._path = path
         self.reserve = reserve
+        self._home = os.path.realpath(os.path.dirname(path))
+        self.identity = self._identity()
+        self._guarded = self.identity.is_elsewhere
         self.plans = PlanRepository(db)
         self.resources = ResourceRepository(db)
         self.checkpoints = CheckpointRepository(db)
@@ -61,11 +69,35 @@ class Store:
     @contextmanager
     def transaction(self, lease: Lease | None = None) -> Generator[None]:
         """One commit. With a lease the commit happens only if it is still ours."""
+        if self._guarded:
+            raise StoreElsewhere(self.identity.said, self.identity.hint)
         self.reserve.give_back_below(LOW)
         with write_transaction(self._db, self._path, lambda: self.reserve.give_back_below(SIZE)):
             if lease is not None:
                 self.leases.check(lease)
             yield
+
+    def _identity(self) -> Identity:
+        noted = dict(self._db.execute("SELECT name, value FROM store WHERE name IN ('id', 'home')"))
+        return Identity(
+            store_id=noted.get("id") or new_id(), home=self._home, made_at=noted.get("home", "")
+        )
+
+    @contextmanager
+    def unguarded(self) -> Generator[None]:
+        """One commit, also of a store that is elsewhere; only for what makes it at home here."""
+        with write_transaction(self._db):
+            self.identity = msgspec.structs.replace(
+                self._identity(), store_id=self.noted("id") or self.identity.store_id
+            )
+            yield
+
+    def claim(self) -> None:
+        """Note that the store is where it is; call it inside `unguarded`."""
+        self.note("id", self.identity.store_id)
+        self.note("home", self._home)
+        self.identity = msgspec.structs.replace(self.identity, made_at=self._home)
+        self._guarded = False
 
     def order_of(self, plan_id: str) -> dict[str, int]:
         """Id -> number of a plan's decisions, groups and calls."""

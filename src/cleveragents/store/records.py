@@ -40,6 +40,13 @@ class ResourceRepository:
     def sandboxes(self, plan_id: str) -> list[SandboxRecord]:
         return SANDBOXES.select(self._db, "WHERE plan_id = ? ORDER BY seq", (plan_id,))
 
+    def move_sources(self, old: str, new: str) -> None:
+        """What child plans are made of lies where the store is."""
+        self._db.execute(
+            "UPDATE resources SET source = ? || substr(source, ?) WHERE substr(source, 1, ?) = ?",
+            (new, len(old) + 1, len(old) + 1, f"{old}/"),
+        )
+
     def all_sandboxes(self) -> list[SandboxRecord]:
         return SANDBOXES.select(self._db, "ORDER BY seq")
 

@@ -1,0 +1,111 @@
+"""A store knows its place: noted when it is first opened, taken anew when it was moved."""
+
+import os
+import sqlite3
+from contextlib import closing
+
+import msgspec
+
+from cleveragents.content import fsio
+from cleveragents.context import Context
+from cleveragents.errors import NotAllowed
+from cleveragents.resource import SandboxRecord, SandboxState
+from cleveragents.sandbox.marks import is_marked, mark_at, mark_of, put_mark
+from cleveragents.store import Identity
+
+
+class Adopted(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a store that was moved."""
+
+    moved_from: str
+    sandboxes: tuple[str, ...] = ()
+    """Those that were found and are its own at their new place."""
+    missing: tuple[str, ...] = ()
+    """Those that are not where the store is now, nor where they were."""
+
+
+def claim(ctx: Context) -> None:
+    """Note where the store is; sandboxes of a version that knew no marks get theirs."""
+    store = ctx.store
+    with store.unguarded():
+        if store.identity.made_at:
+            return
+        for record in store.resources.all_sandboxes():
+            if _is_old_and_ours(record):
+                put_mark(store.identity.store_id, record)
+        store.claim()
+
+
+def _is_old_and_ours(record: SandboxRecord) -> bool:
+    return (
+        record.strategy != "none"
+        and record.state is not SandboxState.REMOVED
+        and os.path.basename(os.path.dirname(record.root)) == record.plan_id
+        and os.path.lexists(record.root)
+        and (record.state is SandboxState.CREATING or fsio.identity(record.root) == record.identity)
+    )
+
+
+def adopt(ctx: Context) -> Adopted:
+    """Make a moved store's rows and marks name the place where it is now."""
+    store, identity = ctx.store, ctx.store.identity
+    if not identity.is_elsewhere:
+        return Adopted(moved_from="")
+    if _is_there(identity):
+        raise NotAllowed(
+            f"this is a copy: its original is still at {identity.made_at}",
+            "work with the original; or remove it first, then agents doctor --adopt",
+        )
+    found: list[str] = []
+    missing: list[str] = []
+    with store.unguarded():
+        for record in store.resources.all_sandboxes():
+            if record.strategy == "none" or record.state is SandboxState.REMOVED:
+                continue
+            moved = _moved(record, identity)
+            if moved is not None:
+                put_mark(identity.store_id, moved)
+                store.resources.put_sandbox(moved)
+                found.append(moved.root)
+            elif not is_marked(identity.store_id, record):
+                missing.append(record.root)
+        store.resources.move_sources(identity.made_at, identity.home)
+        store.claim()
+    ctx.manager.close()
+    return Adopted(moved_from=identity.made_at, sandboxes=tuple(found), missing=tuple(missing))
+
+
+def _is_there(identity: Identity) -> bool:
+    """Whether the place it was made at still has the store of that id, or cannot be looked at."""
+    path = f"{identity.made_at}/store.db"
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+            row = db.execute("SELECT value FROM store WHERE name = 'id'").fetchone()
+    except sqlite3.Error:
+        return True
+    return row == (identity.store_id,)
+
+
+def _moved(record: SandboxRecord, identity: Identity) -> SandboxRecord | None:
+    """The row of a sandbox that came along with the store; None if it did not."""
+
+    def here(path: str) -> str:
+        inside = path.startswith(f"{identity.made_at}/")
+        return identity.home + path.removeprefix(identity.made_at) if inside else path
+
+    root = here(record.root)
+    if root == record.root or not os.path.lexists(root):
+        return None
+    moved = msgspec.structs.replace(
+        record, root=root, path=here(record.path), identity=fsio.identity(root)
+    )
+    mark = mark_at(moved)
+    # Half adopted before, it may say the new place already.
+    known = (mark_of(identity.store_id, record), mark_of(identity.store_id, moved))
+    return moved if mark in known else None

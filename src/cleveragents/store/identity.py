@@ -1,0 +1,37 @@
+"""Which store this is, and whether it is where it was made.
+
+A copy has the id of its original and names the original's sandboxes in every row: only the place
+tells them apart. A store that finds itself elsewhere is read and nothing else.
+"""
+
+import os
+
+import msgspec
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    store_id: str
+    home: str
+    """Where it lies now."""
+    made_at: str
+    """Where it lay when it noted that; empty: it never did."""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        if not self.made_at or self.made_at == self.home:
+            return False
+        try:
+            return not os.path.samefile(self.made_at, self.home)
+        except OSError:
+            return True
+
+    @property
+    def said(self) -> str:
+        return f"this store was made at {self.made_at} and is now at {self.home}: it is only read"
+
+    @property
+    def hint(self) -> str:
+        return (
+            "if it was moved: agents doctor --adopt; if it is a copy: work with the original,"
+            " whose sandboxes these are"
+        )

@@ -1,0 +1,187 @@
+"""A copy of a store does nothing to what its original made; a moved one can be adopted."""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Agents, Outcome
+from tests.scratch import git, make_repository
+
+PLAN = """name: job
+resources: {app: {kind: git-checkout, path: .}}
+steps:
+  - {id: one, tool: file.write, with: {path: one.txt, content: "one\\n"}}
+  - {id: two, tool: file.write, with: {path: two.txt, content: "two\\n"}}
+"""
+
+
+class Original:
+    """A plan that has run, its store, and what the world holds of it."""
+
+    def __init__(self, agents: Agents, elsewhere: bool) -> None:
+        self.agents = agents
+        self.app = agents.work / "app"
+        self.app.mkdir()
+        (self.app / "plan.yaml").write_text(PLAN)
+        make_repository(agents, self.app)
+        self.store = Path(agents.env["CLEVERAGENTS_HOME"])
+        if elsewhere:
+            agents.env["CLEVERAGENTS_SANDBOX_DIR"] = str(agents.work / "boxes")
+        made = self.run("plan", "run", "plan.yaml", "--json").expect(0).data
+        self.plan = made["plan_id"]
+        self.sandbox = Path(made["sandboxes"]["app"])
+
+    def run(self, *argv: str, home: Path | None = None, **more: str) -> Outcome:
+        env = {"CLEVERAGENTS_HOME": str(home or self.store), **more}
+        return self.agents.run(*argv, cwd=self.app, env=env)
+
+    def die_in_rollback(self) -> None:
+        """Leave an intent behind: half of the files are switched."""
+        for number in range(1, 60):
+            done = self.run(
+                "plan", "rollback", "job", "first", "--yes", CLEVERAGENTS_TEST_KILL_AT=str(number)
+            )
+            assert done.rc == -9, "it never left an intent"
+            with closing(sqlite3.connect(self.store / "store.db")) as db:
+                if db.execute("SELECT count(*) FROM intents").fetchone() != (0,):
+                    return
+
+    def copy(self, name: str = "copy") -> Path:
+        to = self.store.with_name(name)
+        subprocess.run(["cp", "-a", str(self.store), str(to)], check=True)
+        return to
+
+    def world(self) -> dict[str, object]:
+        """Everything outside the store's database that a command might change."""
+        found: dict[str, object] = {
+            str(path): (path.lstat().st_ino, path.lstat().st_mtime_ns)
+            for root in (self.sandbox.parent, self.app)
+            for path in sorted(root.rglob("*"))
+        }
+        return found | {"refs": git(self.agents, self.app, "for-each-ref")}
+
+
+@pytest.fixture(params=["inside", "sandbox.dir"])
+def original(request: pytest.FixtureRequest, agents: Agents) -> Original:
+    return Original(agents, elsewhere=request.param == "sandbox.dir")
+
+
+WRITING = [
+    ("plan", "delete", "job", "--yes"),
+    ("plan", "rollback", "job", "first", "--yes"),
+    ("plan", "apply", "job", "--yes"),
+    ("plan", "resume", "job"),
+    ("plan", "checkpoint", "create", "job"),
+    ("plan", "undo", "job"),
+    ("plan", "cancel", "job"),
+    ("plan", "prune", "job"),
+    ("plan", "run", "plan.yaml"),
+    ("gc", "--grace", "0s"),
+    ("doctor", "--fix"),
+    ("doctor", "--adopt"),
+]
+READING = [
+    ("plan", "list"),
+    ("plan", "status", "job"),
+    ("plan", "diff", "job"),
+    ("plan", "log", "job"),
+    ("plan", "checkpoints", "job"),
+    ("plan", "tree", "job"),
+    ("du",),
+    ("doctor",),
+]
+
+
+def test_a_copy_is_read_and_does_nothing_to_what_the_original_made(original: Original) -> None:
+    copy, before = original.copy(), original.world()
+    for argv in READING:
+        done = original.run(*argv, "--json", home=copy).expect(0)
+        assert f"made at {original.store}" in " ".join(done.json["messages"]), argv
+    files = original.run("plan", "diff", "job", "--json", home=copy).data["files"]
+    assert [one["path"] for one in files] == ["one.txt", "two.txt"]
+    for argv in WRITING:
+        error = original.run(*argv, "--json", home=copy).expect(4).data["error"]
+        assert error["hint"], argv
+        assert original.world() == before, argv
+    found = original.run("check", "--json", home=copy).expect(6).data["problems"]
+    assert "doctor --adopt" in found[0]
+    original.run("plan", "apply", "job", "--yes").expect(0)
+
+
+def test_a_copy_does_not_finish_what_the_original_had_begun(original: Original) -> None:
+    original.die_in_rollback()
+    copy, before = original.copy(), original.world()
+    original.run("plan", "list", home=copy).expect(0)
+    original.run("plan", "delete", "job", "--yes", home=copy).expect(4)
+    assert original.world() == before
+    original.run("plan", "list").expect(0)
+    assert not (original.sandbox / "one.txt").exists(), "the original finishes it"
+
+
+@pytest.mark.parametrize("by", ["mv", "cp and rm"])
+def test_a_moved_store_is_adopted_and_goes_on(original: Original, by: str) -> None:
+    moved = original.store.with_name("moved")
+    if by == "mv":
+        original.store.rename(moved)
+    else:
+        original.copy("moved")
+        shutil.rmtree(original.store)
+    original.run("plan", "resume", "job", home=moved).expect(4)
+    original.run("doctor", "--adopt", home=moved).expect(0)
+    assert "made at" not in original.run("plan", "list", home=moved).expect(0).stderr
+    original.run("check", home=moved).expect(0)
+    status = original.run("plan", "status", "job", "--json", home=moved).expect(0).data
+    sandbox = Path(status["sandboxes"]["app"])
+    original.run("plan", "rollback", "job", "first", "--yes", home=moved).expect(0)
+    assert not (sandbox / "one.txt").exists()
+    original.run("plan", "undo", "job", home=moved).expect(0)
+    original.run("plan", "apply", "job", "--yes", home=moved).expect(0)
+    assert (original.app / "two.txt").read_text() == "two\n"
+
+
+def test_a_backup_put_back_in_its_place_is_the_store_again(original: Original) -> None:
+    backup = original.copy("backup")
+    original.run("plan", "rollback", "job", "first", "--yes").expect(0)
+    shutil.rmtree(original.store)
+    backup.rename(original.store)
+    listed = original.run("plan", "list", "--json").expect(0)
+    assert not listed.json["messages"]
+    original.run("plan", "delete", "job", "--yes").expect(0)
+
+
+def test_a_store_reached_by_another_path_is_the_same_store(original: Original) -> None:
+    other = original.store.with_name("other")
+    other.symlink_to(original.store)
+    original.run("plan", "rollback", "job", "first", "--yes", home=other).expect(0)
+
+
+@pytest.mark.parametrize("column", ["root", "path"])
+def test_a_row_that_points_elsewhere_is_left_alone(agents: Agents, column: str) -> None:
+    one = Original(agents, elsewhere=False)
+    mine = agents.work / "mine"
+    mine.mkdir()
+    (mine / "kept.txt").write_text("kept\n")
+    inode = mine.stat()
+    with closing(sqlite3.connect(one.store / "store.db")) as db, db:
+        db.execute(f"UPDATE sandboxes SET {column} = ?", (str(mine),))
+        if column == "root":
+            db.execute("UPDATE sandboxes SET identity = ?", (f"{inode.st_dev}:{inode.st_ino}",))
+    [problem] = one.run("check", "--json").expect(6).data["problems"]
+    assert "does not say" in problem
+    for argv in (
+        ("plan", "rollback", "job", "first", "--yes"),
+        ("plan", "resume", "job"),
+        ("plan", "undo", "job"),
+        ("plan", "apply", "job", "--yes"),
+    ):
+        error = one.run(*argv, "--json").expect(5).data["error"]
+        assert error["type"] == "SandboxNotOurs", argv
+        assert os.listdir(mine) == ["kept.txt"]
+    said = one.run("plan", "delete", "job", "--yes").expect(0)
+    assert "left alone" in said.stdout + said.stderr
+    assert (mine / "kept.txt").read_text() == "kept\n"
