@@ -70,16 +70,23 @@ def test_each_mechanism_says_what_it_lets_through() -> None:
     assert len(landlock.cannot(7)) < len(landlock.cannot(2))
 
 
+def deleted_while_away(agents: Agents, app: Path) -> str:
+    """A plan that was deleted while its repository was not there: our ref in it stays."""
+    gone = agents.run("plan", "run", "plan.yaml", "--json", cwd=app).expect(0).data["plan_id"]
+    app.rename(app.with_name("away"))
+    agents.run("plan", "delete", gone, "--yes").expect(0)
+    app.with_name("away").rename(app)
+    return gone
+
+
 def test_what_plans_left_behind_is_found_and_removed(agents: Agents, app: Path) -> None:
     agents.run("plan", "run", "plan.yaml", cwd=app).expect(0)
     plan_id = agents.run("plan", "status", "--json").data["plan_id"]
     sandboxes = Path(agents.env["CLEVERAGENTS_HOME"]) / "sandboxes"
-    stray, gone = sandboxes / new_id(), new_id()
+    stray, gone = sandboxes / new_id(), deleted_while_away(agents, app)
     (stray / "app").mkdir(parents=True)
     (stray / "app" / "f").write_text("x")
     (sandboxes / "notes").mkdir()
-    head = git(agents, app, "rev-parse", "HEAD")
-    git(agents, app, "update-ref", f"refs/cleveragents/{gone}", head)
 
     found = agents.run("doctor", "--json").expect(0).data["leftovers"]
     assert [(one["kind"], one["name"]) for one in found] == [
@@ -99,11 +106,10 @@ def test_what_plans_left_behind_is_found_and_removed(agents: Agents, app: Path) 
 
 
 def test_the_last_thing_that_holds_a_commit_is_kept(agents: Agents, app: Path) -> None:
-    """Another store may have a plan that was made from it."""
-    agents.run("plan", "run", "plan.yaml", cwd=app).expect(0)
-    tree = git(agents, app, "rev-parse", "HEAD^{tree}")
-    lonely = git(agents, app, "commit-tree", "-m", "amended away", tree)
-    git(agents, app, "update-ref", f"refs/cleveragents/{new_id()}", lonely)
+    """Somebody's commit that was amended away may be wanted all the same."""
+    lonely = git(agents, app, "rev-parse", "HEAD")
+    deleted_while_away(agents, app)
+    git(agents, app, "commit", "-q", "--amend", "-m", "another")
     [one] = agents.run("doctor", "--fix", "--json").expect(0).data["leftovers"]
     assert not one["removed"]
     assert one["kept_because"] == f"nothing else holds commit {lonely[:12]}"
@@ -124,3 +130,20 @@ def test_a_repository_that_is_gone_is_no_problem(agents: Agents, app: Path) -> N
     agents.run("plan", "use", "plan.yaml", cwd=app).expect(0)
     app.rename(app.with_name("moved"))
     assert agents.run("doctor", "--json").expect(0).data["leftovers"] == []
+
+
+def test_the_refs_and_sandboxes_of_another_store_are_left_alone(agents: Agents, app: Path) -> None:
+    shared = {"CLEVERAGENTS_SANDBOX_DIR": str(agents.work / "shared")}
+    other = shared | {"CLEVERAGENTS_HOME": str(agents.work / "other")}
+    theirs = agents.run("plan", "run", "plan.yaml", "--json", cwd=app, env=other).expect(0).data
+    agents.run("plan", "run", "plan.yaml", cwd=app, env=shared).expect(0)
+    found = agents.run("doctor", "--fix", "--json", env=shared).expect(0).data["leftovers"]
+    assert {one["kind"] for one in found} == {"ref", "sandbox"}
+    assert not any(one["removed"] for one in found)
+    assert all("another" in one["kept_because"] for one in found)
+    git(agents, app, "commit", "-q", "--amend", "-m", "another")
+    git(agents, app, "reflog", "expire", "--expire=now", "--all")
+    git(agents, app, "gc", "-q", "--prune=now")
+    first = ("plan", "rollback", theirs["plan_id"], "first", "--yes")
+    agents.run(*first, env=other).expect(0)
+    agents.run("plan", "undo", theirs["plan_id"], env=other).expect(0)

@@ -14,6 +14,7 @@ from cleveragents.context import Context
 from cleveragents.earlier import Held, kept, looked_at
 from cleveragents.errors import AgentsError, NotAllowed, StoreElsewhere
 from cleveragents.sandbox import git
+from cleveragents.sandbox.marks import store_of
 from cleveragents.tools import bwrap, landlock
 from cleveragents.tools.confine import BWRAP, LANDLOCK, OFF, cache_dir, mechanism
 from cleveragents.tools.standin import is_inside
@@ -152,27 +153,36 @@ def find_leftovers(ctx: Context) -> list[Leftover]:
     """Folders first, rows after: a plan that is made meanwhile has its row before its folder."""
     folders = _sandbox_folders(ctx.settings.sandboxes)
     plans = {plan.plan_id for plan in ctx.store.plans.all()}
-    shared = not is_inside(ctx.settings.sandboxes, ctx.settings.home)
     found = [
         Leftover(
             kind="sandbox",
             name=name,
             where=f"{ctx.settings.sandboxes}/{name}",
-            kept_because="sandbox.dir may hold another store's plans" if shared else "",
+            kept_because=_why_kept(ctx, f"{ctx.settings.sandboxes}/{name}"),
         )
         for name in folders
         if name not in plans
     ]
+    deleted = ctx.store.plans.deleted()
     repositories = {
         resource.path
         for plan_id in plans
         for resource in ctx.store.resources.of_plan(plan_id)
         if resource.kind == "git-checkout"
-    }
+    } | {path for paths in deleted.values() for path in paths}
     for path in sorted(repositories):
         with suppress(AgentsError, OSError):
-            found += _refs(path, plans)
+            found += _refs(path, plans, set(deleted))
     return found + _databases(ctx, plans)
+
+
+def _why_kept(ctx: Context, folder: str) -> str:
+    """Why a folder of sandboxes that no plan here knows is left alone; empty: it is not."""
+    whose = store_of(folder)
+    if whose is not None:
+        return "" if whose == ctx.store.identity.store_id else "it is another store's"
+    shared = not is_inside(ctx.settings.sandboxes, ctx.settings.home)
+    return "sandbox.dir may hold another store's plans" if shared else ""
 
 
 def _databases(ctx: Context, plans: set[str]) -> list[Leftover]:
@@ -196,14 +206,21 @@ def _sandbox_folders(home: str) -> list[str]:
         )
 
 
-def _refs(path: str, plans: set[str]) -> list[Leftover]:
-    """Refs of ours whose plan is gone. The last thing that holds a commit is never removed."""
+def _refs(path: str, plans: set[str], deleted: set[str]) -> list[Leftover]:
+    """Refs whose plan is not in this store; only of one that it deleted may a ref be removed."""
     repository = git.locate(path)
     listed = repository.git("for-each-ref", "--format=%(refname) %(objectname)", _REFS)
     found: list[Leftover] = []
     for line in os.fsdecode(listed).splitlines():
         name, commit = line.split()
         if name.removeprefix(_REFS) in plans:
+            continue
+        if name.removeprefix(_REFS) not in deleted:
+            why = "this store never had its plan, so another may need it; if none does:"
+            why = f"{why} git -C {path} update-ref -d {name}"
+            found.append(
+                Leftover(kind="ref", name=name, where=path, commit=commit, kept_because=why)
+            )
             continue
         holding = repository.git("for-each-ref", f"--contains={commit}", "--format=%(refname)")
         others = [one for one in os.fsdecode(holding).split() if not one.startswith(_REFS)]

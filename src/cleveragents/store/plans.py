@@ -217,6 +217,12 @@ class PlanRepository:
         return PLANS.select(self._db, "WHERE parent_plan_id = ? ORDER BY seq", (plan_id,))
 
     def delete(self, plan_id: str) -> None:
+        """All of its rows; what is found of it later in a repository is known to be ours."""
+        self._db.execute(
+            "INSERT INTO store (name, value) SELECT 'deleted:' || ?, json_group_array(path)"
+            " FROM resources WHERE plan_id = ? AND kind = 'git-checkout' HAVING count(*) > 0",
+            (plan_id, plan_id),
+        )
         self._db.execute(
             "DELETE FROM group_members WHERE group_id IN"
             " (SELECT group_id FROM checkpoint_groups WHERE plan_id = ?)",
@@ -224,6 +230,14 @@ class PlanRepository:
         )
         self._db.execute("DELETE FROM checkpoints WHERE plan_id = ?", (plan_id,))
         self._db.execute("DELETE FROM plans WHERE plan_id = ?", (plan_id,))
+
+    def deleted(self) -> dict[str, list[str]]:
+        """Plans that this store once had, and the repositories that each worked on."""
+        rows = self._db.execute("SELECT name, value FROM store WHERE name LIKE 'deleted:%'")
+        return {
+            name.removeprefix("deleted:"): msgspec.json.decode(value, type=list[str])
+            for name, value in rows
+        }
 
     def steps(self, plan_id: str) -> list[Step]:
         return STEPS.select(self._db, 'WHERE plan_id = ? ORDER BY "index"', (plan_id,))
