@@ -12,6 +12,7 @@ from cleveragents.context import Context
 from cleveragents.errors import AgentsError
 from cleveragents.gc import reachable
 from cleveragents.resource import SandboxState
+from cleveragents.sandbox import git
 from cleveragents.sandbox.marks import is_marked
 
 
@@ -24,7 +25,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(ctx: Context, read_data: bool = False) -> Checked:
-    problems = [*ctx.store.integrity(), *_places(ctx)]
+    problems = [*ctx.store.integrity(), *_places(ctx), *_bases(ctx)]
     known = {key: place for key, place, _ in ctx.store.objects.all()}
     problems += _packs(ctx, {place.pack for place in known.values()})
     roots = ctx.store.checkpoints.roots()
@@ -93,6 +94,23 @@ def _places(ctx: Context) -> list[str]:
         and os.path.lexists(record.root)
         and not is_marked(identity.store_id, record)
     ]
+
+
+def _bases(ctx: Context) -> list[str]:
+    """Whether the commits that plans borrow from are still in the users' repositories."""
+    found: list[str] = []
+    for record in ctx.store.resources.all_sandboxes():
+        base, noted = record.origin.get("base"), record.origin.get("repository")
+        if base is None or noted is None or record.state is SandboxState.REMOVED:
+            continue
+        repository = msgspec.convert(noted, git.Repository)
+        if os.path.isdir(repository.git_dir) and not repository.has_commit(base):
+            found.append(
+                f"plan {record.plan_id}: commit {base}, which it was made from, is no longer in"
+                f" {repository.top}: what the plan never changed cannot be restored; bring it back,"
+                " for example with git fetch"
+            )
+    return found
 
 
 def _packs(ctx: Context, wanted: set[str]) -> list[str]:

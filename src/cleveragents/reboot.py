@@ -18,6 +18,7 @@ from cleveragents.plan import Plan
 from cleveragents.resource import SandboxRecord
 from cleveragents.restoring import Restoration
 from cleveragents.rollback import restoration_to
+from cleveragents.sandbox.marks import put_mark
 from cleveragents.session import Session
 
 
@@ -66,6 +67,7 @@ def _make_missing_roots(ctx: Context, session: Session) -> None:
         if not os.path.lexists(record.root):
             fsio.make_private_dir(record.root)
             made = msgspec.structs.replace(record, identity=fsio.identity(record.root))
+            put_mark(ctx.store.identity.store_id, made)
             _put(ctx, session, made)
 
 

@@ -110,6 +110,11 @@ class Repository(msgspec.Struct, frozen=True):
             accept=accept,
         )
 
+    def has_commit(self, commit: str) -> bool:
+        asked = f"{commit}^{{commit}}".encode() + b"\n"
+        answer = self.git("cat-file", "--batch-check", stdin=asked)
+        return not answer.strip().endswith(b"missing")
+
     def head(self) -> tuple[str | None, str | None]:
         """Commit and branch that are checked out; either may be missing."""
         both = self.git(
@@ -443,7 +448,8 @@ class Blobs:
         if len(head) != 3 or head[1] != b"blob":
             raise ContentDamaged(
                 f"blob {key[1:].hex()} is no longer in {self._repository().top}",
-                "the base commit was removed from the repository",
+                "bring the commit that the plan was made from back into that repository, for"
+                " example with git fetch, and run the command again; agents check names it",
             )
         data = source.read(int(head[2]))
         source.read(1)
@@ -501,6 +507,10 @@ class BaseTree:
             return self.get(path)
         self._asked[path] = self._blobs.about(f"{self._commit}:".encode() + path)
         return self._asked[path]
+
+    def know(self, path: bytes, key: bytes, size: int) -> None:
+        """A checkpoint says so: that need not be asked, and cannot be if the commit is gone."""
+        self._asked[path] = key, size
 
     def load(self) -> None:
         """Read it all: for a process that will ask often."""

@@ -5,7 +5,7 @@ commit from being collected. git is never run in the sandbox: a tool may have ma
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -196,6 +196,11 @@ class GitWorktree(GitTarget, TreeSandbox):
             self.seed[path] = stamp(os.lstat(name, dir_fd=fd)), key
         finally:
             os.close(fd)
+
+    def expect(self, differences: Iterable[Difference]) -> None:
+        for item in differences:
+            if item.after is not None and _is_borrowed(item.after):
+                self.base().know(item.path, item.after.key, item.after.size)
 
     def about(self) -> dict[str, Any]:
         return {"base_commit": self.place.origin["base"]}

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -274,8 +274,12 @@ class TreeSandbox:
             for item in differences
             if item.after is not None and item.after.kind is EntryKind.FILE
         ]
+        self.expect(differences)
         ops = stage(self.reading(wanted), differences, staging, durable=False)
         return {"ops": ops, "touched": self._touched(current, target), **_root_of(target)}
+
+    def expect(self, differences: Iterable[Difference]) -> None:
+        """Told what will be there after the switch."""
 
     def switch(self, staged: dict[str, Any], staging: str) -> None:
         self.switch_now(staged, staging)
