@@ -138,3 +138,16 @@ def test_a_traceback_is_text_too(agents: Agents, hostile: Path) -> None:
     told = agents.run("plan", "status", EVIL, "--debug")
     assert "Traceback" in told.stderr
     assert not ORDERS.search(told.stderr)
+
+
+def test_a_name_in_a_command_to_paste_is_quoted(agents: Agents) -> None:
+    (agents.work / "app").mkdir()
+    name = "done; touch pasted"
+    plan = {
+        "name": name,
+        "resources": {"app": {"kind": "fs-directory", "path": "app"}},
+        "steps": [{"id": "one", "run": "echo x > new"}],
+    }
+    (agents.work / "plan.yaml").write_text(yaml.safe_dump(plan))
+    told = agents.run("plan", "run", "plan.yaml").expect(0).stdout
+    assert f"agents plan diff '{name}', agents plan apply '{name}'" in told

@@ -1,5 +1,6 @@
 """Commands that change a plan: each parses, calls one verb, and renders what it returned."""
 
+from shlex import quote
 from typing import Any
 
 import click
@@ -45,7 +46,8 @@ def plan_reply(
         data["error"] = reports.error_data(plan)
     blocks = list(status_blocks(reports.status_data(ctx, plan))[:2])
     if plan.state is State.COMPLETE:
-        blocks.append(Text(f"next: agents plan diff {plan.name}, agents plan apply {plan.name}"))
+        name = quote(plan.name)
+        blocks.append(Text(f"next: agents plan diff {name}, agents plan apply {name}"))
     elif plan.state is State.QUEUED:
         blocks.append(Text(f"next: agents plan execute {plan.plan_id}"))
     messages = (plan.error.message,) if failed and plan.error else ()
@@ -337,7 +339,7 @@ def rollback_reply(plan: Plan, result: RollbackResult, notes: tuple[str, ...]) -
             (
                 ("state", f"{after['phase']}/{after['state']}"),
                 ("checkpoints remaining", str(after["checkpoints_remaining"])),
-                ("next", f"agents plan resume {plan.name}"),
+                ("next", f"agents plan resume {quote(plan.name)}"),
             ),
         ),
     )

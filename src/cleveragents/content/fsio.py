@@ -216,7 +216,7 @@ class Descent:
 
 
 def make_below(root: int, path: bytes) -> int:
-    """The same; what is missing of it is made."""
+    """Descriptor of the directory at `path`, made where it is missing, reached step by step."""
     fd = os.dup(root)
     try:
         for part in path.split(b"/") if path else ():
