@@ -117,3 +117,10 @@ def test_a_step_that_was_interrupted_is_not_processing(shop: Shop, number: signa
     shop.ok("plan", "resume", "plan", "--plan-file", shop.write('- {id: slow, run: "true"}'))
     assert shop.steps() == {"slow": "complete"}
     assert shop.read("half") is None
+
+
+def test_a_plan_that_is_complete_is_not_said_to_be_resumed(shop: Shop) -> None:
+    shop.ran(two("true"))
+    done = shop.agent("plan", "resume", "plan").expect(0)
+    assert done.data["resumed_from"] is None
+    assert done.json["messages"] == ["all steps were done already: nothing was run"]

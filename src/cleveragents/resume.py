@@ -57,7 +57,7 @@ def _go_on(
     upcoming = next_step(ctx, session.plan)
     finished = (session.plan.phase, session.plan.state) == (Phase.EXECUTE, State.COMPLETE)
     if upcoming is None and finished:
-        return resumption
+        return msgspec.structs.replace(resumption, resumed_from=None)
     executor = executor_for(ctx, session)
     executor.prepare()
     executor.execute(Operation.RESUME, entry)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import click
 
+TYPED = "cleveragents.typed"
+"""Where click's context has the words of the command line."""
 FLAG_AWAY = {"--branch": "--patch", "--patch": "--branch"}
 """Options of which only one can be given."""
 

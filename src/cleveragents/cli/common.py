@@ -163,10 +163,10 @@ def _completed(hint: str, name: str) -> str:
         return hint
     import click
 
-    from cleveragents.cli.again import completed
+    from cleveragents.cli.again import TYPED, completed
 
     here = click.get_current_context(silent=True)
-    return hint if here is None else completed(hint, name, sys.argv[1:], here.command)
+    return hint if here is None else completed(hint, name, here.meta[TYPED], here.command)
 
 
 def _go_on_with(name: str, arguments: dict[str, Any]) -> str:
@@ -175,7 +175,12 @@ def _go_on_with(name: str, arguments: dict[str, Any]) -> str:
         return f"agents plan resume {arguments.get('plan', 'last')}"
     import shlex
 
-    return shlex.join(["agents", *sys.argv[1:]])
+    import click
+
+    from cleveragents.cli.again import TYPED
+
+    here = click.get_current_context(silent=True)
+    return "" if here is None else shlex.join(["agents", *here.meta[TYPED]])
 
 
 def bug(error: Exception) -> AgentsError:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from cleveragents import __version__
+from cleveragents.cli.again import TYPED
 from cleveragents.cli.quick import entry
 
 __all__ = ["entry", "main", "root"]
@@ -80,6 +81,11 @@ class LazyGroup(click.Group):
     def __init__(self, name: str, table: dict[str, tuple[str, str]], **attributes: Any) -> None:
         super().__init__(name, no_args_is_help=True, **attributes)
         self._table = table
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if ctx.parent is None:
+            ctx.meta[TYPED] = tuple(args)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._table)

@@ -220,6 +220,8 @@ def _go_on(
     )
     if done.resumed_from:
         notes = (*notes, f"resumed from checkpoint {done.resumed_from}")
+    elif plan.state is State.COMPLETE and read is None:
+        notes = (*notes, "all steps were done already: nothing was run")
     if done.settled is not Settled.NOTHING:
         what = {
             Settled.ADOPTED: "edits by hand were adopted",
