@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Agents, Outcome
+from tests.pgserver import Shop
 from tests.scratch import git, make_repository
+from tests.test_postgres import Project
 
 PLAN = """name: job
 resources: {app: {kind: git-checkout, path: .}}
@@ -185,3 +187,24 @@ def test_a_row_that_points_elsewhere_is_left_alone(agents: Agents, column: str) 
     said = one.run("plan", "delete", "job", "--yes").expect(0)
     assert "left alone" in said.stdout + said.stderr
     assert (mine / "kept.txt").read_text() == "kept\n"
+
+
+def test_a_copy_drops_no_database_of_its_original(agents: Agents, shop: Shop) -> None:
+    project = Project(agents, shop)
+    project.plan('id: a, tool: sql, with: {script: "CREATE TABLE made (x int)"}')
+    project.run("plan", "run", "plan.yaml")
+    copy = project.store.with_name("copy")
+    subprocess.run(["cp", "-a", str(project.store), str(copy)], check=True)
+    before, held = project.ours(), shop.pg.dump(project.work())
+    for argv in (
+        ("plan", "delete", "p", "--yes"),
+        ("plan", "rollback", "p", "first", "--yes"),
+        ("plan", "apply", "p", "--yes"),
+        ("gc", "--grace", "0s", "--databases"),
+        ("doctor", "--fix"),
+    ):
+        project.run(*argv, rc=4, CLEVERAGENTS_HOME=str(copy))
+    assert project.ours() == before
+    assert shop.pg.dump(project.work()) == held
+    project.run("plan", "delete", "p", "--yes")
+    assert project.ours() == []
