@@ -1183,7 +1183,8 @@ def test_recovery_leaves_alone_what_another_process_took_first(
 def test_a_machine_that_does_not_tell_its_boot_is_like_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fsio, "open", fail_with(errno.ENOENT), raising=False)
+    for module in (fsio, leases):
+        monkeypatch.setattr(module, "open", fail_with(errno.ENOENT), raising=False)
     assert leases.boot_id() == "unknown"
     assert leases.start_time(os.getpid()) is None
 
