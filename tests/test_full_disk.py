@@ -55,6 +55,8 @@ def test_a_step_that_fills_the_disk_fails_and_is_rolled_back(disk: SmallDisk, en
     done = disk.run("plan", "run", "plan.yaml", "--json").expect(5)
     assert not (sandbox(disk) / "big").exists()
     assert disk.free > 16 << 20
+    packs = (disk.world / "store/content").iterdir()
+    assert sum(pack.stat().st_size for pack in packs) < 1 << 20  # nothing of what did not fit
     assert any("could not be kept" in text for text in done.json["messages"]), done
     status = disk.run("plan", "status", "last", "--json").expect(0).data
     assert [step["status"] for step in status["progress"]] == ["complete", "errored"]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from cleveragents.errors import AgentsError, DiskFull, MachineError, ReadOnlyStore, StoreError
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-MAKE_ROOM = "make room: remove files, agents plan delete PLAN, or agents gc --grace 0s"
+MAKE_ROOM = "make room: remove files or plans that are not needed any more, agents gc --grace 0s"
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 _PRIMARY = 0xFF
 """An extended result code of SQLite has its primary one in the lowest byte."""

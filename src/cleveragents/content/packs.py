@@ -11,7 +11,7 @@ import itertools
 import os
 import struct
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, Protocol
 
 from blake3 import blake3
@@ -194,10 +194,15 @@ class Packs:
     def append(self, records: list["Record"], urgent: bool = False) -> list[tuple[bytes, Location]]:
         """Write records behind the current pack; durable only after `sync`."""
         size = sum(len(record.payload) for record in records) + len(records) * 64
-        if urgent:
-            self._make_room(size)
-        else:
-            self._require_room(size)
+        try:
+            if urgent:
+                self._make_room(size)
+            else:
+                self._require_room(size)
+        except DiskFull:
+            if self._writer is not None:
+                self._writer.drop_unsynced()
+            raise
         try:
             if self._writer is None or self._writer.full:
                 self._next_writer()
@@ -464,6 +469,7 @@ class _Writer:
         self.name = name
         self.fd = fd
         self._end = end
+        self._synced = end
         self._dirty = False
 
     @property
@@ -487,6 +493,14 @@ class _Writer:
         if self._dirty:
             fsio.sync_data(self.fd)
             self._dirty = False
+            self._synced = self._end
+
+    def drop_unsynced(self) -> None:
+        """What was written since the last sync has no rows yet, and will get none."""
+        with suppress(OSError):
+            os.ftruncate(self.fd, self._synced)
+        self._end = os.lseek(self.fd, 0, os.SEEK_END)
+        self._dirty = False
 
 
 def _open_writer(directory: str) -> _Writer:
