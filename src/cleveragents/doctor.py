@@ -15,7 +15,7 @@ from cleveragents.earlier import Held, kept, looked_at
 from cleveragents.errors import AgentsError, NotAllowed, StoreElsewhere
 from cleveragents.sandbox import git
 from cleveragents.sandbox.marks import store_of
-from cleveragents.tools import bwrap, landlock
+from cleveragents.tools import bwrap, landlock, syscalls
 from cleveragents.tools.confine import BWRAP, LANDLOCK, OFF, cache_dir, mechanism
 from cleveragents.tools.standin import is_inside
 
@@ -121,9 +121,10 @@ def not_confined(how: str) -> tuple[str, ...]:
         "read whatever you can read, but for the store under bwrap",
         "use the network, unless the tool says network: false",
         "ask whoever listens on a socket in a folder, docker and ssh-agent only without bwrap",
+        *(() if syscalls.available() else ("use your keyrings",)),
     )
     if how == BWRAP:
-        return always
+        return (*always, *(() if landlock.abi() >= landlock.SCOPED else (landlock.ABSTRACT,)))
     if how == LANDLOCK:
         return (*always, *landlock.cannot(landlock.abi()))
     return ("everything that you can do",) if how == OFF else ()

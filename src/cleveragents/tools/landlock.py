@@ -20,6 +20,7 @@ LEAST_ABI = 2
 """Before it every rename and link between two folders fails, inside the sandbox too."""
 SCOPED = 6
 """From here on signals and abstract sockets can be kept inside."""
+ABSTRACT = "use abstract sockets of other processes"
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _VERSION = 1
 _PATH_BENEATH = 1
@@ -64,7 +65,8 @@ def cannot(version: int) -> tuple[str, ...]:
         (3, "cut files short with truncate(2)"),
         (4, "use the network in spite of network: false"),
         (5, "control devices that you may read"),
-        (6, "send signals to other processes of yours, and use their abstract sockets"),
+        (SCOPED, "send signals to other processes of yours"),
+        (SCOPED, ABSTRACT),
     )
     udp = ("use UDP and sockets in folders in spite of network: false",)
     return (
