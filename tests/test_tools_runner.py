@@ -30,6 +30,7 @@ from cleveragents.tool import CallState, ToolResult, ToolSpec
 from cleveragents.tools import pycall, resolve_tool
 from cleveragents.tools.leftovers import end_leftovers
 from cleveragents.tools.limits import Capture, Deadline
+from cleveragents.tools.process import start
 from cleveragents.tools.runner import CallContext, run_tool
 
 SOON = 20.0
@@ -364,6 +365,20 @@ def test_ctrl_c_ends_the_tool_and_is_passed_on(bench: Bench) -> None:
     assert is_gone(bench.pid())
     assert end_leftovers(bench.call.plan_id) == 0
     assert os.listdir(bench.temp) == []
+
+
+def test_ctrl_c_that_comes_while_a_process_is_being_started_leaves_none(tmp_path: Path) -> None:
+    """The child interrupts us before it becomes the program, so we are still waiting for that."""
+    parent, pid_file = os.getpid(), tmp_path / "pid"
+
+    def interrupt() -> None:
+        pid_file.write_text(str(os.getpid()))
+        os.kill(parent, signal.SIGINT)
+        time.sleep(600)
+
+    with pytest.raises(KeyboardInterrupt):
+        start(["true"], start_new_session=True, preexec_fn=interrupt)
+    assert is_gone(int(pid_file.read_text()))
 
 
 def test_a_killed_executor_takes_its_tool_with_it(bench: Bench) -> None:

@@ -19,7 +19,15 @@ from cleveragents.tools.bwrap import failure as bwrap_failure
 from cleveragents.tools.leftovers import end_leftovers, pidfd
 from cleveragents.tools.limits import Capture, Deadline
 from cleveragents.tools.namespace import Namespace
-from cleveragents.tools.process import BLOCK, GRACE, LARGEST_PIPE, POLL, before_exec, signal_group
+from cleveragents.tools.process import (
+    BLOCK,
+    GRACE,
+    LARGEST_PIPE,
+    POLL,
+    before_exec,
+    signal_group,
+    start,
+)
 from cleveragents.tools.runner import (
     CallContext,
     cell_of,
@@ -53,7 +61,7 @@ def conversation(
                 if inner is not None:
                     words = [words[0], *inner.words, *words[1:]]
                     fds = (*fds, inner.writer)
-                process = subprocess.Popen(
+                process = start(
                     words,
                     cwd=launch.cwd,
                     env=launch.env,
@@ -62,7 +70,7 @@ def conversation(
                     stderr=subprocess.PIPE,
                     start_new_session=True,
                     pass_fds=fds,
-                    preexec_fn=before_exec(launch.restrict),  # noqa: PLW1509 - no lock
+                    preexec_fn=before_exec(launch.restrict),
                 )
         except ToolFailed as error:
             raise ActorFailed(f"the actor: {error.message}", error.hint) from error
@@ -72,7 +80,6 @@ def conversation(
         except subprocess.SubprocessError as error:
             raise ActorFailed(f"the actor cannot be confined: {error}") from error
         except BaseException:
-            # Ctrl-C may have come when it was running already.
             end_leftovers(call.plan_id, call.step_id)
             raise
         with process, Conversation(process, argv[0], inner, call, patience) as talk:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from cleveragents.tool import Attach
 from cleveragents.tools.leftovers import end_leftovers, pidfd
@@ -98,7 +98,7 @@ def _run(
 ) -> Ended:
     ids = env["AGENTS_PLAN_ID"], env["AGENTS_STEP_ID"]
     try:
-        process = subprocess.Popen(
+        process = start(
             argv,
             cwd=cwd,
             env=env,
@@ -107,15 +107,14 @@ def _run(
             stderr=streams.stderr,
             start_new_session=True,
             pass_fds=fds,
-            preexec_fn=before_exec(restrict, streams.in_child()),  # noqa: PLW1509 - no lock
+            preexec_fn=before_exec(restrict, streams.in_child()),
         )
-        streams.started()
     except BaseException:
-        # Ctrl-C may have come when it was running already.
         end_leftovers(*ids)
         raise
     with process:
         try:
+            streams.started()
             timed_out = _follow(process, streams, deadline, namespace)
         finally:
             # Before the process is reaped: until then nobody else can have its number.
@@ -126,6 +125,19 @@ def _run(
             end_leftovers(*ids)
         streams.drain(process.returncode)
     return Ended(process.returncode, timed_out)
+
+
+def start(argv: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
+    """A process, or none: Ctrl-C may come when it is running and we have not been told so yet."""
+    process = cast("subprocess.Popen[bytes]", object.__new__(subprocess.Popen))
+    try:
+        process.__init__(argv, **options)
+    except BaseException:
+        if getattr(process, "pid", None) is not None and process.returncode is None:
+            signal_group(process, signal.SIGKILL)
+            process.wait()
+        raise
+    return process
 
 
 def before_exec(
