@@ -117,6 +117,23 @@ def test_a_touched_file_keeps_its_inode_and_is_no_change(bench: Bench) -> None:
     assert not result.changes
 
 
+def test_names_of_one_file_are_names_of_one_file_again(bench: Bench) -> None:
+    plan = bench.run("ln file other; ln file folder/third; echo alone > alone")
+    plan.checkpoint("linked")
+    root = sandbox(plan)
+    for name in ("file", "alone"):
+        with (root / name).open("a") as one:
+            one.write("more\n")
+    plan.rollback("linked")
+    assert (root / "folder/third").read_text() == (root / "file").read_text() == "text\n"
+    inodes = {(root / name).stat().st_ino for name in ("file", "other", "folder/third")}
+    assert len(inodes) == 1
+    assert (root / "alone").stat().st_nlink == 1
+    plan.undo()
+    assert (root / "other").read_text() == "text\nmore\n"
+    assert (root / "file").stat().st_nlink == 3
+
+
 def test_links_and_pipes_come_back_with_their_times(bench: Bench) -> None:
     os.symlink("file", bench.target / "link")
     os.mkfifo(bench.target / "pipe")

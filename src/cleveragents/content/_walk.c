@@ -17,7 +17,7 @@
  *
  * open_below(root_fd, path) -> descriptor of a directory, reached through no link
  * look(dir_fd, name, limit) -> None, or what stat says of a name, a small file's content, and
- *       whether a file has extended attributes
+ *       whether a file has extended attributes, which is asked unless limit is negative
  * put(dir_fd, name, data, mode, mtime_ns) -> inode, size and mtime of a new file
  *
  * `walker.py`, `trees.py` and `files.py` have the same in Python; tests feed both the same.
@@ -764,8 +764,31 @@ static int same(const struct stat *a, const struct stat *b) {
            nanoseconds(a->st_ctim) == nanoseconds(b->st_ctim);
 }
 
+static int is_part_of_state(const char *name) {
+    return !strncmp(name, "user.", 5) || !strncmp(name, "system.posix_acl_", 17) ||
+           !strcmp(name, "security.capability");
+}
+
+/* Whether a file, open or at a path, has extended attributes that are part of its state. */
+static int has_attributes(int fd, const char *path) {
+#ifdef __linux__
+    char names[4096];
+    ssize_t size = path ? llistxattr(path, names, sizeof names) : flistxattr(fd, names, sizeof names);
+    if (size < 0) return errno == ERANGE;
+    for (char *at = names; at < names + size; at += strlen(at) + 1)
+        if (is_part_of_state(at)) return 1;
+#endif
+    return 0;
+}
+
+static int has_attributes_at(int directory, const char *name) {
+    char path[NAME_MAX + 40];
+    snprintf(path, sizeof path, "/proc/self/fd/%d/%s", directory, name);
+    return has_attributes(-1, path);
+}
+
 /* The content of a file that did not change meanwhile; NULL if there is any doubt. */
-static char *read_small(int directory, const char *name, struct stat *found) {
+static char *read_small(int directory, const char *name, struct stat *found, int *has) {
     int fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return NULL;
     struct stat before;
@@ -777,32 +800,15 @@ static char *read_small(int directory, const char *name, struct stat *found) {
     while (data && (got = read(fd, data + size, (size_t)found->st_size + 1 - size)) > 0)
         if ((size += (size_t)got) > (size_t)found->st_size) break;
     int good = data && !got && size == (size_t)found->st_size && !fstat(fd, found);
+    if (good) *has = has_attributes(fd, NULL);
     close(fd);
     if (good && same(&before, found)) return data;
     free(data);
     return NULL;
 }
 
-static int is_part_of_state(const char *name) {
-    return !strncmp(name, "user.", 5) || !strncmp(name, "system.posix_acl_", 17) ||
-           !strcmp(name, "security.capability");
-}
-
-/* Whether a file has extended attributes that are part of its state. */
-static int has_attributes(int directory, const char *name) {
-#ifdef __linux__
-    char path[NAME_MAX + 40], names[4096];
-    snprintf(path, sizeof path, "/proc/self/fd/%d/%s", directory, name);
-    ssize_t size = llistxattr(path, names, sizeof names);
-    if (size < 0) return errno == ERANGE;
-    for (char *at = names; at < names + size; at += strlen(at) + 1)
-        if (is_part_of_state(at)) return 1;
-#endif
-    return 0;
-}
-
 static PyObject *look(PyObject *self, PyObject *arguments) {
-    int directory, missing, has;
+    int directory, missing, has = 0;
     const char *name;
     long long limit;
     if (!PyArg_ParseTuple(arguments, "iyL", &directory, &name, &limit)) return NULL;
@@ -811,8 +817,9 @@ static PyObject *look(PyObject *self, PyObject *arguments) {
     Py_BEGIN_ALLOW_THREADS
     missing = fstatat(directory, name, &found, AT_SYMLINK_NOFOLLOW) ? errno : 0;
     if (!missing && S_ISREG(found.st_mode) && found.st_size <= limit)
-        data = read_small(directory, name, &found);
-    has = !missing && S_ISREG(found.st_mode) && has_attributes(directory, name);
+        data = read_small(directory, name, &found, &has);
+    if (!missing && !data && limit >= 0 && S_ISREG(found.st_mode))
+        has = has_attributes_at(directory, name);
     Py_END_ALLOW_THREADS
     if (missing == ENOENT) Py_RETURN_NONE;
     if (missing) { errno = missing; return PyErr_SetFromErrno(PyExc_OSError); }

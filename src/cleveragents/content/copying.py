@@ -196,13 +196,14 @@ class Copier:
             target = fsio.create(name, mode & 0o777, there)
             try:
                 key = self._pass_on(source, target, path)
-                attributes.set_all(target, attributes.of(source))
+                xattrs = attributes.of(source)
+                attributes.set_all(target, xattrs)
                 made = stamp(finish(source, target, mode))
             finally:
                 os.close(target)
         finally:
             os.close(source)
-        if key is not None:
+        if key is not None and not xattrs:
             self.known[path] = made, key
         return made[1]
 
@@ -352,10 +353,10 @@ class _Descent:
             if isinstance(one, int):
                 self._not_copied(path, one, handful)
                 continue
-            copy, count, _ = one
+            copy, count, has = one
             handful.sizes.append(copy[1])
             weight += 1000
-            if count is None:
+            if count is None or (has and isinstance(count, bytes)):
                 continue
             if isinstance(count, bytes):
                 if (key := self._copier.blob(path, copy[1], count)) is not None:
@@ -365,7 +366,8 @@ class _Descent:
             at += count
             if (key := self._copier.key(path, data)) is None:
                 continue
-            handful.known[path] = copy, key
+            if not has:  # else the first capture has to look at it
+                handful.known[path] = copy, key
             if key[:1] == BLOB:
                 handful.content[key] = bytes(data)
                 weight += count

@@ -43,7 +43,7 @@ def python_look(dir_fd: int, name: bytes, limit: int) -> Seen | None:
         return None
     if stat.S_ISREG(found.st_mode) and found.st_size <= limit:
         data = _read_small(dir_fd, name, found)
-    has = stat.S_ISREG(found.st_mode) and attributes.has_any(dir_fd, name)
+    has = limit >= 0 and stat.S_ISREG(found.st_mode) and attributes.has_any(dir_fd, name)
     return (*stamp(found), found.st_nlink, found.st_rdev, data, has)
 
 

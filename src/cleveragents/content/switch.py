@@ -84,22 +84,32 @@ def stage(
     expected: Expected | None = None,
     durable: bool = True,
     finish: Callable[[int, bytes, Difference], None] | None = None,
+    links: Mapping[bytes, int] | None = None,
 ) -> tuple[Op, ...]:
     """Write everything new into the staging directory; nothing live moves.
 
     Durable and compared, so that a switch can go on after a crash with what was staged. If not
     `durable`, whoever goes on stages anew, and `sync_in_place` is to come after the switch.
-    `finish` may give what was staged more than a state says of it.
+    `finish` may give what was staged more than a state says of it. `links`: paths that are names of
+    one file, by its inode; they become names of one again, where they are to be the same.
     """
     fsio.make_private_dir(staging)
     write = partial(write_content, durable=False) if durable else place_content
     ops: list[Op] = []
+    linked: dict[tuple[int | None, Entry], bytes] = {}
     with fsio.directory(staging) as fd:
         for number, item in enumerate(differences):
             new, after, staged = b"n%d" % number, item.after, None
             if after is not None and after.kind is EntryKind.FILE:
-                staged = write(read, after.key, fd, new, after.mode, after.mtime_ns)
-                _set_attributes(fd, new, item.path, after)
+                alike = (links or {}).get(item.path), msgspec.structs.replace(after, name=b"")
+                if alike in linked:
+                    os.link(linked[alike], new, src_dir_fd=fd, dst_dir_fd=fd)
+                    staged = inode_of(os.lstat(new, dir_fd=fd))
+                else:
+                    staged = write(read, after.key, fd, new, after.mode, after.mtime_ns)
+                    _set_attributes(fd, new, item.path, after)
+                if alike[0] is not None:
+                    linked[alike] = new
             elif after is not None and not _is_dir(after):
                 _stage_entry(fd, new, after)
                 staged = inode_of(os.lstat(new, dir_fd=fd))

@@ -223,7 +223,10 @@ class Pass:
         """The entry of one name as it is now."""
         if self._engine.scope.leaves_out(path):
             return None
-        found = look(fd, name, -1 if path in self._engine.vouched else CHUNK - 1)
+        known = self._engine.vouched.get(path)
+        found = look(fd, name, -1) if known is not None else None
+        if found is None or known is None or found[:5] != known[0]:
+            found = look(fd, name, CHUNK - 1)
         if found is None:
             return None
         kind = kind_of(found[4])

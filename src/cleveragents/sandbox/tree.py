@@ -98,6 +98,7 @@ class TreeSandbox:
     def create(self, making: Making) -> dict[str, Any]:
         self._require_within_limit(making)
         fsio.make_private_dir(self.place.root)
+        attributes.set_all(os.fsencode(self.place.root), b"")  # none that its folder gives
         self._copy(making)
         self._make_links()
         return {"path": self.place.resource.path}
@@ -275,8 +276,21 @@ class TreeSandbox:
             if item.after is not None and item.after.kind is EntryKind.FILE
         ]
         self.expect(differences)
-        ops = stage(self.reading(wanted), differences, staging, durable=False)
+        links = self._links(differences)
+        ops = stage(self.reading(wanted), differences, staging, durable=False, links=links)
         return {"ops": ops, "touched": self._touched(current, target), **_root_of(target)}
+
+    def _links(self, differences: list[Difference]) -> dict[bytes, int]:
+        """Files to be put back that have other names as well: path -> inode."""
+        root, found = os.fsencode(self.place.root), dict[bytes, int]()
+        for item in differences:
+            old, new = item.before, item.after
+            if old is not None and new is not None and old.kind is new.kind is EntryKind.FILE:
+                with suppress(OSError):
+                    about = os.lstat(root + b"/" + item.path)
+                    if about.st_nlink > 1:
+                        found[item.path] = about.st_ino
+        return found
 
     def expect(self, differences: Iterable[Difference]) -> None:
         """Told what will be there after the switch."""
