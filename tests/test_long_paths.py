@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +50,25 @@ def test_a_walk_opens_each_directory_a_few_times(deep: Path) -> None:
     assert done.stdout.split() == [str(LEVELS + 1)] * 2
     counts = re.findall(r"^\s*[\d.]+\s+[\d.]+\s+\d+\s+(\d+).*openat2?$", done.stderr, re.MULTILINE)
     assert LEVELS < sum(map(int, counts)) < 4 * LEVELS + 1000, done.stderr
+
+
+def test_the_walk_in_python_opens_each_directory_a_few_times(
+    deep: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, count = os.open, 0
+
+    def counted(*args: Any, **named: Any) -> int:
+        nonlocal count
+        count += 1
+        return opened(*args, **named)
+
+    monkeypatch.setattr(fsio, "_descend", fsio.python_descend)
+    monkeypatch.setattr(os, "open", counted)
+    with fsio.directory(str(deep)) as root:
+        found = walker.python_walk(root, (), ())
+    assert len(found) == LEVELS + 1
+    assert all(isinstance(blob, bytes) for _, blob in found)
+    assert count < 4 * LEVELS
 
 
 def test_what_to_look_at_again_is_one_node_per_directory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,9 +187,9 @@ def open_below(root: int, path: bytes) -> int:
 class Descent:
     """Directories of a tree one after the other, each reached from the last if it lies below."""
 
-    def __init__(self, root: str | bytes) -> None:
-        self._root = os.open(root, DIRECTORY)
-        self._fd, self._path = self._root, b""
+    def __init__(self, root: int) -> None:
+        self._root = self._fd = root
+        self._path = b""
 
     def to(self, path: bytes) -> int:
         """A descriptor that is good until the next call."""
@@ -212,7 +212,6 @@ class Descent:
 
     def __exit__(self, *_error: object) -> None:
         self._back()
-        os.close(self._root)
 
 
 def make_below(root: int, path: bytes) -> int:

@@ -91,7 +91,7 @@ class Tracker:
             else:
                 self._watch(path, where)
         if long:
-            with fsio.Descent(self._root) as descent:
+            with fsio.directory(self._root) as root, fsio.Descent(root) as descent:
                 for path in sorted(long):
                     try:
                         where = b"/proc/self/fd/%d/." % descent.to(path)

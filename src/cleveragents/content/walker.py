@@ -31,23 +31,24 @@ def python_walk(root: int, names: tuple[bytes, ...], paths: tuple[bytes, ...]) -
     pruned_names, pruned_paths = set(names), set(paths)
     found: Found = []
     todo = [b""]
-    while todo:
-        path = todo.pop()
-        try:
-            with fsio.parent_of(root, path + b"/." if path else b".") as (fd, _):
-                entries = _read(fd)
-        except OSError as error:
-            found.append((path, error.errno or errno.EIO))
-            continue
-        found.append((path, _pack(entries)))
-        for name, status in entries:
-            below = path + b"/" + name if path else name
-            if not stat.S_ISDIR(status.st_mode) or name in pruned_names or below in pruned_paths:
+    with fsio.Descent(root) as descent:
+        while todo:
+            path = todo.pop()
+            try:
+                entries = _read(descent.to(path))
+            except OSError as error:
+                found.append((path, error.errno or errno.EIO))
                 continue
-            if status.st_dev != device:
-                found.append((below, errno.EXDEV))
-            else:
-                todo.append(below)
+            found.append((path, _pack(entries)))
+            for name, status in entries:
+                below = path + b"/" + name if path else name
+                is_dir = stat.S_ISDIR(status.st_mode)
+                if not is_dir or name in pruned_names or below in pruned_paths:
+                    continue
+                if status.st_dev != device:
+                    found.append((below, errno.EXDEV))
+                else:
+                    todo.append(below)
     return found
 
 
