@@ -438,6 +438,7 @@ class TreeSandbox:
     def _stage_target(self, work: merging.Work, staging: str) -> tuple[tuple[Op, ...], list[str]]:
         """What is staged has owner and attributes of what it replaces; says what has not."""
         notes: list[str] = []
+        _remove_staging(staging)
 
         def dress(fd: int, new: bytes, item: Difference) -> None:
             assert item.after is not None
@@ -460,15 +461,15 @@ class TreeSandbox:
     def undo_apply(self, staged: dict[str, Any]) -> None:
         if os.path.isdir(staged["staging"]):
             self._target_switch(staged).backward()
-            fsio.remove_tree(staged["staging"])
+            _remove_staging(staged["staging"])
 
     def finish_apply(self, staged: dict[str, Any]) -> None:
-        fsio.remove_tree(staged["staging"])
+        _remove_staging(staged["staging"])
 
     def discard_apply(self, staging: str) -> None:
         if os.path.isdir(self.place.resource.path):
             name = os.path.basename(staging)
-            fsio.remove_tree(merging.staging_beside(self.place.resource.path, name))
+            _remove_staging(merging.staging_beside(self.place.resource.path, name))
 
     def applied(self, staged: dict[str, Any]) -> Applied:
         notes = tuple(staged.get("notes", ()))
@@ -503,6 +504,13 @@ def _made_parent(root: str, path: bytes) -> Generator[tuple[int, bytes]]:
         yield fd, name
     finally:
         os.close(fd)
+
+
+def _remove_staging(staging: str) -> None:
+    """For good: else it may be in the user's folder again after a power cut."""
+    if os.path.isdir(staging):
+        fsio.remove_tree(staging)
+        fsio.sync_dir(os.path.dirname(staging))
 
 
 def tree_of(state: SandboxCheckpoint) -> Tree:
