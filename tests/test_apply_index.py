@@ -244,3 +244,13 @@ def test_a_split_index_stays_readable(target: Repository) -> None:
     assert target.git("status", "--porcelain") == ""
     assert target.is_clean()
     assert target.git("fsck", "--strict") == ""
+
+
+def test_what_git_does_not_know_of_leaves_it_clean(target: Repository) -> None:
+    """A mode that no commit holds: the file is another one, and there is no commit."""
+    head = target.git("rev-parse", "HEAD")
+    [done] = target.run("chmod 600 kept.txt").apply("commit")["applied"]
+    assert done["commit"] is None
+    assert target.git("rev-parse", "HEAD") == head
+    assert (target.target / "kept.txt").stat().st_mode & 0o777 == 0o600
+    assert target.is_clean()

@@ -338,6 +338,8 @@ class GitTarget(TreeSandbox):
             if staged["commit"]:
                 self._update_index(bytes.fromhex(staged["index"]), staged)
                 self._ask_hook(staged)
+            elif staged["old"]:
+                git_index.refresh(self.repository, staged["old"])
         if staged["commit"]:
             self.repository.sync_objects(staged["commit"])
             self._move_ref(staged["ref"], staged["commit"], staged["old"])
