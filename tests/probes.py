@@ -138,6 +138,8 @@ def writable_files() -> list[str]:
         for folder, folders, names in os.walk(top):
             if folder == "/proc":
                 folders[:] = [name for name in folders if not name.isdigit()]
+            if folder == "/dev":
+                folders[:] = [name for name in folders if name != "shm"]  # files of anybody
             for name in names:
                 path = os.path.join(folder, name)
                 try:
