@@ -40,6 +40,7 @@ def test_no_block_gives_the_terminal_an_order(text: str) -> None:
 
 @given(st.text(alphabet=st.characters(codec="utf-8") | st.sampled_from(EVIL + '\n\t"\\')))
 @example(EVIL)
+@example("\x7f")
 def test_programs_get_every_character_and_a_terminal_no_order(text: str) -> None:
     value = {text: [text], "one": {"two": text}}
     for write, read in ((render.write_json, json.loads), (render.write_yaml, yaml.safe_load)):

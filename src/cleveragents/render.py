@@ -66,7 +66,8 @@ def write_json(value: dict[str, Any], out: TextIO) -> None:
         # Text that is not UTF-8 was shown as \xNN before; what is left must not break the pipe.
         text = json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8", "replace").decode()
     # Inside of strings another spelling is the same value.
-    out.write(text if text.isascii() else _hidden().sub(_escaped, text))
+    is_plain = text.isascii() and "\x7f" not in text
+    out.write(text if is_plain else _hidden().sub(_escaped, text))
     out.write("\n")
 
 
