@@ -85,7 +85,7 @@ def small_disk(agents: Agents, folder: Path, megabytes: int) -> Generator[SmallD
     mounted.mkdir()
     with open(image, "wb") as file:
         file.truncate(megabytes << 20)
-    subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", "-b", "4096", str(image)], check=True)
     script = 'mount -o loop "$0" "$1" && echo ready && read _'
     holder = subprocess.Popen(
         ["unshare", "--mount", "sh", "-c", script, str(image), str(mounted)],

@@ -29,7 +29,8 @@ def prepared(agents: Agents, kind: str = "fs-directory", seconds: float = 0) -> 
     (app / "old").write_text("old")
     if kind == "git-checkout":
         make_repository(agents, app)
-    (agents.work / "plan.yaml").write_text(PLAN.format(kind=kind, seconds=seconds))
+    text = PLAN if seconds else PLAN.partition("validate:")[0]
+    (agents.work / "plan.yaml").write_text(text.format(kind=kind, seconds=seconds))
     agents.run("plan", "run", "plan.yaml").expect(0)
     return app
 
@@ -82,13 +83,13 @@ def test_what_cannot_be_tidied_up_after_an_apply_is_told_and_not_a_failure(
     app = prepared(agents)
     sandboxes = Path(agents.env["CLEVERAGENTS_HOME"]) / "sandboxes"
     held = next(sandboxes.glob("*/app"))
-    frozen = subprocess.run(["chattr", "+i", str(held / "old")], capture_output=True, check=False)
+    frozen = subprocess.run(["chattr", "+a", str(held.parent)], capture_output=True, check=False)
     if frozen.returncode:
         pytest.skip(f"a file that cannot be removed needs root and chattr: {frozen.stderr!r}")
     try:
         done = agents.run("plan", "apply", "last", "--yes", "--json")
     finally:
-        subprocess.run(["chattr", "-i", str(held / "old")], check=True)
+        subprocess.run(["chattr", "-a", str(held.parent)], check=True)
     assert done.rc == 0, done
     assert (app / "NOTES").read_text() == "noted"
     assert any("is applied" in text for text in done.json["messages"]), done

@@ -197,15 +197,13 @@ def test_a_sandbox_that_cannot_be_made_or_removed_is_named(agents: Agents) -> No
     app = prepared(agents)
     home = Path(agents.env["CLEVERAGENTS_HOME"])
     sandbox = next((home / "sandboxes").glob("*/app"))
-    frozen = subprocess.run(
-        ["chattr", "+i", str(sandbox / "old")], capture_output=True, check=False
-    )
+    frozen = subprocess.run(["chattr", "+a", str(sandbox.parent)], capture_output=True, check=False)
     if frozen.returncode:
         pytest.skip(f"a file that cannot be removed needs root and chattr: {frozen.stderr!r}")
     try:
         refused = agents.run("plan", "delete", "last", "--yes", "--json")
     finally:
-        subprocess.run(["chattr", "-i", str(sandbox / "old")], check=True)
+        subprocess.run(["chattr", "-a", str(sandbox.parent)], check=True)
     assert str(sandbox) in named(refused, "SandboxError", 5)
     agents.run("plan", "delete", "last", "--yes").expect(0)
     shutil.rmtree(home / "sandboxes")

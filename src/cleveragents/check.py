@@ -5,6 +5,7 @@ from collections.abc import Collection
 
 import msgspec
 
+from cleveragents import codec
 from cleveragents.adopting import changes_since
 from cleveragents.content import trees
 from cleveragents.content.packs import GIT, TREE, show_key
@@ -103,7 +104,7 @@ def _bases(ctx: Context) -> list[str]:
         base, noted = record.origin.get("base"), record.origin.get("repository")
         if base is None or noted is None or record.state is SandboxState.REMOVED:
             continue
-        repository = msgspec.convert(noted, git.Repository)
+        repository = codec.convert(noted, git.Repository)
         if os.path.isdir(repository.git_dir) and not repository.has_commit(base):
             found.append(
                 f"plan {record.plan_id}: commit {base}, which it was made from, is no longer in"

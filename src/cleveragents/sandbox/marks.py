@@ -8,6 +8,7 @@ import os
 
 import msgspec
 
+from cleveragents import codec
 from cleveragents.content import fsio
 from cleveragents.resource import SandboxRecord
 
@@ -46,7 +47,7 @@ def put_mark(store_id: str, record: SandboxRecord) -> None:
 def mark_at(record: SandboxRecord) -> Mark | None:
     try:
         with open(place_of(record), "rb") as found:
-            return msgspec.json.decode(found.read(), type=Mark)
+            return codec.from_json(found.read(), Mark)
     except (OSError, msgspec.DecodeError):
         return None
 
@@ -61,7 +62,7 @@ def store_of(folder: str) -> str | None:
         names = [name for name in os.listdir(folder) if name.startswith(".mark-")]
         for name in names:
             with open(f"{folder}/{name}", "rb") as found:
-                return msgspec.json.decode(found.read(), type=Mark).store
+                return codec.from_json(found.read(), Mark).store
     except (OSError, msgspec.DecodeError):
         pass
     return None

@@ -14,6 +14,7 @@ from contextlib import suppress
 import msgspec
 from blake3 import blake3
 
+from cleveragents import codec
 from cleveragents.content import fsio
 from cleveragents.content.files import CHUNK, Stamp, stamp
 from cleveragents.content.packs import BLOB, CHUNKS, Batch, key_of
@@ -61,7 +62,7 @@ def load(path: str | None) -> Known | None:
             data = found.read()
         if blake3(data[32:]).digest() != data[:32]:
             return None
-        known = msgspec.msgpack.decode(data[32:], type=Known)
+        known = codec.from_msgpack(data[32:], Known)
     except (OSError, msgspec.MsgspecError):
         return None
     return known if known.boot and known.boot == _boot() else None

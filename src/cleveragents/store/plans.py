@@ -235,8 +235,7 @@ class PlanRepository:
         """Plans that this store once had, and the repositories that each worked on."""
         rows = self._db.execute("SELECT name, value FROM store WHERE name LIKE 'deleted:%'")
         return {
-            name.removeprefix("deleted:"): msgspec.json.decode(value, type=list[str])
-            for name, value in rows
+            name.removeprefix("deleted:"): codec.from_json(value, list[str]) for name, value in rows
         }
 
     def steps(self, plan_id: str) -> list[Step]:
