@@ -57,10 +57,11 @@ def test_holes_stay_holes_in_sandbox_store_rollback_and_apply(agents: Agents, do
     store = Path(agents.env["CLEVERAGENTS_HOME"])
     ran = agents.run("plan", "run", "plan.yaml", "--json").expect(0)
     image = Path(ran.data["sandboxes"]["docs"]) / "image"
-    assert used(store) < 16 * MB, "after the run"
+    # The store keeps a reserve of some 32 MB for a full disk.
+    assert used(store) < 64 * MB, "after the run"
     agents.run("plan", "rollback", "sparse", "first", "--yes").expect(0)
     assert content(image) == content(docs / "image") == (SIZE, HEAD, MIDDLE)
-    assert used(store) < 24 * MB, "after the rollback"
+    assert used(store) < 64 * MB, "after the rollback"
     agents.run("plan", "undo", "sparse").expect(0)
     agents.run("plan", "apply", "sparse", "--yes").expect(0)
     size, head, middle = content(docs / "image")
