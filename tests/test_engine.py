@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cleveragents.content import updating, walker
+from cleveragents.content import statcache, updating, walker
 from cleveragents.content.engine import TreeEngine
 from cleveragents.content.files import Seen
 from cleveragents.content.packs import Location, Packs
@@ -96,6 +96,19 @@ def bench(folder: Path, **options: bool) -> Iterator[Bench]:
         yield made
     finally:
         made.close()
+
+
+class Clock:
+    """The engine's clock: stands still until it is told to go on, however slow the machine is."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._real = time.time_ns
+        self._now = time.time_ns()
+        monkeypatch.setattr(time, "time_ns", lambda: self._now)
+
+    def go_on(self) -> None:
+        """To a moment at which everything written so far is old."""
+        self._now = self._real() + 2 * statcache.RACY_NS
 
 
 class Vandal:
@@ -207,6 +220,30 @@ def furnished(one: Bench, seed: int) -> Vandal:
     vandal.make_folder()
     one.check()
     return vandal
+
+
+@pytest.mark.parametrize("linked", [False, True], ids=["one name", "two names"])
+@pytest.mark.parametrize("follow", [True, False], ids=["events", "walks"])
+def test_what_is_written_through_a_mapping_is_found_whenever_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, follow: bool, linked: bool
+) -> None:
+    """Only the first write to a page changes the stamp of the file."""
+    monkeypatch.setattr("cleveragents.content.statcache.RACY_NS", 20_000_000)
+    with bench(tmp_path, follow=follow) as one:
+        (one.root / "folder").mkdir()
+        (one.root / "file").write_bytes(bytes(100))
+        if linked:
+            (one.root / "folder" / "other").hardlink_to(one.root / "file")
+        with (one.root / "file").open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+            mapped[0] = 1
+            one.capture()
+            time.sleep(0.05)
+            one.restart()
+            one.check()
+            for byte in range(2, 5):
+                mapped[0] = byte
+                one.restart()
+                one.check()
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -424,12 +461,12 @@ def test_what_a_process_leaves_behind_hides_no_change_from_the_next(
 def test_what_was_seen_young_proves_something_once_it_is_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, touched: bool
 ) -> None:
-    monkeypatch.setattr("cleveragents.content.statcache.RACY_NS", 200_000_000)
+    clock = Clock(monkeypatch)
     with bench(tmp_path, follow=True) as one:
         for name in ("a", "b", "c"):
             (one.root / name).write_text(name)
         one.check()
-        time.sleep(0.3)
+        clock.go_on()
         if touched:
             (one.root / "a").write_text("A")
         one.follow = False
@@ -658,12 +695,12 @@ def test_after_an_overflow_only_what_changed_is_read(
 def test_what_cannot_be_read_again_is_tried_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cleveragents.content.statcache.RACY_NS", 50_000_000)
+    clock = Clock(monkeypatch)
     with bench(tmp_path, follow=True) as one:
         (one.root / "d").mkdir()
         (one.root / "d" / "f").write_text("1")
         one.check()
-        time.sleep(0.1)
+        clock.go_on()
         walks: list[walker.Found] = []
 
         def refused() -> walker.Found:

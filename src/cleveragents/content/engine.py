@@ -17,7 +17,7 @@ from cleveragents.content.files import Stamp, stamp
 from cleveragents.content.packs import Batch, Packs
 from cleveragents.content.scope import Scope
 from cleveragents.content.statcache import Known, StatCache, proves_from
-from cleveragents.content.tracker import Dirty, Tracker
+from cleveragents.content.tracker import Dirty, Tracker, mapped_files
 from cleveragents.content.trees import Entry, Manifests, Tree
 from cleveragents.content.updating import Borrowed, NeedsWalk, Pass, Work, unreadable
 from cleveragents.content.vouching import Vouched, still_kept
@@ -202,11 +202,15 @@ class TreeEngine:
 
     def _from_walk(self, batch: Batch) -> Tree:
         self._committed = False
+        # Before anybody is asked who maps files: what is mapped later has a younger stamp.
+        began = time.time_ns()
         if self.tracker is not None:
             self._watch_all()
+        asking = Beside(lambda: mapped_files(self.root)) if self.tracker is None else None
         self.vouched = still_kept(self.vouched, self.packs)
-        began = time.time_ns()
         stats = self._readable(self._walk_draining())
+        # Before a file is read: who unmaps it meanwhile has written before that.
+        held = asking.wait() if asking else self.tracker.held if self.tracker else set[bytes]()
         if self.tracker is not None and not stats.keys() <= self._watched:
             # Somebody makes directories meanwhile: what happens in those goes unseen.
             self.tracker.distrust()
@@ -217,12 +221,29 @@ class TreeEngine:
             self.known = None
             one = Pass(self, batch, stats)
             one.scan()
+        # Of all that was walked: what is forgotten below is still linked.
+        linked = _linked(stats) if self.tracker is not None or held else {}
         result = Known(one.tree, stats, began)
+        self._forget_held(result, held, linked)
         if self.tracker is not None:
             # A folder that came meanwhile was read, and another's stat data is at its path.
             result.forget((), stats.keys() & self.tracker.touched())
-        batch.after_commit.append(lambda: self._commit_walk(result))
+        batch.after_commit.append(lambda: self._commit_walk(result, linked))
         return one.tree
+
+    def _forget_held(self, known: Known, held: set[bytes], linked: dict[bytes, Stamp]) -> None:
+        """Stat data of a mapped file proves nothing: only the first write to a page is dated.
+
+        Seen: a mapped file, captured three seconds after a write, written again and missed.
+        """
+        if not held:
+            return
+        inodes: set[int] = set()
+        for path in held:
+            with suppress(OSError):
+                inodes.add(os.lstat(os.path.join(os.fsencode(self.root), path)).st_ino)
+        others = {path for path, known_as in linked.items() if known_as[0] in inodes}
+        known.forget({path.rpartition(b"/")[0] for path in held | others}, ())
 
     def _by_stats(self, one: Pass, stats: dict[bytes, bytes]) -> None:
         """Update the known tree in directories whose stat data differs, or scan everything."""
@@ -235,7 +256,7 @@ class TreeEngine:
             work.at(path).whole = True
         one.update(self._known_tree(one.batch), work)
 
-    def _commit_walk(self, result: Known) -> None:
+    def _commit_walk(self, result: Known, linked: dict[bytes, Stamp]) -> None:
         self.known = result
         self._committed = True
         self.vouched = {}
@@ -244,11 +265,7 @@ class TreeEngine:
             young = [blob for blob in result.stats.values() if blob >= limit]
             is_much = len(young) * 100 > len(result.stats)
             self._old_from = proves_from(walker.newest(max(young))) if is_much else None
-            self.linked = {
-                (path + b"/" + name if path else name): known
-                for path, blob in result.stats.items()
-                for name, known in walker.linked(blob).items()
-            }
+            self.linked = linked
             self._synced = self.tracker.sure
 
     def _watch_all(self) -> None:
@@ -344,3 +361,12 @@ def _by_directory(paths: Iterable[bytes]) -> Dirty:
         folder, _, name = path.rpartition(b"/")
         found.setdefault(folder, set()).add(name)
     return found
+
+
+def _linked(stats: Mapping[bytes, bytes]) -> dict[bytes, Stamp]:
+    """Files with several names, by path."""
+    return {
+        (path + b"/" + name if path else name): known
+        for path, blob in stats.items()
+        for name, known in walker.linked(blob).items()
+    }

@@ -52,6 +52,27 @@ def _opened_by(pid: str) -> list[bytes]:
     return found + [line[5].rstrip() for line in fields if len(line) == 6]
 
 
+def mapped_files(root: str) -> set[bytes]:
+    """Names below a directory that a process of ours has mapped for writing now."""
+    inside = os.path.realpath(os.fsencode(root)) + b"/"
+    found: set[bytes] = set()
+    for pid in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
+        if not pid.isdigit():
+            continue
+        try:
+            with open(f"/proc/{pid}/maps", "rb", buffering=0) as maps:
+                text = maps.read()
+        except OSError:
+            continue
+        if inside not in text:
+            continue
+        for line in text.splitlines():
+            fields = line.split(None, 5)
+            if len(fields) == 6 and fields[1] == b"rw-s" and fields[5].startswith(inside):
+                found.add(fields[5][len(inside) :].replace(b"\\012", b"\n"))
+    return found
+
+
 class Tracker:
     """Watches the directories of one tree."""
 
@@ -133,6 +154,11 @@ class Tracker:
                     name = path[len(inside) :]
                     if path.startswith(inside) and self._is_held(name):
                         self._held.add(name)
+
+    @property
+    def held(self) -> set[bytes]:
+        """Names that were found open for writing, or mapped, when last asked."""
+        return self._held
 
     def forget(self, directory: bytes) -> None:
         """Stop watching a directory that is gone, and all below it."""
