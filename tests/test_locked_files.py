@@ -122,9 +122,11 @@ def test_what_a_step_closed_goes_back_for_an_ordinary_user(tmp_path: Path, step:
                 cwd=home, env=env, check=False, capture_output=True, text=True,
             )  # fmt: skip
 
+        # Asked before any plan is there: a failure of ours must not look like a reason to skip.
+        starts = agents("--version")
+        if starts.returncode:
+            pytest.skip(f"an ordinary user cannot start it here: {starts.stderr[-200:]}")
         ran = agents("plan", "run", "plan.yaml")
-        if "No module named" in ran.stderr or "Permission denied: '/" in ran.stderr[:200]:
-            pytest.skip(f"an ordinary user cannot start it here: {ran.stderr[-200:]}")
         assert ran.returncode in (0, 5), ran.stderr
         back = agents("plan", "rollback", "last", "first", "--yes")
         assert back.returncode == 0, back.stderr
