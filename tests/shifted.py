@@ -14,7 +14,7 @@ _real, _real_ns = time.time, time.time_ns
 class Shifted(datetime.datetime):
     @classmethod
     def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
-        return datetime.datetime.fromtimestamp(time.time(), tz)
+        return cls.fromtimestamp(time.time(), tz)
 
 
 time.time = lambda: _real() + SECONDS

@@ -143,7 +143,7 @@ def pieces_of(
     found: list[Piece] = []
     for group in groups:
         state = ctx.checkpoints.states(group)[rid]
-        changes = sandbox.changes(before, state) if wrote else []
+        changes = sandbox.changes(before, state) if wrote else ()
         changed = {change.path for change in changes}
         for decision_id, paths in wrote.items():
             own = frozenset(paths & changed)

@@ -7,10 +7,11 @@ import msgspec
 
 from cleveragents import codec, earlier
 from cleveragents.content import trees
+from cleveragents.content.fsio import boot_id
 from cleveragents.content.packs import BLOB, CHUNKS, TREE, Location, squeezed
 from cleveragents.context import Context, utc_now
 from cleveragents.errors import DiskFull, PlanBusy
-from cleveragents.leases import boot_id, hold, uptime
+from cleveragents.leases import hold, uptime
 from cleveragents.sandbox.protocol import KeepsElsewhere
 
 MOSTLY_DEAD = 0.5
