@@ -8,9 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cleveragents.checkpoint import CheckpointType
 from cleveragents.leases import working_on
-from cleveragents.plan import Phase
+from cleveragents.model.checkpoint import CheckpointType
+from cleveragents.model.plan import Phase
 from cleveragents.workspace import open_workspace
 
 SIZES = (300,)

@@ -18,10 +18,10 @@ import pytest
 
 from cleveragents.actors import pyactor
 from cleveragents.actors.lines import LineActor
-from cleveragents.decision import Decision, DecisionKind
 from cleveragents.errors import ActorFailed
-from cleveragents.ids import new_id
 from cleveragents.leases import working_on
+from cleveragents.model.decision import Decision, DecisionKind
+from cleveragents.model.ids import new_id
 from cleveragents.tools import conversation
 from cleveragents.workspace import open_workspace
 from tests.harness import Agents, Outcome, command

@@ -21,7 +21,7 @@ from cleveragents.errors import (
     PlanFileError,
     UsageError,
 )
-from cleveragents.plan import Phase, State, StepState
+from cleveragents.model.plan import Phase, State, StepState
 from tests.harness import Agents
 from tests.scratch import make_repository, query, snapshot
 

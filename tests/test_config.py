@@ -17,7 +17,7 @@ from cleveragents.config import (
     unset_value,
 )
 from cleveragents.errors import ConfigError, NotFound
-from cleveragents.settings import KEYS, Settings
+from cleveragents.model.settings import KEYS, Settings
 
 
 class Place:

@@ -20,8 +20,8 @@ import pytest
 from cleveragents import open_workspace
 from cleveragents.context import Talk
 from cleveragents.errors import NotAllowed
-from cleveragents.settings import confine_in_force
-from cleveragents.tool import ToolResult, ToolSpec
+from cleveragents.model.settings import confine_in_force
+from cleveragents.model.tool import ToolResult, ToolSpec
 from cleveragents.tools import bwrap, landlock, resolve_tool
 from cleveragents.tools.confine import Bounds, mechanism
 from cleveragents.tools.denied import denied_writes

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from cleveragents.tool import ToolSpec
+from cleveragents.model.tool import ToolSpec
 from cleveragents.tools import bwrap, denied, landlock, syscalls
 from cleveragents.tools.capabilities import UNDER_BWRAP, UNDER_LANDLOCK
 from cleveragents.tools.confine import MARKS, Cell

@@ -23,7 +23,7 @@ from cleveragents.content.packs import BLOB, TREE, Batch, Location, Packs, key_o
 from cleveragents.content.switch import Switch, stage
 from cleveragents.content.trees import Tree
 from cleveragents.errors import CheckpointFailed, ContentDamaged
-from cleveragents.resource import Resource
+from cleveragents.model.resource import Resource
 from cleveragents.sandbox.copy_on_write import CopyOnWrite
 from cleveragents.sandbox.protocol import Place
 from cleveragents.sandbox.tree import tree_of

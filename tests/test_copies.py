@@ -83,7 +83,7 @@ def test_a_long_copy_tells_how_far_it_is_for_each_resource(
 
 def test_copying_a_directory_is_told_file_by_file(agents: Agents, tmp_path: Path) -> None:
     from cleveragents.context import Talk
-    from cleveragents.settings import Settings
+    from cleveragents.model.settings import Settings
     from cleveragents.workspace import open_workspace
 
     source = tmp_path / "source"
@@ -122,7 +122,7 @@ def test_a_large_file_is_told_by_pieces_and_counted_once(
 
 def test_pieces_of_a_large_file_are_told_while_it_is_copied(tmp_path: Path) -> None:
     from cleveragents.context import Talk
-    from cleveragents.settings import Settings
+    from cleveragents.model.settings import Settings
     from cleveragents.workspace import open_workspace
 
     source = tmp_path / "source"

@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from cleveragents import errors
-from cleveragents.checkpoint import CheckpointType
 from cleveragents.cli.main import root
 from cleveragents.errors import AgentsError, PlanFileError
+from cleveragents.model.checkpoint import CheckpointType
+from cleveragents.model.settings import KEYS
 from cleveragents.planfile import parse_plan
 from cleveragents.sandbox.registry import kinds
-from cleveragents.settings import KEYS
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted(

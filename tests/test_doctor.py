@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cleveragents.doctor import not_confined
-from cleveragents.ids import new_id
+from cleveragents.model.ids import new_id
 from cleveragents.tools import bwrap, landlock
 from cleveragents.tools.confine import mechanism
 from tests.harness import Agents

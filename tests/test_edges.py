@@ -21,7 +21,6 @@ from blake3 import blake3
 
 from cleveragents import executor as executing
 from cleveragents import leases, recovery
-from cleveragents.checkpoint import CheckpointType
 from cleveragents.content import files, fsio, reserve, switch, walker
 from cleveragents.content.files import blocks, capture_file, write_content
 from cleveragents.content.fsio import inode_of
@@ -44,19 +43,20 @@ from cleveragents.errors import (
     StoreError,
 )
 from cleveragents.executor import PlanExecutor
-from cleveragents.ids import new_id
-from cleveragents.journal import EntryState, Operation
 from cleveragents.keeping import policy_of, reachable_groups, verdicts_on
 from cleveragents.leases import hold, working_on
 from cleveragents.making import make_sandboxes
-from cleveragents.plan import Failure, Phase, State, StepState
-from cleveragents.planspec import KeepSpec, PolicySpec
+from cleveragents.model.checkpoint import CheckpointType
+from cleveragents.model.ids import new_id
+from cleveragents.model.journal import EntryState, Operation
+from cleveragents.model.plan import Failure, Phase, State, StepState
+from cleveragents.model.plan_spec import KeepSpec, PolicySpec
+from cleveragents.model.settings import Settings
+from cleveragents.model.tool import CallState
 from cleveragents.sandbox.protocol import LastsLater
 from cleveragents.sandboxes import layout
 from cleveragents.session import Session
-from cleveragents.settings import Settings
 from cleveragents.store import Intent, open_store
-from cleveragents.tool import CallState
 from cleveragents.tools import carried, leftovers
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace
 from tests.test_content_properties import opened_packs, put

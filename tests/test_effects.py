@@ -13,10 +13,10 @@ from click.testing import CliRunner
 
 from cleveragents.cli.main import root
 from cleveragents.content import fsio
-from cleveragents.effect import Effect, EffectClass, EffectState
 from cleveragents.effects import class_of
 from cleveragents.errors import LossNotAccepted, MayHaveHappened
-from cleveragents.tool import ToolSpec
+from cleveragents.model.effect import Effect, EffectClass, EffectState
+from cleveragents.model.tool import ToolSpec
 from cleveragents.tools import BUILTINS
 from cleveragents.workspace import open_workspace
 

@@ -14,13 +14,13 @@ import pytest
 
 from cleveragents import gc, prune
 from cleveragents.check import check
-from cleveragents.checkpoint import CheckpointType
 from cleveragents.content import packs as packing
 from cleveragents.content.packs import BLOB, TREE
 from cleveragents.errors import CheckpointFailed, ContentDamaged, StoreError
 from cleveragents.leases import hold
+from cleveragents.model.checkpoint import CheckpointType
+from cleveragents.model.settings import Settings
 from cleveragents.session import Session
-from cleveragents.settings import Settings
 from cleveragents.testing import look, require_same
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace
 from tests.harness import Agents, command

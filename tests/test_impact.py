@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cleveragents.impact import Deed, affected
+from cleveragents.model.impact import Deed, affected
 
 
 def deed(name: str, *wrote: str, **fields: object) -> Deed:

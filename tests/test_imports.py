@@ -127,11 +127,11 @@ def test_modules_do_not_import_in_a_circle() -> None:
 @pytest.mark.parametrize(
     ("file", "source", "wrong"),
     [
-        ("plan.py", "from cleveragents.ids import new_id", []),
+        ("plan.py", "from cleveragents.model.ids import new_id", []),
         ("plan.py", "from cleveragents import __version__", []),
         ("plan.py", "from cleveragents import open_workspace", ["open_workspace"]),
         ("plan.py", "import cleveragents", ["__init__"]),
-        ("plan.py", "import json, cleveragents.retention", ["retention"]),
+        ("plan.py", "import json, cleveragents.model.retention", ["retention"]),
         ("plan.py", "def f():\n    from .store import sqlite", ["store"]),
         ("retention.py", "from cleveragents import store", ["store"]),
         ("sandbox/copy.py", "from ..content import trees\nfrom . import registry", []),

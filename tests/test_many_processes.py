@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from cleveragents.errors import CheckpointPruned, NothingToUndo, PlanBusy
-from cleveragents.journal import EntryState, JournalEntry
+from cleveragents.model.journal import EntryState, JournalEntry
 from cleveragents.prune import prune_plan
 from cleveragents.reports import status_data
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace

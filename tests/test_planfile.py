@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cleveragents.errors import PlanFileError, UsageError
-from cleveragents.plan import OnFailure
+from cleveragents.model.plan import OnFailure
+from cleveragents.model.plan_spec import ActorSpec, ApplyAs, DecisionSpec, KeepSpec, PlanSpec
+from cleveragents.model.resource import Carry
 from cleveragents.planfile import DEFAULT_KINDS, parse_plan, read_plan_file
 from cleveragents.planfile import reading as planyaml
-from cleveragents.planspec import ActorSpec, ApplyAs, DecisionSpec, KeepSpec, PlanSpec
-from cleveragents.resource import Carry
 
 EXAMPLE = """\
 name: rename-endpoint

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from cleveragents.content.packs import Packs
-from cleveragents.ids import new_id
+from cleveragents.model.ids import new_id
+from cleveragents.model.resource import Resource
 from cleveragents.postgres.address import with_database
-from cleveragents.resource import Resource
 from cleveragents.sandbox.postgres import working_name
 from cleveragents.sandbox.protocol import Place
 from cleveragents.sandbox.registry import open_sandbox

@@ -10,7 +10,7 @@ import pytest
 
 from cleveragents.earlier import Held, surplus
 from cleveragents.leases import hold
-from cleveragents.resource import EarlierState
+from cleveragents.model.resource import EarlierState
 from cleveragents.workspace import open_workspace
 from tests import pgserver
 from tests.harness import Agents

@@ -31,15 +31,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from cleveragents.checkpoint import CheckpointGroup, CheckpointType
-from cleveragents.decision import DecisionKind, DecisionState
 from cleveragents.errors import AgentsError, CheckpointPruned, CorrectionRefused, NothingToUndo
-from cleveragents.journal import EntryState, undo_stack
-from cleveragents.plan import State as PlanState
-from cleveragents.plan import StepState
+from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
+from cleveragents.model.decision import DecisionKind, DecisionState
+from cleveragents.model.journal import EntryState, undo_stack
+from cleveragents.model.plan import State as PlanState
+from cleveragents.model.plan import StepState
+from cleveragents.model.tool import CallState
 from cleveragents.prune import prune_plan
 from cleveragents.testing import killed_at, look, require_same
-from cleveragents.tool import CallState
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace
 from tests import plan_model as model
 from tests.plan_model import DATABASE, FOLDERS, Deed, Moment, Run, Step, World

@@ -18,15 +18,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cleveragents import ids, leases
-from cleveragents.checkpoint import Checkpoint, CheckpointGroup, CheckpointType
-from cleveragents.decision import Decision, DecisionKind, DecisionState
+from cleveragents import leases
 from cleveragents.errors import LeaseLost, PlanBusy, StoreError
-from cleveragents.ids import new_id
 from cleveragents.leases import hold, holder
-from cleveragents.plan import Phase, Plan, State, Step, StepState
-from cleveragents.resource import Resource, SandboxRecord, SandboxState
-from cleveragents.retention import Candidate, CheckpointRetentionPolicy, judge
+from cleveragents.model import ids
+from cleveragents.model.checkpoint import Checkpoint, CheckpointGroup, CheckpointType
+from cleveragents.model.decision import Decision, DecisionKind, DecisionState
+from cleveragents.model.ids import new_id
+from cleveragents.model.plan import Phase, Plan, State, Step, StepState
+from cleveragents.model.resource import Resource, SandboxRecord, SandboxState
+from cleveragents.model.retention import Candidate, CheckpointRetentionPolicy, judge
 from cleveragents.session import Session
 from cleveragents.store import Intent, Store, open_store
 from cleveragents.store.database import connect
@@ -629,7 +630,7 @@ def test_processes_of_one_parent_make_different_ids(tmp_path: Path) -> None:
 
 FORKING = """
 import os, signal, threading
-from cleveragents.ids import new_id
+from cleveragents.model.ids import new_id
 
 stop = threading.Event()
 

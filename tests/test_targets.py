@@ -25,11 +25,11 @@ from cleveragents.errors import (
     SandboxError,
     UsageError,
 )
-from cleveragents.resource import Resource
+from cleveragents.model.resource import Resource
+from cleveragents.model.settings import Settings
 from cleveragents.sandbox import git, registry, tree
 from cleveragents.sandbox.control import control_files
 from cleveragents.sandbox.protocol import ApplyOptions, Making, Place
-from cleveragents.settings import Settings
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace
 
 LINES = "".join(f"line {number}\n" for number in range(1, 10))

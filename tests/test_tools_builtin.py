@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cleveragents.errors import UsageError
-from cleveragents.tool import ToolSpec
+from cleveragents.model.tool import ToolSpec
 from cleveragents.tools import BUILTINS, INPUTS, check_inputs, resolve_tool
 from cleveragents.tools.builtin import filled, parse_mode
 

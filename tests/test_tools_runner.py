@@ -26,7 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cleveragents.tools
-from cleveragents.tool import CallState, ToolResult, ToolSpec
+from cleveragents.model.tool import CallState, ToolResult, ToolSpec
 from cleveragents.tools import pycall, resolve_tool
 from cleveragents.tools.leftovers import end_leftovers
 from cleveragents.tools.limits import Capture, Deadline

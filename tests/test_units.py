@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cleveragents.units import parse_bytes, parse_duration, show_bytes, show_duration
+from cleveragents.model.units import parse_bytes, parse_duration, show_bytes, show_duration
 
 
 @pytest.mark.parametrize(

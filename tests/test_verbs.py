@@ -18,7 +18,6 @@ import yaml
 from click.testing import CliRunner
 
 from cleveragents import render, reports
-from cleveragents.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.cli.main import entry, root
 from cleveragents.difference import diff_of_failure
 from cleveragents.errors import (
@@ -37,18 +36,19 @@ from cleveragents.errors import (
     UnappliedWork,
     UsageError,
 )
-from cleveragents.journal import EntryState, JournalEntry, Moment, Operation, undo_stack
-from cleveragents.lifecycle import require_appliable
+from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
+from cleveragents.model.journal import EntryState, JournalEntry, Moment, Operation, undo_stack
+from cleveragents.model.lifecycle import require_appliable
+from cleveragents.model.plan import State
+from cleveragents.model.plan_spec import ActorSpec, PlanSpec, ResourceSpec, StepSpec
+from cleveragents.model.resource import Action, Change, Resource
+from cleveragents.model.retention import Candidate, CheckpointRetentionPolicy, judge
 from cleveragents.names import find_decision, find_group, find_plan, short_ids
 from cleveragents.oneshot import one_step_plan
-from cleveragents.plan import State
-from cleveragents.planspec import ActorSpec, PlanSpec, ResourceSpec, StepSpec
 from cleveragents.preflight import preflight
 from cleveragents.prune import delete_group, preview_prune, prune_plan
 from cleveragents.render import Panel, Reply, Table, Text
-from cleveragents.resource import Action, Change, Resource
 from cleveragents.resume import Settled, preview_resume
-from cleveragents.retention import Candidate, CheckpointRetentionPolicy, judge
 from cleveragents.rollback import preview, rewound_steps
 from cleveragents.use import nest
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace, settings_here

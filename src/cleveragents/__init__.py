@@ -5,20 +5,20 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from cleveragents.checkpoint import (
+    from cleveragents.checkpoints import CheckpointService
+    from cleveragents.deciding import OpenDecision
+    from cleveragents.errors import AgentsError, ToolFailed
+    from cleveragents.executor import PlanExecutor
+    from cleveragents.model.checkpoint import (
         Checkpoint,
         CheckpointGroup,
         RollbackResult,
         SandboxCheckpoint,
     )
-    from cleveragents.checkpoints import CheckpointService
-    from cleveragents.deciding import OpenDecision
-    from cleveragents.errors import AgentsError, ToolFailed
-    from cleveragents.executor import PlanExecutor
-    from cleveragents.retention import CheckpointRetentionPolicy
+    from cleveragents.model.retention import CheckpointRetentionPolicy
+    from cleveragents.model.tool import ToolResult
     from cleveragents.snapshots import CheckpointManager
     from cleveragents.store import CheckpointRepository
-    from cleveragents.tool import ToolResult
     from cleveragents.workspace import PlanHandle, Workspace, open_workspace
 
 __all__ = [

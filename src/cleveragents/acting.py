@@ -28,23 +28,23 @@ from cleveragents.actors.protocol import (
 )
 from cleveragents.calling import actor_context
 from cleveragents.context import Context
-from cleveragents.decision import GUIDES, Decision, DecisionKind, DecisionState
 from cleveragents.errors import ActorFailed, UsageError
 from cleveragents.executor import PlanExecutor
-from cleveragents.ids import new_id
-from cleveragents.plan import Failure, OnFailure, Phase, State, Step
+from cleveragents.model.decision import GUIDES, Decision, DecisionKind, DecisionState
+from cleveragents.model.ids import new_id
+from cleveragents.model.plan import Failure, OnFailure, Phase, State, Step
+from cleveragents.model.plan_spec import StepSpec, SubplanSpec
+from cleveragents.model.tool import CallState, ToolCall, ToolResult, ToolSpec
+from cleveragents.model.triggers import nearest
 from cleveragents.planfile import parse_steps
 from cleveragents.planfile.steps import SUBPLAN
-from cleveragents.planspec import StepSpec, SubplanSpec
 from cleveragents.preflight import impossible
 from cleveragents.rollback import restoration_to
 from cleveragents.sandbox.registry import kinds
 from cleveragents.session import Session
-from cleveragents.tool import CallState, ToolCall, ToolResult, ToolSpec
 from cleveragents.tools import BUILTINS, check_inputs, resolve_tool
 from cleveragents.tools.builtin import inputs_of
 from cleveragents.tools.conversation import conversation
-from cleveragents.triggers import nearest
 from cleveragents.use import read_child, step_of
 
 MOST_REVERSIONS = 3

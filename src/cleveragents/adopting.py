@@ -2,10 +2,10 @@
 
 import os
 
-from cleveragents.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.context import Context
-from cleveragents.journal import Operation
-from cleveragents.resource import Action, Change
+from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
+from cleveragents.model.journal import Operation
+from cleveragents.model.resource import Action, Change
 from cleveragents.session import Session
 
 

@@ -7,20 +7,20 @@ import msgspec
 from cleveragents.acting import executor_for
 from cleveragents.context import Context
 from cleveragents.correction import Request, ended_row
-from cleveragents.decision import (
+from cleveragents.errors import CorrectionRefused
+from cleveragents.executor import PlanExecutor
+from cleveragents.model.decision import (
     Correction,
     CorrectionMode,
     CorrectionState,
     Decision,
     DecisionKind,
 )
-from cleveragents.errors import CorrectionRefused
-from cleveragents.executor import PlanExecutor
-from cleveragents.ids import new_id
-from cleveragents.journal import Operation
-from cleveragents.lifecycle import require_rollback
-from cleveragents.plan import Phase, State
-from cleveragents.planspec import DecisionSpec, PlanSpec, StepSpec, SubplanSpec
+from cleveragents.model.ids import new_id
+from cleveragents.model.journal import Operation
+from cleveragents.model.lifecycle import require_rollback
+from cleveragents.model.plan import Phase, State
+from cleveragents.model.plan_spec import DecisionSpec, PlanSpec, StepSpec, SubplanSpec
 from cleveragents.rollback import (
     require_own,
 )

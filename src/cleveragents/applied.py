@@ -1,12 +1,12 @@
 """Whether the targets of an applied plan still have its work."""
 
 from cleveragents import codec
-from cleveragents.checkpoint import CheckpointType, SandboxCheckpoint
 from cleveragents.content import fsio
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError
-from cleveragents.plan import Plan
+from cleveragents.model.checkpoint import CheckpointType, SandboxCheckpoint
+from cleveragents.model.plan import Plan
 from cleveragents.sandbox.git_apply import GitTarget
 from cleveragents.sandbox.protocol import Applied, ApplyOptions, Sandbox
 from cleveragents.sandbox.sqlite import SqliteSnapshot

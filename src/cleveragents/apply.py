@@ -14,10 +14,8 @@ from blake3 import blake3
 
 from cleveragents import codec, earlier, machine
 from cleveragents.applied import verify
-from cleveragents.checkpoint import CheckpointType
 from cleveragents.content import fsio
 from cleveragents.context import Context
-from cleveragents.decision import DecisionKind, DecisionState
 from cleveragents.errors import (
     AgentsError,
     ApplyConflict,
@@ -25,12 +23,14 @@ from cleveragents.errors import (
     NotAllowed,
     ValidationFailed,
 )
-from cleveragents.ids import new_id
-from cleveragents.journal import Ending, EntryState, JournalEntry, Operation
 from cleveragents.leases import hold
-from cleveragents.lifecycle import require_appliable, require_not_final
 from cleveragents.making import remove_sandboxes
-from cleveragents.plan import Failure, Phase, Plan, State
+from cleveragents.model.checkpoint import CheckpointType
+from cleveragents.model.decision import DecisionKind, DecisionState
+from cleveragents.model.ids import new_id
+from cleveragents.model.journal import Ending, EntryState, JournalEntry, Operation
+from cleveragents.model.lifecycle import require_appliable, require_not_final
+from cleveragents.model.plan import Failure, Phase, Plan, State
 from cleveragents.sandbox.protocol import Applied, ApplyOptions, CommitsLast, Proposal
 from cleveragents.sandboxes import PlanSandboxes
 from cleveragents.session import Session, spec_of

@@ -8,12 +8,12 @@ import msgspec
 
 from cleveragents.content.scope import Scope
 from cleveragents.context import Context
-from cleveragents.resource import Change
+from cleveragents.model.resource import Change
+from cleveragents.model.settings import confine_in_force
+from cleveragents.model.tool import ToolCall, ToolResult, ToolSpec
 from cleveragents.sandbox.protocol import TakesSql, WatchesSql
 from cleveragents.sandboxes import PlanSandboxes
 from cleveragents.session import Session
-from cleveragents.settings import confine_in_force
-from cleveragents.tool import ToolCall, ToolResult, ToolSpec
 from cleveragents.tools.confine import Bounds, cache_dir
 from cleveragents.tools.runner import CallContext
 from cleveragents.tools.standin import StandIn

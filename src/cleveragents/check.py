@@ -12,7 +12,7 @@ from cleveragents.content.packs import GIT, TREE, show_key
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError
 from cleveragents.gc import reachable
-from cleveragents.resource import SandboxState
+from cleveragents.model.resource import SandboxState
 from cleveragents.sandbox import git
 from cleveragents.sandbox.marks import is_marked
 

@@ -11,25 +11,30 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from cleveragents import codec
-from cleveragents.checkpoint import Checkpoint, CheckpointGroup, CheckpointType, SandboxCheckpoint
 from cleveragents.content import fsio
 from cleveragents.content.packs import Batch
 from cleveragents.content.reserve import SIZE
-from cleveragents.decision import Decision
 from cleveragents.errors import CheckpointFailed, ContentDamaged, DiskFull, SandboxError
-from cleveragents.ids import new_id
 from cleveragents.keeping import policy_of, verdicts_on
 from cleveragents.leases import hold
-from cleveragents.plan import Step
-from cleveragents.resource import Change, SandboxState
+from cleveragents.model.checkpoint import (
+    Checkpoint,
+    CheckpointGroup,
+    CheckpointType,
+    SandboxCheckpoint,
+)
+from cleveragents.model.decision import Decision
+from cleveragents.model.ids import new_id
+from cleveragents.model.plan import Step
+from cleveragents.model.resource import Change, SandboxState
+from cleveragents.model.retention import Verdict
+from cleveragents.model.settings import Settings
+from cleveragents.model.triggers import fires
 from cleveragents.restoring import Restoration, commit_restoration
-from cleveragents.retention import Verdict
 from cleveragents.sandbox.protocol import KeepsElsewhere
 from cleveragents.session import Session
-from cleveragents.settings import Settings
 from cleveragents.snapshots import CheckpointManager, Staged, States
 from cleveragents.store import Intent, Store
-from cleveragents.triggers import fires
 
 T = TypeVar("T")
 _LENIENT = frozenset({CheckpointType.PRE_ROLLBACK, CheckpointType.ON_ERROR})

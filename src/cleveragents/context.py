@@ -10,11 +10,11 @@ import msgspec
 from cleveragents.checkpoints import CheckpointService
 from cleveragents.content import fsio
 from cleveragents.errors import CarryLimit
+from cleveragents.model.settings import Settings
+from cleveragents.model.tool import Attach
 from cleveragents.session import Session
-from cleveragents.settings import Settings
 from cleveragents.snapshots import CheckpointManager
 from cleveragents.store import Store
-from cleveragents.tool import Attach
 
 
 def utc_now() -> str:

@@ -12,30 +12,30 @@ import msgspec
 from cleveragents import effects
 from cleveragents.acting import executor_for
 from cleveragents.actors import KINDS
-from cleveragents.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.checkpoints import About
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
-from cleveragents.decision import (
+from cleveragents.errors import CorrectionRefused
+from cleveragents.hanging import Facts
+from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
+from cleveragents.model.decision import (
     Correction,
     CorrectionMode,
     Decision,
     DecisionKind,
     DecisionState,
 )
-from cleveragents.effect import EffectState
-from cleveragents.effect import Outlook as EffectOutlook
-from cleveragents.errors import CorrectionRefused
-from cleveragents.hanging import Facts
-from cleveragents.ids import new_id
-from cleveragents.impact import affected
-from cleveragents.journal import Operation
-from cleveragents.lifecycle import require_rollback
-from cleveragents.plan import Phase, Plan, State, Step, StepState
-from cleveragents.planspec import StepSpec
-from cleveragents.resource import Change
+from cleveragents.model.effect import EffectState
+from cleveragents.model.effect import Outlook as EffectOutlook
+from cleveragents.model.ids import new_id
+from cleveragents.model.impact import affected
+from cleveragents.model.journal import Operation
+from cleveragents.model.lifecycle import require_rollback
+from cleveragents.model.plan import Phase, Plan, State, Step, StepState
+from cleveragents.model.plan_spec import StepSpec
+from cleveragents.model.resource import Change
+from cleveragents.model.revision import Revision, revised
 from cleveragents.restoring import Restoration
-from cleveragents.revision import Revision, revised
 from cleveragents.rollback import (
     marked_above,
     require_children_free,

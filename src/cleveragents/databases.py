@@ -9,15 +9,15 @@ from cleveragents.actors import STEPS
 from cleveragents.context import Context
 from cleveragents.earlier import Held, kept, kept_of
 from cleveragents.errors import AgentsError, SandboxError
-from cleveragents.plan import Plan
-from cleveragents.planspec import PlanSpec, ResourceSpec, StepSpec
+from cleveragents.model.plan import Plan
+from cleveragents.model.plan_spec import PlanSpec, ResourceSpec, StepSpec
+from cleveragents.model.resource import Resource, SandboxState
+from cleveragents.model.units import show_bytes
 from cleveragents.postgres.address import database_of, shown
-from cleveragents.resource import Resource, SandboxState
 from cleveragents.sandbox import pg_transaction
 from cleveragents.sandbox import postgres as snapshot
 from cleveragents.tools import resolve_tool
 from cleveragents.tools.builtin import runs_process
-from cleveragents.units import show_bytes
 
 KIND = "postgres"
 _MARK = "cleveragents: "

@@ -14,16 +14,16 @@ from cleveragents.acting import ActingExecutor
 from cleveragents.actors import CALLER
 from cleveragents.actors.protocol import DecisionAsked, StepAsked
 from cleveragents.context import Context
-from cleveragents.decision import Decision
 from cleveragents.errors import AgentsError, NotAllowed, ToolFailed
-from cleveragents.journal import Ending, JournalEntry, Operation
-from cleveragents.lifecycle import require_not_final
-from cleveragents.plan import Phase, State
+from cleveragents.model.decision import Decision
+from cleveragents.model.journal import Ending, JournalEntry, Operation
+from cleveragents.model.lifecycle import require_not_final
+from cleveragents.model.plan import Phase, State
+from cleveragents.model.plan_spec import ActorSpec, PlanSpec
+from cleveragents.model.tool import ToolResult
 from cleveragents.planfile import parse_plan
-from cleveragents.planspec import ActorSpec, PlanSpec
 from cleveragents.sandbox.registry import kinds
 from cleveragents.settling import settle
-from cleveragents.tool import ToolResult
 from cleveragents.working import work_on
 
 ResourceGiven = str | os.PathLike[str] | Mapping[str, Any]

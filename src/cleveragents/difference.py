@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from cleveragents.checkpoint import CheckpointGroup, SandboxCheckpoint
 from cleveragents.content import fsio
 from cleveragents.context import Context
-from cleveragents.plan import Plan
-from cleveragents.resource import Change
+from cleveragents.model.checkpoint import CheckpointGroup, SandboxCheckpoint
+from cleveragents.model.plan import Plan
+from cleveragents.model.resource import Change
 from cleveragents.sandbox.git import environment
 from cleveragents.sandbox.protocol import Sandbox
 from cleveragents.sandbox.sqlite_tables import TableChange, table_changes

@@ -14,12 +14,12 @@ from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed, PlanBusy, SandboxError
 from cleveragents.leases import hold
-from cleveragents.plan import Plan
+from cleveragents.model.plan import Plan
+from cleveragents.model.resource import Earlier, EarlierState, SandboxRecord, SandboxState
+from cleveragents.model.units import show_bytes
 from cleveragents.postgres.address import shown
-from cleveragents.resource import Earlier, EarlierState, SandboxRecord, SandboxState
 from cleveragents.sandbox.protocol import STATEMENTS, SWAP, KeepsEarlier, Proposal
 from cleveragents.session import Session
-from cleveragents.units import show_bytes
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):

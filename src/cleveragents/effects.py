@@ -14,16 +14,16 @@ import msgspec
 from cleveragents.calling import call_context
 from cleveragents.content import fsio
 from cleveragents.context import Context
-from cleveragents.effect import STANDING, Effect, EffectClass, EffectState, Outlook
 from cleveragents.errors import AgentsError, LossNotAccepted, MayHaveHappened, SandboxError
-from cleveragents.ids import new_id
 from cleveragents.leases import hold
-from cleveragents.plan import Plan, Step, StepState
-from cleveragents.planspec import PlanSpec
+from cleveragents.model.effect import STANDING, Effect, EffectClass, EffectState, Outlook
+from cleveragents.model.ids import new_id
+from cleveragents.model.plan import Plan, Step, StepState
+from cleveragents.model.plan_spec import PlanSpec
+from cleveragents.model.tool import CallState, ToolCall, ToolResult, ToolSpec
 from cleveragents.restoring import Restoration
 from cleveragents.session import Session, spec_of
 from cleveragents.store import Store, View
-from cleveragents.tool import CallState, ToolCall, ToolResult, ToolSpec
 from cleveragents.tools.builtin import runs_process
 from cleveragents.tools.runner import run_tool
 from cleveragents.working import before_looking, work_on

@@ -2,11 +2,11 @@
 
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed, SandboxError, UnappliedWork
-from cleveragents.journal import Operation
 from cleveragents.leases import hold
-from cleveragents.lifecycle import require_not_final
 from cleveragents.making import remove_sandboxes
-from cleveragents.plan import Plan, State
+from cleveragents.model.journal import Operation
+from cleveragents.model.lifecycle import require_not_final
+from cleveragents.model.plan import Plan, State
 from cleveragents.restoring import cancel_child
 from cleveragents.working import before_looking, work_on
 

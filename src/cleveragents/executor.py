@@ -9,27 +9,27 @@ import msgspec
 from cleveragents import codec, effects
 from cleveragents.adopting import changes_since
 from cleveragents.calling import bounds_of, call_context, ended, is_bounded, out_of_scope
-from cleveragents.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.checkpoints import About
 from cleveragents.content import fsio
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
-from cleveragents.decision import Decision, DecisionKind, DecisionState
 from cleveragents.errors import AgentsError, CheckpointFailed, DiskFull, MergeConflict, SandboxError
 from cleveragents.failing import take_back_failure
-from cleveragents.ids import new_id
-from cleveragents.journal import Ending, EntryState, JournalEntry, Operation
 from cleveragents.making import make_sandboxes
-from cleveragents.plan import Failure, OnFailure, Phase, Plan, State, Step, StepState
-from cleveragents.planspec import DecisionSpec, StepSpec
+from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
+from cleveragents.model.decision import Decision, DecisionKind, DecisionState
+from cleveragents.model.ids import new_id
+from cleveragents.model.journal import Ending, EntryState, JournalEntry, Operation
+from cleveragents.model.plan import Failure, OnFailure, Phase, Plan, State, Step, StepState
+from cleveragents.model.plan_spec import DecisionSpec, StepSpec
+from cleveragents.model.resource import Change
+from cleveragents.model.tool import CallState, ToolCall, ToolResult, ToolSpec, Write
 from cleveragents.preflight import confinement_warnings
-from cleveragents.resource import Change
 from cleveragents.restoring import Restoration
 from cleveragents.reverting import REVERT, take_back
 from cleveragents.session import Session
 from cleveragents.snapshots import States
 from cleveragents.subplans import Brought, merge_children, run_children, spawn
-from cleveragents.tool import CallState, ToolCall, ToolResult, ToolSpec, Write
 from cleveragents.tools import resolve_tool
 from cleveragents.tools.runner import CallContext, end_leftovers, remove_temporary, run_tool
 from cleveragents.unsaved import Unsaved

@@ -11,14 +11,14 @@ from datetime import datetime
 
 import msgspec
 
-from cleveragents.checkpoint import CheckpointGroup, CheckpointType, SandboxCheckpoint
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
-from cleveragents.decision import Decision, DecisionState
 from cleveragents.difference import exact_patch
 from cleveragents.errors import NotAllowed, NotFound, UsageError
-from cleveragents.journal import UNDOABLE, EntryState, JournalEntry, Operation, undo_stack
-from cleveragents.plan import Plan
+from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType, SandboxCheckpoint
+from cleveragents.model.decision import Decision, DecisionState
+from cleveragents.model.journal import UNDOABLE, EntryState, JournalEntry, Operation, undo_stack
+from cleveragents.model.plan import Plan
 from cleveragents.sandbox.git_apply import GitTarget
 from cleveragents.sandbox.git_chain import Chain, Link, write_chain
 from cleveragents.sandbox.protocol import Sandbox

@@ -4,8 +4,8 @@ import msgspec
 
 from cleveragents import effects
 from cleveragents.context import Context
-from cleveragents.plan import Failure, State, Step, StepState
-from cleveragents.resource import Change
+from cleveragents.model.plan import Failure, State, Step, StepState
+from cleveragents.model.resource import Change
 from cleveragents.restoring import Restoration
 from cleveragents.rollback import restoration_to
 from cleveragents.session import Session

@@ -4,19 +4,15 @@ import math
 from collections.abc import Iterable
 
 from cleveragents import codec
-from cleveragents.checkpoint import CheckpointGroup
 from cleveragents.context import Context
-from cleveragents.decision import (
-    Decision,
-    DecisionKind,
-    DecisionState,
-)
 from cleveragents.errors import CorrectionRefused
-from cleveragents.impact import Deed, Spot, Touched
-from cleveragents.plan import Plan
-from cleveragents.planspec import StepSpec
-from cleveragents.resource import Action, Change, show_path
-from cleveragents.tool import Write
+from cleveragents.model.checkpoint import CheckpointGroup
+from cleveragents.model.decision import Decision, DecisionKind, DecisionState
+from cleveragents.model.impact import Deed, Spot, Touched
+from cleveragents.model.plan import Plan
+from cleveragents.model.plan_spec import StepSpec
+from cleveragents.model.resource import Action, Change, show_path
+from cleveragents.model.tool import Write
 
 FOLDERS = ("git-checkout", "fs-directory")
 

@@ -2,12 +2,12 @@
 
 from datetime import datetime, timedelta
 
-from cleveragents.plan import Plan
-from cleveragents.planspec import PolicySpec
-from cleveragents.retention import Candidate, CheckpointRetentionPolicy, Verdict, judge
-from cleveragents.settings import Settings
+from cleveragents.model.plan import Plan
+from cleveragents.model.plan_spec import PolicySpec
+from cleveragents.model.retention import Candidate, CheckpointRetentionPolicy, Verdict, judge
+from cleveragents.model.settings import Settings
+from cleveragents.model.units import parse_duration
 from cleveragents.store import Store
-from cleveragents.units import parse_duration
 
 REACH = 10
 """Operations that undo and redo can go through; their groups are never pruned."""

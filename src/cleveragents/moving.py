@@ -9,7 +9,7 @@ import msgspec
 from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed
-from cleveragents.resource import SandboxRecord, SandboxState
+from cleveragents.model.resource import SandboxRecord, SandboxState
 from cleveragents.sandbox.marks import is_marked, mark_at, mark_of, put_mark
 from cleveragents.store import Identity
 

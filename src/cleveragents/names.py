@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
-from cleveragents.checkpoint import RESERVED, CheckpointGroup
-from cleveragents.decision import Correction, Decision
 from cleveragents.errors import CheckpointPruned, ForeignCheckpoint, NotFound, UsageError
-from cleveragents.plan import Plan
+from cleveragents.model.checkpoint import RESERVED, CheckpointGroup
+from cleveragents.model.decision import Correction, Decision
+from cleveragents.model.plan import Plan
+from cleveragents.model.triggers import nearest
 from cleveragents.store import Store
-from cleveragents.triggers import nearest
 
 
 def find_plan(store: Store, text: str) -> tuple[Plan, str]:

@@ -3,7 +3,7 @@
 import os
 
 from cleveragents.errors import SandboxError, UsageError
-from cleveragents.planspec import PlanSpec, ResourceSpec, StepSpec
+from cleveragents.model.plan_spec import PlanSpec, ResourceSpec, StepSpec
 from cleveragents.sandbox import git
 from cleveragents.tools.standin import is_inside
 

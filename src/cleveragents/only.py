@@ -4,16 +4,16 @@ import os
 
 import msgspec
 
-from cleveragents.checkpoint import CheckpointGroup, CheckpointType, RollbackResult
 from cleveragents.checkpoints import About
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.errors import NotFound, UsageError
-from cleveragents.ids import new_id
-from cleveragents.journal import Operation
+from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType, RollbackResult
+from cleveragents.model.ids import new_id
+from cleveragents.model.journal import Operation
+from cleveragents.model.plan import Plan
+from cleveragents.model.resource import Change
 from cleveragents.names import find_group
-from cleveragents.plan import Plan
-from cleveragents.resource import Change
 from cleveragents.restoring import Restoration
 from cleveragents.rollback import require_rollback
 from cleveragents.snapshots import States

@@ -12,12 +12,12 @@ from cleveragents.content.reserve import Reserve
 from cleveragents.content.scope import Scope
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError, DiskFull, NotAllowed, PlanFileError, UsageError
-from cleveragents.planspec import PlanSpec, ResourceSpec
-from cleveragents.resource import Carry
+from cleveragents.model.plan_spec import PlanSpec, ResourceSpec
+from cleveragents.model.resource import Carry
+from cleveragents.model.settings import confine_in_force
 from cleveragents.sandbox import git
 from cleveragents.sandbox.registry import kinds
 from cleveragents.sandbox.tree import require_not_too_wide
-from cleveragents.settings import confine_in_force
 from cleveragents.tools import resolve_tool
 from cleveragents.tools.builtin import runs_process
 from cleveragents.tools.confine import (

@@ -1,14 +1,14 @@
 """Groups made, kept and dropped by hand."""
 
 from cleveragents.adopting import adopt_edits, changes_since, without_kept_folders
-from cleveragents.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed
-from cleveragents.journal import Operation
-from cleveragents.lifecycle import require_not_final, require_rollback
+from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
+from cleveragents.model.journal import Operation
+from cleveragents.model.lifecycle import require_not_final, require_rollback
+from cleveragents.model.plan import Plan, StepState
+from cleveragents.model.retention import Verdict
 from cleveragents.names import require_label
-from cleveragents.plan import Plan, StepState
-from cleveragents.retention import Verdict
 from cleveragents.session import Session
 from cleveragents.snapshots import States
 from cleveragents.store import Lease

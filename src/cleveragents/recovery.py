@@ -1,14 +1,14 @@
 """What every open does first: finish what a dead process had begun."""
 
 from cleveragents.apply import finish_apply
-from cleveragents.checkpoint import CheckpointType
 from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.effects import compensate_plan, shown
 from cleveragents.errors import AgentsError, PlanBusy
-from cleveragents.journal import EntryState, Operation
 from cleveragents.leases import RECOVERY, hold, holder
-from cleveragents.plan import Failure, Phase, State
+from cleveragents.model.checkpoint import CheckpointType
+from cleveragents.model.journal import EntryState, Operation
+from cleveragents.model.plan import Failure, Phase, State
 from cleveragents.restoring import Restoration
 from cleveragents.session import Session
 from cleveragents.store import Intent

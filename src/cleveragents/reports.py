@@ -5,16 +5,16 @@ from typing import Any
 
 import msgspec
 
-from cleveragents.checkpoint import Checkpoint, CheckpointGroup, RollbackResult
 from cleveragents.context import Context
-from cleveragents.decision import Decision
-from cleveragents.effect import Effect, EffectClass, EffectState, Outlook
 from cleveragents.errors import NotFound
-from cleveragents.journal import JournalEntry
 from cleveragents.leases import holder
-from cleveragents.plan import Plan, State, Step, StepState
-from cleveragents.resource import Action, Change
-from cleveragents.settings import confine_in_force
+from cleveragents.model.checkpoint import Checkpoint, CheckpointGroup, RollbackResult
+from cleveragents.model.decision import Decision
+from cleveragents.model.effect import Effect, EffectClass, EffectState, Outlook
+from cleveragents.model.journal import JournalEntry
+from cleveragents.model.plan import Plan, State, Step, StepState
+from cleveragents.model.resource import Action, Change
+from cleveragents.model.settings import confine_in_force
 
 _ACTIONS = {Action.CHANGED: "restored", Action.REMOVED: "removed", Action.ADDED: "recreated"}
 

@@ -7,10 +7,10 @@ import msgspec
 from cleveragents import correction, effects
 from cleveragents.acting import executor_for
 from cleveragents.context import Context
-from cleveragents.journal import JournalEntry, Operation
-from cleveragents.lifecycle import require_not_final
-from cleveragents.plan import Phase, Plan, State
-from cleveragents.revision import revised
+from cleveragents.model.journal import JournalEntry, Operation
+from cleveragents.model.lifecycle import require_not_final
+from cleveragents.model.plan import Phase, Plan, State
+from cleveragents.model.revision import revised
 from cleveragents.session import Session
 from cleveragents.settling import Resumption, Settled, difference, next_step, of_dead_steps, settle
 from cleveragents.tools import resolve_tool

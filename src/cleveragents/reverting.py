@@ -6,22 +6,22 @@ they are now, by the rules of apply; then it is looked at and applied like any o
 
 from typing import Any
 
-from cleveragents.checkpoint import CheckpointGroup, CheckpointType, SandboxCheckpoint
 from cleveragents.content import fsio
 from cleveragents.content.switch import Op, Switch, stage
 from cleveragents.content.trees import Difference
 from cleveragents.context import Context
 from cleveragents.earlier import require_there
 from cleveragents.errors import NotAllowed, RollbackDisabled
-from cleveragents.ids import new_id
-from cleveragents.journal import Operation
-from cleveragents.plan import Plan, State
-from cleveragents.planspec import ApplySpec, DecisionSpec, PlanSpec, StepSpec
+from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType, SandboxCheckpoint
+from cleveragents.model.ids import new_id
+from cleveragents.model.journal import Operation
+from cleveragents.model.plan import Plan, State
+from cleveragents.model.plan_spec import ApplySpec, DecisionSpec, PlanSpec, StepSpec
+from cleveragents.model.tool import CallState, ToolResult, ToolSpec
 from cleveragents.sandbox.merging import merge_into
 from cleveragents.sandbox.protocol import STATEMENTS, SWAP, Conflict, Sandbox, TellsApart
 from cleveragents.sandbox.tree import TreeSandbox
 from cleveragents.session import Session, spec_of
-from cleveragents.tool import CallState, ToolResult, ToolSpec
 
 REVERT = "plan.revert"
 """The tool of the one step; plan files cannot name it."""

@@ -5,17 +5,17 @@ from typing import Any
 import msgspec
 
 from cleveragents import effects
-from cleveragents.checkpoint import CheckpointGroup, ChildMoment, RollbackResult
 from cleveragents.context import Context
-from cleveragents.decision import Decision, DecisionState
-from cleveragents.effect import EffectState
 from cleveragents.errors import CheckpointPruned, NotAllowed, PlanBusy
-from cleveragents.journal import Operation
 from cleveragents.leases import holder
-from cleveragents.lifecycle import require_rollback
+from cleveragents.model.checkpoint import CheckpointGroup, ChildMoment, RollbackResult
+from cleveragents.model.decision import Decision, DecisionState
+from cleveragents.model.effect import EffectState
+from cleveragents.model.journal import Operation
+from cleveragents.model.lifecycle import require_rollback
+from cleveragents.model.plan import Phase, Plan, State, Step, StepState
+from cleveragents.model.resource import Change
 from cleveragents.names import find_group
-from cleveragents.plan import Phase, Plan, State, Step, StepState
-from cleveragents.resource import Change
 from cleveragents.restoring import Restoration
 from cleveragents.session import Session
 from cleveragents.snapshots import States

@@ -5,7 +5,7 @@ import os
 from cleveragents.content import fsio
 from cleveragents.content.packs import Packs
 from cleveragents.errors import SandboxMissing, SandboxNotOurs, StoreElsewhere
-from cleveragents.resource import Resource, SandboxRecord, SandboxState
+from cleveragents.model.resource import Resource, SandboxRecord, SandboxState
 from cleveragents.sandbox.marks import is_marked
 from cleveragents.sandbox.protocol import Place, Sandbox
 from cleveragents.sandbox.registry import open_sandbox

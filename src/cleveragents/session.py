@@ -8,11 +8,11 @@ import msgspec
 
 from cleveragents import codec
 from cleveragents.content.beside import Beside
-from cleveragents.decision import Decision
-from cleveragents.ids import new_id
-from cleveragents.journal import EntryState, JournalEntry, Moment, Operation
-from cleveragents.plan import Plan, Step
-from cleveragents.planspec import PlanSpec
+from cleveragents.model.decision import Decision
+from cleveragents.model.ids import new_id
+from cleveragents.model.journal import EntryState, JournalEntry, Moment, Operation
+from cleveragents.model.plan import Plan, Step
+from cleveragents.model.plan_spec import PlanSpec
 from cleveragents.store import Lease, Store
 
 

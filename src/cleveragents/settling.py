@@ -8,10 +8,10 @@ from cleveragents import effects
 from cleveragents.actors import KINDS
 from cleveragents.adopting import adopt_edits, changes_since
 from cleveragents.context import Context
-from cleveragents.effect import Effect, EffectState, Outlook
 from cleveragents.failing import take_back_failure
-from cleveragents.plan import Plan, StepState
-from cleveragents.resource import Change
+from cleveragents.model.effect import Effect, EffectState, Outlook
+from cleveragents.model.plan import Plan, StepState
+from cleveragents.model.resource import Change
 from cleveragents.rollback import restoration_to
 from cleveragents.session import Session, spec_of
 from cleveragents.tools.runner import end_leftovers

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 
 from cleveragents import machine
-from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import fsio
 from cleveragents.content.packs import Batch, Packs
 from cleveragents.errors import CheckpointFailed, SandboxError
-from cleveragents.resource import Action, Change
+from cleveragents.model.checkpoint import SandboxCheckpoint
+from cleveragents.model.resource import Action, Change
+from cleveragents.model.settings import Settings
 from cleveragents.sandbox.protocol import LastsLater, Sandbox
 from cleveragents.sandboxes import PlanSandboxes, open_sandboxes
-from cleveragents.settings import Settings
 from cleveragents.store import Store
 
 States = dict[str, SandboxCheckpoint]

@@ -18,9 +18,9 @@ from cleveragents.context import Context
 from cleveragents.errors import AgentsError, MergeConflict, Stopped, ValidationFailed
 from cleveragents.leases import hold
 from cleveragents.making import make_sandboxes
-from cleveragents.plan import Plan, State, Step
-from cleveragents.planspec import ActorSpec, ApplySpec, PlanSpec, StepSpec
-from cleveragents.resource import Change, SandboxState
+from cleveragents.model.plan import Plan, State, Step
+from cleveragents.model.plan_spec import ActorSpec, ApplySpec, PlanSpec, StepSpec
+from cleveragents.model.resource import Change, SandboxState
 from cleveragents.sandbox.protocol import Conflict
 from cleveragents.session import Session
 from cleveragents.snapshots import States

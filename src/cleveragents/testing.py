@@ -23,11 +23,11 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import fsio
 from cleveragents.content.packs import Packs
-from cleveragents.ids import new_id
-from cleveragents.resource import Resource
+from cleveragents.model.checkpoint import SandboxCheckpoint
+from cleveragents.model.ids import new_id
+from cleveragents.model.resource import Resource
 from cleveragents.sandbox.protocol import ApplyOptions, Making, Place, Proposal, Sandbox
 from cleveragents.sandbox.registry import open_sandbox
 from cleveragents.store import Store, open_store

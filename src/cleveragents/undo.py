@@ -3,13 +3,13 @@
 import msgspec
 
 from cleveragents.adopting import adopt_edits
-from cleveragents.checkpoint import RollbackResult
 from cleveragents.context import Context
 from cleveragents.errors import NothingToUndo
-from cleveragents.journal import JournalEntry, Moment, Operation, undo_stack
-from cleveragents.lifecycle import require_rollback
+from cleveragents.model.checkpoint import RollbackResult
+from cleveragents.model.journal import JournalEntry, Moment, Operation, undo_stack
+from cleveragents.model.lifecycle import require_rollback
+from cleveragents.model.plan import Plan, State
 from cleveragents.names import find_group
-from cleveragents.plan import Plan, State
 from cleveragents.rollback import (
     accepted,
     go_back,

@@ -3,7 +3,7 @@
 import msgspec
 
 from cleveragents.context import Context
-from cleveragents.resource import Action, Change
+from cleveragents.model.resource import Action, Change
 from cleveragents.session import Session
 
 Spot = tuple[str, bytes]

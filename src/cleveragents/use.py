@@ -8,11 +8,11 @@ import msgspec
 from cleveragents import codec
 from cleveragents.context import Context
 from cleveragents.errors import PlanFileError
-from cleveragents.ids import new_id
-from cleveragents.journal import EntryState, JournalEntry, Moment, Operation
-from cleveragents.plan import Plan, Step
-from cleveragents.planspec import PlanSpec, ResourceSpec, StepSpec
-from cleveragents.resource import Resource
+from cleveragents.model.ids import new_id
+from cleveragents.model.journal import EntryState, JournalEntry, Moment, Operation
+from cleveragents.model.plan import Plan, Step
+from cleveragents.model.plan_spec import PlanSpec, ResourceSpec, StepSpec
+from cleveragents.model.resource import Resource
 from cleveragents.sandbox.registry import ALIASES, kinds
 
 

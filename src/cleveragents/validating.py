@@ -3,10 +3,10 @@
 from cleveragents.calling import call_context
 from cleveragents.context import Context
 from cleveragents.errors import ValidationFailed
-from cleveragents.planspec import ValidateSpec
+from cleveragents.model.plan_spec import ValidateSpec
+from cleveragents.model.tool import ToolResult, ToolSpec
 from cleveragents.restoring import Restoration
 from cleveragents.session import Session
-from cleveragents.tool import ToolResult, ToolSpec
 from cleveragents.tools.runner import run_tool
 
 

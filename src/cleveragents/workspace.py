@@ -21,25 +21,25 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cleveragents import machine
-from cleveragents.checkpoint import Checkpoint, CheckpointGroup, RollbackResult
 from cleveragents.checkpoints import CheckpointService
 from cleveragents.config import load_settings
 from cleveragents.content import fsio
 from cleveragents.content.packs import Packs
 from cleveragents.context import Context, Talk, utc_now
 from cleveragents.errors import StoreError
-from cleveragents.plan import Plan, State
+from cleveragents.model.checkpoint import Checkpoint, CheckpointGroup, RollbackResult
+from cleveragents.model.plan import Plan, State
+from cleveragents.model.settings import Settings
 from cleveragents.session import Session
-from cleveragents.settings import Settings
 from cleveragents.snapshots import CheckpointManager
 from cleveragents.store import open_store
 
 if TYPE_CHECKING:
     from cleveragents.deciding import OpenDecision, ResourceGiven
-    from cleveragents.decision import Correction
     from cleveragents.difference import Diff
-    from cleveragents.effect import Effect
-    from cleveragents.planspec import PlanSpec
+    from cleveragents.model.decision import Correction
+    from cleveragents.model.effect import Effect
+    from cleveragents.model.plan_spec import PlanSpec
     from cleveragents.resume import Resumption
     from cleveragents.undo import Undone
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from cleveragents.actors import command, python
-from cleveragents.planspec import ActorSpec
+from cleveragents.model.plan_spec import ActorSpec
 
 STEPS, CALLER = "steps", "caller"
 """The plan file's own list; and a Python program that holds the plan open (`Workspace.plan`)."""

@@ -4,7 +4,7 @@ import os
 import shutil
 from collections.abc import Sequence
 
-from cleveragents.planspec import ActorSpec
+from cleveragents.model.plan_spec import ActorSpec
 
 
 def argv_of(spec: ActorSpec) -> Sequence[str]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Protocol
 
 import msgspec
 
-from cleveragents.plan import OnFailure
+from cleveragents.model.plan import OnFailure
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]+$", max_length=200)]
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib.machinery import PathFinder
 
 from cleveragents.actors import pyactor
-from cleveragents.planspec import ActorSpec
+from cleveragents.model.plan_spec import ActorSpec
 
 
 def argv_of(spec: ActorSpec) -> Sequence[str]:

@@ -7,8 +7,8 @@ from cleveragents.cli.common import Asked, command
 from cleveragents.cli.upkeep import kept_table
 from cleveragents.context import Context
 from cleveragents.doctor import Confinement, Leftover, Report, examine
+from cleveragents.model.units import show_bytes
 from cleveragents.render import Block, Panel, Reply, Table, Text
-from cleveragents.units import show_bytes
 
 
 @command("doctor")

@@ -106,7 +106,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self._table and not args[0].startswith("-"):
-            from cleveragents.triggers import nearest
+            from cleveragents.model.triggers import nearest
 
             raise click.UsageError(
                 f"no such command: {args[0]}{nearest(args[0], self._table)}", ctx

@@ -12,7 +12,7 @@ from cleveragents.cli.plan_read import found
 from cleveragents.cli.plan_work import plan_reply
 from cleveragents.context import Context
 from cleveragents.errors import UsageError
-from cleveragents.plan import Plan
+from cleveragents.model.plan import Plan
 from cleveragents.render import Reply, Table, Text, safe
 from cleveragents.workspace import PlanHandle
 

@@ -7,9 +7,9 @@ from cleveragents import reports
 from cleveragents.cli.common import Asked, command, failure
 from cleveragents.cli.plan_read import WORDS, found, plan_argument
 from cleveragents.context import Context
-from cleveragents.effect import Effect, EffectState, Outlook
 from cleveragents.errors import CompensationFailed
-from cleveragents.plan import Plan
+from cleveragents.model.effect import Effect, EffectState, Outlook
+from cleveragents.model.plan import Plan
 from cleveragents.render import Block, Panel, Reply, Table
 
 

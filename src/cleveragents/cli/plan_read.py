@@ -8,6 +8,7 @@ from cleveragents import reports
 from cleveragents.cli.common import Asked, command, lines
 from cleveragents.context import Context
 from cleveragents.errors import UsageError
+from cleveragents.model.plan import Plan
 from cleveragents.names import (
     find_correction,
     find_decision,
@@ -15,7 +16,6 @@ from cleveragents.names import (
     find_plan,
     short_ids,
 )
-from cleveragents.plan import Plan
 from cleveragents.render import Block, Panel, Reply, Table, Text
 
 SO_FAR = "{tool_calls} tool calls, {files_modified} paths changed, {checkpoints} groups"

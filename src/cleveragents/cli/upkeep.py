@@ -8,8 +8,8 @@ import msgspec
 
 from cleveragents.cli.common import Asked, command
 from cleveragents.context import Context
+from cleveragents.model.units import parse_duration, show_bytes
 from cleveragents.render import Block, Reply, Table, Text
-from cleveragents.units import parse_duration, show_bytes
 
 if TYPE_CHECKING:
     from cleveragents.earlier import Held
@@ -117,8 +117,8 @@ def config_get(asked: Asked, key: str) -> Reply:
     """One setting."""
     from cleveragents.config import explain
     from cleveragents.errors import ConfigError
-    from cleveragents.settings import BY_NAME
-    from cleveragents.triggers import nearest
+    from cleveragents.model.settings import BY_NAME
+    from cleveragents.model.triggers import nearest
 
     if key not in BY_NAME:
         raise ConfigError(f"unknown setting {key!r}{nearest(key, BY_NAME)}", "agents config list")

@@ -13,8 +13,8 @@ import msgspec
 from cleveragents.config import tomledit
 from cleveragents.config.value import FLAG, Given, absolute, texts_of, user_home, value_of
 from cleveragents.errors import ConfigError, NotFound
-from cleveragents.settings import ANY, BY_NAME, KEYS, Key, Settings, shown
-from cleveragents.triggers import nearest
+from cleveragents.model.settings import ANY, BY_NAME, KEYS, Key, Settings, shown
+from cleveragents.model.triggers import nearest
 
 PROJECT_FILE = ".cleveragents.toml"
 PREFIX = "CLEVERAGENTS_"

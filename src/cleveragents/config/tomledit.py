@@ -5,7 +5,7 @@ from collections.abc import Callable, MutableMapping
 from typing import Any, cast
 
 from cleveragents.errors import ConfigError
-from cleveragents.ids import new_id
+from cleveragents.model.ids import new_id
 
 Table = MutableMapping[str, Any]
 

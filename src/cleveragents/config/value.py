@@ -7,9 +7,9 @@ from typing import Any, cast
 import msgspec
 
 from cleveragents.errors import ConfigError
-from cleveragents.settings import Key
-from cleveragents.triggers import nearest, parse_triggers
-from cleveragents.units import parse_bytes, parse_duration
+from cleveragents.model.settings import Key
+from cleveragents.model.triggers import nearest, parse_triggers
+from cleveragents.model.units import parse_bytes, parse_duration
 
 FLAG = "flag"
 

@@ -10,7 +10,7 @@ import msgspec
 from cleveragents.content import fsio, walker
 from cleveragents.content.scope import Scope
 from cleveragents.errors import SandboxError
-from cleveragents.resource import show_path
+from cleveragents.model.resource import show_path
 
 
 class Census(msgspec.Struct):

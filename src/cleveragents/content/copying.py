@@ -39,7 +39,7 @@ from cleveragents.content.files import (
 from cleveragents.content.packs import BLOB, GIT, Batch, key_of
 from cleveragents.content.scope import Scope
 from cleveragents.errors import SandboxError
-from cleveragents.resource import show_path
+from cleveragents.model.resource import show_path
 
 THREADS = 2
 AT_ONCE = 2 << 20

@@ -22,7 +22,7 @@ from cleveragents.content.trees import Entry, Manifests, Tree
 from cleveragents.content.updating import Borrowed, NeedsWalk, Pass, Work, unreadable
 from cleveragents.content.vouching import Vouched, still_kept
 from cleveragents.errors import CheckpointFailed, ContentDamaged, SandboxError
-from cleveragents.resource import show_path
+from cleveragents.model.resource import show_path
 
 Replaced = tuple[Tree, list[tuple[Entry, Entry | None]]]
 """A tree, and entries of it that are not there any more with what came in their place."""

@@ -18,7 +18,7 @@ from cleveragents.content.compiled import walk as _walk
 from cleveragents.content.fsio import NO_TIME, Inode, bounded, inode_of
 from cleveragents.content.packs import BLOB, CHUNKS, GIT, Batch, key_of, matches
 from cleveragents.errors import CheckpointFailed, ContentDamaged
-from cleveragents.resource import show_path
+from cleveragents.model.resource import show_path
 
 CHUNK = 256 << 10
 ATTEMPTS = 3

@@ -18,7 +18,7 @@ from cleveragents import machine
 from cleveragents.content.compiled import walk as _walk
 from cleveragents.content.safe_names import require_name, require_path
 from cleveragents.errors import StoreError, UnsafeName
-from cleveragents.resource import show_path
+from cleveragents.model.resource import show_path
 
 if TYPE_CHECKING:
     import ctypes

@@ -21,7 +21,7 @@ from cleveragents.content import fsio
 from cleveragents.content.beside import Beside
 from cleveragents.content.reserve import MARGIN, SIZE, Reserve
 from cleveragents.errors import ContentDamaged, DiskFull, StoreError
-from cleveragents.ids import new_id
+from cleveragents.model.ids import new_id
 
 MAGIC = b"CAPACK\x00\x01"
 RECORD = struct.Struct(">2sBBQ")

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from cleveragents.errors import UnsafeName
-from cleveragents.resource import show_path
+from cleveragents.model.resource import show_path
 
 if TYPE_CHECKING:
     import re

@@ -20,7 +20,7 @@ from cleveragents.content.fsio import Inode, inode_of
 from cleveragents.content.safe_names import require_path
 from cleveragents.content.trees import Difference, Entry, EntryKind, kind_of
 from cleveragents.errors import ApplyRefused, SandboxError
-from cleveragents.resource import show_path
+from cleveragents.model.resource import show_path
 
 _TYPES = {
     EntryKind.FIFO: stat.S_IFIFO,

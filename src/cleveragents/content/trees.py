@@ -18,7 +18,7 @@ from cleveragents.content.compiled import walk as _walk
 from cleveragents.content.packs import TREE, Batch, key_of, show_key
 from cleveragents.content.safe_names import is_name, require_name
 from cleveragents.errors import ContentDamaged, UnsafeName
-from cleveragents.resource import Action, show_path
+from cleveragents.model.resource import Action, show_path
 
 
 class EntryKind(StrEnum):

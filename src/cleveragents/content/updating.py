@@ -20,7 +20,7 @@ from cleveragents.content.packs import BLOB, GIT, Batch, key_of
 from cleveragents.content.trees import Entry, EntryKind, Listing, Tree, kind_of
 from cleveragents.content.vouching import relied_on
 from cleveragents.errors import CheckpointFailed
-from cleveragents.resource import show_path
+from cleveragents.model.resource import show_path
 
 if TYPE_CHECKING:
     from cleveragents.content.engine import TreeEngine

@@ -10,11 +10,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from cleveragents.errors import ConfigError, PlanFileError, UsageError
-from cleveragents.plan import OnFailure
-from cleveragents.planfile.node import Fields, Node, Problems, kind_of
-from cleveragents.planfile.resources import DEFAULT_KINDS, ResourceReader
-from cleveragents.planfile.steps import SUBPLAN, StepReader
-from cleveragents.planspec import (
+from cleveragents.model.plan import OnFailure
+from cleveragents.model.plan_spec import (
     ActorSpec,
     ApplyAs,
     ApplySpec,
@@ -25,11 +22,14 @@ from cleveragents.planspec import (
     StepSpec,
     ValidateSpec,
 )
-from cleveragents.settings import BY_NAME
-from cleveragents.tool import DEFAULT_TIMEOUT, ToolSpec
+from cleveragents.model.settings import BY_NAME
+from cleveragents.model.tool import DEFAULT_TIMEOUT, ToolSpec
+from cleveragents.model.triggers import parse_triggers
+from cleveragents.model.units import parse_bytes, parse_duration
+from cleveragents.planfile.node import Fields, Node, Problems, kind_of
+from cleveragents.planfile.resources import DEFAULT_KINDS, ResourceReader
+from cleveragents.planfile.steps import SUBPLAN, StepReader
 from cleveragents.tools.builtin import BUILTINS
-from cleveragents.triggers import parse_triggers
-from cleveragents.units import parse_bytes, parse_duration
 
 __all__ = ["DEFAULT_KINDS", "parse_plan", "parse_steps", "read_plan_file"]
 

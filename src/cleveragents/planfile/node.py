@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from cleveragents.errors import PlanFileError
-from cleveragents.triggers import nearest
-from cleveragents.units import parse_duration
+from cleveragents.model.triggers import nearest
+from cleveragents.model.units import parse_duration
 
 
 class Node(msgspec.Struct, frozen=True):

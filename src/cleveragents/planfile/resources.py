@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from itertools import combinations
 
 from cleveragents.errors import UsageError
+from cleveragents.model.plan_spec import ResourceSpec
+from cleveragents.model.resource import Carry, Kind
+from cleveragents.model.triggers import nearest
 from cleveragents.planfile.node import Fields, Node, Problems, suggest
-from cleveragents.planspec import ResourceSpec
 from cleveragents.postgres.address import VARIABLE, expand, shown, storable
-from cleveragents.resource import Carry, Kind
-from cleveragents.triggers import nearest
 
 DEFAULT_KINDS: Mapping[str, tuple[str, ...]] = {
     Kind.GIT_CHECKOUT: ("git_worktree", "copy_on_write"),

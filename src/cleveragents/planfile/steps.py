@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from cleveragents.checkpoint import RESERVED
 from cleveragents.errors import PlanFileError, UsageError
-from cleveragents.plan import OnFailure
+from cleveragents.model.checkpoint import RESERVED
+from cleveragents.model.plan import OnFailure
+from cleveragents.model.plan_spec import DecisionSpec, PlanSpec, StepSpec, SubplanSpec
+from cleveragents.model.tool import ToolSpec
 from cleveragents.planfile.node import Fields, Node, Problems, data_of, suggest
-from cleveragents.planspec import DecisionSpec, PlanSpec, StepSpec, SubplanSpec
-from cleveragents.tool import ToolSpec
 from cleveragents.tools.builtin import BUILTINS, check_inputs, inputs_of
 
 SUBPLAN = "subplan"

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from fnmatch import translate
 
 from cleveragents.content.trees import Difference, EntryKind
-from cleveragents.resource import show_path
+from cleveragents.model.resource import show_path
 
 FOLDERS = frozenset(
     (

@@ -1,7 +1,7 @@
 """`copy_on_write`: a copy of the directory, sharing its blocks where the file system can."""
 
-from cleveragents.checkpoint import SandboxCheckpoint
-from cleveragents.resource import Change
+from cleveragents.model.checkpoint import SandboxCheckpoint
+from cleveragents.model.resource import Change
 from cleveragents.sandbox.tree import TreeSandbox
 
 

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 
 from cleveragents import codec
-from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import fsio
 from cleveragents.content.files import content_blocks, hash_file_as
 from cleveragents.content.packs import GIT, Batch
 from cleveragents.content.switch import Op
 from cleveragents.content.trees import Difference, Entry, EntryKind
 from cleveragents.errors import ApplyRefused, SandboxError
-from cleveragents.resource import show_path
+from cleveragents.model.checkpoint import SandboxCheckpoint
+from cleveragents.model.resource import show_path
 from cleveragents.sandbox import git, git_index, merging
 from cleveragents.sandbox.control import control_files_of
 from cleveragents.sandbox.hooks import hooked_message, run_hook

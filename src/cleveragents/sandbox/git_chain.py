@@ -10,11 +10,11 @@ from collections.abc import Iterable
 
 import msgspec
 
-from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import fsio
 from cleveragents.content.files import write_content
 from cleveragents.content.trees import Difference, Entry, EntryKind
 from cleveragents.errors import NotAllowed, SandboxError, UsageError
+from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.sandbox import git
 from cleveragents.sandbox.git_apply import GitTarget
 from cleveragents.sandbox.git_index import committed_mode, nothing, trusts

@@ -12,7 +12,7 @@ from cleveragents.content import fsio
 from cleveragents.content.files import hash_as, hash_file_as
 from cleveragents.content.packs import GIT
 from cleveragents.content.trees import Difference, Entry, EntryKind
-from cleveragents.resource import show_path
+from cleveragents.model.resource import show_path
 from cleveragents.sandbox import git
 
 OBJECTS = (EntryKind.FILE, EntryKind.LINK)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from cleveragents import codec
-from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import fsio, trees
 from cleveragents.content.beside import Beside
 from cleveragents.content.files import Base, stamp, write_content
 from cleveragents.content.packs import GIT, Batch
 from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
 from cleveragents.errors import SandboxError
-from cleveragents.resource import Carry, Change
+from cleveragents.model.checkpoint import SandboxCheckpoint
+from cleveragents.model.resource import Carry, Change
 from cleveragents.sandbox import git
 from cleveragents.sandbox.git_apply import GitTarget
 from cleveragents.sandbox.protocol import Making, Place, source_scope

@@ -10,7 +10,7 @@ import msgspec
 
 from cleveragents import codec
 from cleveragents.content import fsio
-from cleveragents.resource import SandboxRecord
+from cleveragents.model.resource import SandboxRecord
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from cleveragents.content.files import NO_TIME, content_blocks, hash_file_as, st
 from cleveragents.content.fsio import inode_of
 from cleveragents.content.packs import Batch
 from cleveragents.content.trees import Difference, Entry, EntryKind, kind_of
-from cleveragents.resource import show_path
+from cleveragents.model.resource import show_path
 from cleveragents.sandbox import git
 from cleveragents.sandbox.protocol import Conflict
 

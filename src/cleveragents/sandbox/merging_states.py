@@ -12,7 +12,7 @@ from cleveragents.content import attributes, trees
 from cleveragents.content.files import CHUNK, NO_TIME, content_blocks, hash_as, store_blocks
 from cleveragents.content.packs import Batch
 from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
-from cleveragents.resource import show_path
+from cleveragents.model.resource import show_path
 from cleveragents.sandbox.merging import merge_mode, merge_texts
 from cleveragents.sandbox.protocol import Conflict
 

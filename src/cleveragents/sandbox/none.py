@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content.packs import Batch
 from cleveragents.errors import SandboxError
-from cleveragents.resource import Change
+from cleveragents.model.checkpoint import SandboxCheckpoint
+from cleveragents.model.resource import Change
 from cleveragents.sandbox.protocol import Applied, ApplyOptions, Making, Merged, Place, Proposal
 
 

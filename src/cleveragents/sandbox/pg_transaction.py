@@ -11,10 +11,11 @@ import msgspec
 from blake3 import blake3
 
 from cleveragents import codec
-from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import fsio
 from cleveragents.content.packs import BLOB, Batch
 from cleveragents.errors import ApplyRefused, CheckpointFailed, SandboxError, ToolFailed
+from cleveragents.model.checkpoint import SandboxCheckpoint
+from cleveragents.model.resource import Action, Change
 from cleveragents.postgres import address, server
 from cleveragents.postgres.script import (
     Statement,
@@ -27,7 +28,6 @@ from cleveragents.postgres.script import (
     tell_changed,
 )
 from cleveragents.postgres.server import Server, said
-from cleveragents.resource import Action, Change
 from cleveragents.sandbox.protocol import (
     STATEMENTS,
     Applied,

@@ -14,7 +14,6 @@ import msgspec
 from blake3 import blake3
 
 from cleveragents import codec
-from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import fsio
 from cleveragents.content.packs import BLOB, Batch, key_of
 from cleveragents.errors import (
@@ -25,6 +24,8 @@ from cleveragents.errors import (
     StoreError,
     ToolFailed,
 )
+from cleveragents.model.checkpoint import SandboxCheckpoint
+from cleveragents.model.resource import Action, Change
 from cleveragents.postgres import address, server
 from cleveragents.postgres.digest import Manifest, decoded, digest, encoded
 from cleveragents.postgres.properties import copy_properties
@@ -36,7 +37,6 @@ from cleveragents.postgres.script import (
     tell_changed,
 )
 from cleveragents.postgres.server import Moment, Server
-from cleveragents.resource import Action, Change
 from cleveragents.sandbox.protocol import (
     SWAP,
     Applied,

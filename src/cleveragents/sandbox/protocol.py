@@ -5,10 +5,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content.packs import Batch, Packs
 from cleveragents.content.scope import Scope
-from cleveragents.resource import Change, Resource
+from cleveragents.model.checkpoint import SandboxCheckpoint
+from cleveragents.model.resource import Change, Resource
 
 SWAP, STATEMENTS = "swap", "statements"
 """How a PostgreSQL database is applied."""

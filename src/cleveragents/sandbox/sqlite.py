@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
-from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import files, fsio
 from cleveragents.content.packs import BLOB, Batch
 from cleveragents.errors import ApplyRefused, CheckpointFailed, SandboxError
-from cleveragents.resource import Action, Change
+from cleveragents.model.checkpoint import SandboxCheckpoint
+from cleveragents.model.resource import Action, Change
 from cleveragents.sandbox import sqlite_image
 from cleveragents.sandbox.protocol import (
     Applied,

@@ -10,7 +10,6 @@ import msgspec
 from blake3 import blake3
 
 from cleveragents import codec
-from cleveragents.checkpoint import SandboxCheckpoint
 from cleveragents.content import attributes, files, fsio, trees
 from cleveragents.content.engine import TreeEngine
 from cleveragents.content.packs import Batch
@@ -19,7 +18,9 @@ from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
 from cleveragents.content.updating import Borrowed
 from cleveragents.content.vouching import Vouched
 from cleveragents.errors import SandboxError
-from cleveragents.resource import Action, Change, show_path
+from cleveragents.model.checkpoint import SandboxCheckpoint
+from cleveragents.model.resource import Action, Change, show_path
+from cleveragents.model.units import show_bytes
 from cleveragents.sandbox import merging
 from cleveragents.sandbox.control import control_files_of
 from cleveragents.sandbox.protocol import (
@@ -32,7 +33,6 @@ from cleveragents.sandbox.protocol import (
     scope_of,
     source_scope,
 )
-from cleveragents.units import show_bytes
 
 if TYPE_CHECKING:
     from cleveragents.content.census import Known

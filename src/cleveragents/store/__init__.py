@@ -11,7 +11,7 @@ from cleveragents import machine
 from cleveragents.content import fsio
 from cleveragents.content.reserve import LOW, SIZE, Reserve
 from cleveragents.errors import DiskFull, StoreElsewhere, StoreError
-from cleveragents.ids import new_id
+from cleveragents.model.ids import new_id
 from cleveragents.store.checkpoints import CheckpointRepository
 from cleveragents.store.database import connect, write_transaction
 from cleveragents.store.effects import EffectRepository

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from cleveragents.checkpoint import Checkpoint, CheckpointGroup
 from cleveragents.errors import NotFound
+from cleveragents.model.checkpoint import Checkpoint, CheckpointGroup
 from cleveragents.store.tables import Table
 
 GROUPS = Table("checkpoint_groups", CheckpointGroup, ("group_id",), skip="members")

@@ -3,9 +3,9 @@
 import sqlite3
 from collections.abc import Iterable
 
-from cleveragents.effect import STANDING, Effect, EffectState
+from cleveragents.model.effect import STANDING, Effect, EffectState
+from cleveragents.model.tool import ToolCall
 from cleveragents.store.tables import Table
-from cleveragents.tool import ToolCall
 
 EFFECTS = Table("effects", Effect, ("effect_id",))
 

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from cleveragents import codec
-from cleveragents.checkpoint import ChildMoment
-from cleveragents.decision import GUIDES, Decision
 from cleveragents.errors import LeaseLost, NotFound
-from cleveragents.plan import Failure, Phase, Plan, State, Step
+from cleveragents.model.checkpoint import ChildMoment
+from cleveragents.model.decision import GUIDES, Decision
+from cleveragents.model.plan import Failure, Phase, Plan, State, Step
 from cleveragents.store.tables import Table
 
 PLANS = Table("plans", Plan, ("plan_id",))

@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-from cleveragents.decision import Correction
 from cleveragents.errors import LeaseLost
-from cleveragents.journal import EntryState, JournalEntry
-from cleveragents.plan import Plan, State
-from cleveragents.resource import Resource, SandboxRecord
+from cleveragents.model.decision import Correction
+from cleveragents.model.journal import EntryState, JournalEntry
+from cleveragents.model.plan import Plan, State
+from cleveragents.model.resource import Resource, SandboxRecord
+from cleveragents.model.tool import ToolCall, Write
 from cleveragents.store.tables import Table
-from cleveragents.tool import ToolCall, Write
 
 RESOURCES = Table("resources", Resource, ("resource_id",))
 SANDBOXES = Table("sandboxes", SandboxRecord, ("sandbox_id",))

@@ -8,7 +8,7 @@ it started (`process`).
 from collections.abc import Mapping
 
 from cleveragents.errors import UsageError
-from cleveragents.tool import ToolSpec
+from cleveragents.model.tool import ToolSpec
 from cleveragents.tools.builtin import BUILTINS, INPUTS, check_inputs, nearest
 
 __all__ = ["BUILTINS", "INPUTS", "check_inputs", "resolve_tool"]

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import msgspec
 
-from cleveragents.tool import ToolSpec
+from cleveragents.model.tool import ToolSpec
 
 
 class Input(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from cleveragents.errors import ToolFailed
-from cleveragents.resource import show_path
+from cleveragents.model.resource import show_path
 from cleveragents.tools.limits import Deadline
 
 MAX_LINKS = 40

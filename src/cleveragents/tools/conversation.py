@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 import msgspec
 
 from cleveragents.errors import ActorFailed, ToolFailed
-from cleveragents.tool import ToolSpec
+from cleveragents.model.tool import ToolSpec
 from cleveragents.tools.bwrap import failure as bwrap_failure
 from cleveragents.tools.leftovers import end_leftovers, pidfd
 from cleveragents.tools.limits import Capture, Deadline

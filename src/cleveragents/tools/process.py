@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from cleveragents.tool import Attach
+from cleveragents.model.tool import Attach
 from cleveragents.tools.leftovers import end_leftovers, pidfd
 from cleveragents.tools.limits import Capture, Deadline
 from cleveragents.tools.namespace import Namespace

@@ -22,8 +22,8 @@ import msgspec
 
 from cleveragents.content import fsio
 from cleveragents.errors import NotAllowed, ToolFailed
-from cleveragents.resource import show_path
-from cleveragents.tool import Attach, CallState, ToolResult, ToolSpec
+from cleveragents.model.resource import show_path
+from cleveragents.model.tool import Attach, CallState, ToolResult, ToolSpec
 from cleveragents.tools import pycall
 from cleveragents.tools.builtin import check_inputs, filled
 from cleveragents.tools.bwrap import failure as bwrap_failure

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from cleveragents.errors import ToolFailed
-from cleveragents.resource import show_path
+from cleveragents.model.resource import show_path
 from cleveragents.tools.limits import Capture, Deadline, OutOfTime
 
 BUSY_SECONDS = 5.0

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 import msgspec
 
-from cleveragents.checkpoint import CheckpointGroup, CheckpointType
+from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
 
 DEFAULT_MAX = 50
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from cleveragents.checkpoint import CheckpointType
 from cleveragents.errors import ConfigError
+from cleveragents.model.checkpoint import CheckpointType
 
 ALIASES = {
     "on_tool_write": CheckpointType.BEFORE_TOOL_EXECUTE,

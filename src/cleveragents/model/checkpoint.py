@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from cleveragents.effect import Outlook
-from cleveragents.resource import Change
+from cleveragents.model.effect import Outlook
+from cleveragents.model.resource import Change
 
 RESERVED = ("first", "last")
 """Words that name a checkpoint in every plan and so cannot be labels."""

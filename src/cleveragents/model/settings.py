@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from cleveragents.triggers import DEFAULT as DEFAULT_TRIGGERS
+from cleveragents.model.triggers import DEFAULT as DEFAULT_TRIGGERS
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

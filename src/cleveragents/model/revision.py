@@ -5,8 +5,8 @@ from collections.abc import Callable
 import msgspec
 
 from cleveragents.errors import NotAllowed
-from cleveragents.planspec import PlanSpec, StepSpec
-from cleveragents.tool import ToolSpec
+from cleveragents.model.plan_spec import PlanSpec, StepSpec
+from cleveragents.model.tool import ToolSpec
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):

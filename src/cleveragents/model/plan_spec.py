@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from cleveragents.plan import OnFailure
-from cleveragents.resource import Carry
-from cleveragents.tool import ToolSpec
+from cleveragents.model.plan import OnFailure
+from cleveragents.model.resource import Carry
+from cleveragents.model.tool import ToolSpec
 
 
 class ApplyAs(StrEnum):

@@ -1,7 +1,7 @@
 """Where a plan may go from where it is. Pure: raises `NotAllowed`, changes nothing."""
 
 from cleveragents.errors import NotAllowed, PlanApplied, PlanCancelled, RollbackDisabled
-from cleveragents.plan import Phase, Plan, State
+from cleveragents.model.plan import Phase, Plan, State
 
 
 def require_not_final(plan: Plan, verb: str) -> None:
