@@ -36,7 +36,7 @@ from cleveragents.content import walker
 from cleveragents.leases import working_on
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.restoring import Restoration
-from cleveragents.sandbox.git_worktree import GitWorktree
+from cleveragents.sandbox.git.worktree import GitWorktree
 from cleveragents.workspace import open_workspace
 
 SIZES = {"S": 300, "M": 10_000, "L": 100_000}

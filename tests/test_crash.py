@@ -29,7 +29,6 @@ from cleveragents.cli import main
 from cleveragents.content import fsio
 from cleveragents.errors import AgentsError
 from cleveragents.model.settings import Settings
-from cleveragents.sandbox import sqlite_live
 from cleveragents.testing import look, require_same
 from cleveragents.workspace import open_workspace
 from tests.harness import Agents, Outcome

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cleveragents.errors import SandboxError
-from cleveragents.sandbox import git as sandbox_git
+from cleveragents.sandbox.git import command as sandbox_git
 from tests.harness import Agents, command
 from tests.scratch import git, make_repository, snapshot, without
 

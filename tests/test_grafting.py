@@ -13,7 +13,7 @@ from cleveragents.content.files import content_blocks, store_blocks
 from cleveragents.content.grafting import NEW_FOLDER, graft
 from cleveragents.content.packs import Batch, Packs
 from cleveragents.content.trees import Entry, EntryKind, Tree
-from cleveragents.sandbox.merging_states import StateMerge, merge_states
+from cleveragents.sandbox.merge_states import StateMerge, merge_states
 from tests.test_content_properties import commit, opened_packs
 
 EXAMPLES = 150

@@ -17,8 +17,8 @@ import pytest
 
 from cleveragents import open_workspace
 from cleveragents.content import files, fsio
-from cleveragents.sandbox import sqlite_image
-from cleveragents.sandbox.sqlite_live import copy_still
+from cleveragents.sandbox.sqlite import image
+from cleveragents.sandbox.sqlite.live import copy_still
 from cleveragents.workspace import PlanHandle, Workspace
 
 MB = 1 << 20
@@ -92,7 +92,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def proving(folder: Path) -> None:
-    if not sqlite_image.shows_mapped_writes(str(folder)):
+    if not image.shows_mapped_writes(str(folder)):
         pytest.skip("stat data proves nothing on this file system, so every capture reads it all")
 
 
@@ -242,11 +242,11 @@ def test_a_note_of_another_boot_is_not_believed(
     """A power cut can take the content and leave the stat data."""
     small.captured()
     [note] = (small.folder / "store/cache").iterdir()
-    assert sqlite_image.load(str(note)) is not None
+    assert image.load(str(note)) is not None
     other = small.folder / "boot_id"
     other.write_text("another\n")
     monkeypatch.setattr(sqlite_image, "_BOOT", str(other))
-    assert sqlite_image.load(str(note)) is None
+    assert image.load(str(note)) is None
 
 
 @pytest.mark.usefixtures("proving")

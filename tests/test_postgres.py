@@ -17,9 +17,9 @@ from cleveragents.content.packs import Packs
 from cleveragents.errors import ToolFailed, UsageError
 from cleveragents.model.ids import new_id
 from cleveragents.model.resource import Resource
-from cleveragents.postgres import address, server
-from cleveragents.postgres.script import require_local, require_no_control, split
-from cleveragents.sandbox.postgres import PostgresSnapshot
+from cleveragents.sandbox.postgres import address, server
+from cleveragents.sandbox.postgres.script import require_local, require_no_control, split
+from cleveragents.sandbox.postgres.snapshot import PostgresSnapshot
 from cleveragents.sandbox.protocol import Place
 from cleveragents.store import open_store
 from cleveragents.testing import making

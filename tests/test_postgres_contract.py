@@ -12,8 +12,8 @@ import pytest
 from cleveragents.content.packs import Packs
 from cleveragents.model.ids import new_id
 from cleveragents.model.resource import Resource
-from cleveragents.postgres.address import with_database
-from cleveragents.sandbox.postgres import working_name
+from cleveragents.sandbox.postgres.address import with_database
+from cleveragents.sandbox.postgres.snapshot import working_name
 from cleveragents.sandbox.protocol import Place
 from cleveragents.sandbox.registry import open_sandbox
 from cleveragents.store import open_store

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from cleveragents.errors import AgentsError, ApplyRefused, CheckpointFailed, SandboxError
-from cleveragents.sandbox import sqlite_live
 from cleveragents.testing import (
     Bench,
     Change,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cleveragents.sandbox import sqlite_tables
-from cleveragents.sandbox.sqlite_tables import hardened, is_sound, table_changes
+from cleveragents.sandbox.sqlite import tables as sqlite_tables
+from cleveragents.sandbox.sqlite.tables import hardened, is_sound, table_changes
 from tests.harness import Agents
 from tests.scratch import query
 

@@ -27,8 +27,9 @@ from cleveragents.errors import (
 )
 from cleveragents.model.resource import Resource
 from cleveragents.model.settings import Settings
-from cleveragents.sandbox import git, registry, tree
+from cleveragents.sandbox import registry, tree
 from cleveragents.sandbox.control import control_files
+from cleveragents.sandbox.git import command
 from cleveragents.sandbox.protocol import ApplyOptions, Making, Place
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace
 
@@ -649,8 +650,8 @@ def test_a_base_commit_that_git_cannot_read_is_an_error_and_not_an_empty_tree(
     bench: Bench,
 ) -> None:
     bench.repository()
-    repository = git.locate(str(bench.target))
-    base = git.BaseTree(lambda: repository, bench.git("rev-parse", "HEAD"))
+    repository = command.locate(str(bench.target))
+    base = command.BaseTree(lambda: repository, bench.git("rev-parse", "HEAD"))
     shutil.rmtree(bench.target / ".git")
     try:
         with pytest.raises(SandboxError, match="cannot read the base commit"):
@@ -664,17 +665,17 @@ def test_without_git_one_is_told_to_install_it(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SandboxError, match="git is not installed"):
-        git.run("--version")
+        command.run("--version")
 
 
 def test_a_folder_of_a_repository_is_refused_and_the_repository_is_named(bench: Bench) -> None:
     bench.repository()
     (bench.target / "sub").mkdir()
     with pytest.raises(SandboxError, match="lies inside the repository") as caught:
-        git.locate(str(bench.target / "sub"))
+        command.locate(str(bench.target / "sub"))
     assert str(bench.target) in (caught.value.hint or "")
     with pytest.raises(SandboxError, match="is not a git repository"):
-        git.locate(str(bench.root))
+        command.locate(str(bench.root))
 
 
 def test_a_repository_whose_path_has_a_newline_is_refused(tmp_path: Path) -> None:
@@ -682,7 +683,7 @@ def test_a_repository_whose_path_has_a_newline_is_refused(tmp_path: Path) -> Non
     odd.mkdir()
     subprocess.run(["git", "init", "-q"], cwd=odd, check=True)
     with pytest.raises(SandboxError, match="newline"):
-        git.locate(str(odd))
+        command.locate(str(odd))
 
 
 def test_a_sha256_repository_is_sandboxed_and_gets_its_commit(bench: Bench) -> None:
@@ -714,8 +715,8 @@ def test_a_shallow_clone_is_shallow_in_the_sandbox_too(bench: Bench) -> None:
 def test_a_blob_that_is_gone_is_damage_and_not_an_empty_file(bench: Bench) -> None:
     bench.repository()
     name = bench.git("rev-parse", "HEAD:kept.txt")
-    repository = git.locate(str(bench.target))
-    blobs = git.Blobs(lambda: repository)
+    repository = command.locate(str(bench.target))
+    blobs = command.Blobs(lambda: repository)
     try:
         assert blobs.get(b"g" + bytes.fromhex(name)) == LINES.encode()
         with pytest.raises(ContentDamaged, match="no longer in"):
@@ -730,12 +731,12 @@ def test_a_base_tree_answers_alike_one_by_one_and_all_at_once(
     bench.repository()
     bench.write("a/b")
     commit = bench.commit()
-    repository = git.locate(str(bench.target))
+    repository = command.locate(str(bench.target))
     paths = (b"kept.txt", b"a", b"a/b", b"not there", b"kept.txt", b"odd\nname")
     answers = []
     for many in (500, 0):
-        monkeypatch.setattr(git.BaseTree, "MANY", many)
-        base = git.BaseTree(lambda: repository, commit)
+        monkeypatch.setattr(command.BaseTree, "MANY", many)
+        base = command.BaseTree(lambda: repository, commit)
         answers.append([base.get(path) for path in paths])
         base.close()
     assert answers[0] == answers[1]
@@ -747,9 +748,9 @@ def test_a_base_tree_answers_alike_one_by_one_and_all_at_once(
 
 def test_a_git_command_that_fails_shows_what_git_said(tmp_path: Path) -> None:
     with pytest.raises(SandboxError, match="git rev-parse failed"):
-        git.run("rev-parse", "--verify", "HEAD", cwd=str(tmp_path))
+        command.run("rev-parse", "--verify", "HEAD", cwd=str(tmp_path))
     with pytest.raises(SandboxError, match="no such directory"):
-        git.run("status", cwd=str(tmp_path / "absent"))
+        command.run("status", cwd=str(tmp_path / "absent"))
 
 
 # no sandbox

@@ -7,9 +7,9 @@ from cleveragents.context import Context
 from cleveragents.errors import AgentsError
 from cleveragents.model.checkpoint import CheckpointType, SandboxCheckpoint
 from cleveragents.model.plan import Plan
-from cleveragents.sandbox.git_apply import GitTarget
+from cleveragents.sandbox.git.apply import GitTarget
 from cleveragents.sandbox.protocol import Applied, ApplyOptions, Sandbox
-from cleveragents.sandbox.sqlite import SqliteSnapshot
+from cleveragents.sandbox.sqlite.snapshot import SqliteSnapshot
 from cleveragents.sandbox.tree import TreeSandbox
 
 

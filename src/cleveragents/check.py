@@ -13,7 +13,7 @@ from cleveragents.context import Context
 from cleveragents.errors import AgentsError
 from cleveragents.gc import reachable
 from cleveragents.model.resource import SandboxState
-from cleveragents.sandbox import git
+from cleveragents.sandbox.git import command
 from cleveragents.sandbox.marks import is_marked
 
 
@@ -104,7 +104,7 @@ def _bases(ctx: Context) -> list[str]:
         base, noted = record.origin.get("base"), record.origin.get("repository")
         if base is None or noted is None or record.state is SandboxState.REMOVED:
             continue
-        repository = codec.convert(noted, git.Repository)
+        repository = codec.convert(noted, command.Repository)
         if os.path.isdir(repository.git_dir) and not repository.has_commit(base):
             found.append(
                 f"plan {record.plan_id}: commit {base}, which it was made from, is no longer in"

@@ -13,9 +13,8 @@ from cleveragents.model.plan import Plan
 from cleveragents.model.plan_spec import PlanSpec, ResourceSpec, StepSpec
 from cleveragents.model.resource import Resource, SandboxState
 from cleveragents.model.units import show_bytes
-from cleveragents.postgres.address import database_of, shown
-from cleveragents.sandbox import pg_transaction
-from cleveragents.sandbox import postgres as snapshot
+from cleveragents.sandbox.postgres import snapshot, transaction
+from cleveragents.sandbox.postgres.address import database_of, shown
 from cleveragents.tools import resolve_tool
 from cleveragents.tools.builtin import runs_process
 
@@ -96,7 +95,7 @@ def _reaching(spec: PlanSpec, name: str) -> list[str]:
 
 def _too_mighty(spec: PlanSpec, item: ResourceSpec) -> list[str]:
     """Why the role may do more than what a clone holds back, unless the plan says that it may."""
-    from cleveragents.postgres import server
+    from cleveragents.sandbox.postgres import server
 
     try:
         with server.Server(item.url).connect(database_of(item.url)) as db:
@@ -146,8 +145,8 @@ def _is_sql(spec: PlanSpec, step: StepSpec) -> bool:
 
 
 def _lacking(item: ResourceSpec, several: bool) -> list[str]:
-    from cleveragents.postgres import server
-    from cleveragents.postgres.properties import blockers
+    from cleveragents.sandbox.postgres import server
+    from cleveragents.sandbox.postgres.properties import blockers
 
     name = database_of(item.url)
     try:
@@ -192,7 +191,7 @@ def _cost(ctx: Context, plan: Plan, resource: Resource) -> Cost:
             kept_bytes=0,
             cost=f"each call runs {count} statements again on the database itself, with the locks"
             " they take, and rolls them back",
-            not_captured=pg_transaction.NOT_CAPTURED,
+            not_captured=transaction.NOT_CAPTURED,
         )
     gone = any(r.state == "removed" for r in ctx.store.resources.sandboxes(plan.plan_id))
     earlier = {one.resource: one for one in kept_of(ctx, plan)}.get(resource.name)
@@ -252,7 +251,7 @@ def _ended(ctx: Context) -> set[str]:
 
 
 def _left_on(ctx: Context, resource: Resource, in_use: set[str]) -> list[Leftover]:
-    from cleveragents.postgres import server
+    from cleveragents.sandbox.postgres import server
 
     with server.Server(resource.path).maintenance() as db:
         there = server.databases(db, snapshot.PREFIX)
@@ -278,7 +277,7 @@ def _why_kept(ctx: Context, name: str, comment: str) -> str:
 
 
 def drop_leftover(ctx: Context, where: str, name: str) -> None:
-    from cleveragents.postgres import server
+    from cleveragents.sandbox.postgres import server
 
     for plan_id in ctx.store.plans.ids():
         for resource in ctx.store.resources.of_plan(plan_id):

@@ -13,9 +13,9 @@ from cleveragents.context import Context
 from cleveragents.model.checkpoint import CheckpointGroup, SandboxCheckpoint
 from cleveragents.model.plan import Plan
 from cleveragents.model.resource import Change
-from cleveragents.sandbox.git import environment
+from cleveragents.sandbox.git.command import environment
 from cleveragents.sandbox.protocol import Sandbox
-from cleveragents.sandbox.sqlite_tables import TableChange, table_changes
+from cleveragents.sandbox.sqlite.tables import TableChange, table_changes
 from cleveragents.snapshots import States
 from cleveragents.working import before_looking
 

@@ -13,7 +13,7 @@ from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.earlier import Held, kept, looked_at
 from cleveragents.errors import AgentsError, NotAllowed, StoreElsewhere
-from cleveragents.sandbox import git
+from cleveragents.sandbox.git import command
 from cleveragents.sandbox.marks import store_of
 from cleveragents.tools import bwrap, landlock, syscalls
 from cleveragents.tools.confine import BWRAP, LANDLOCK, OFF, cache_dir, mechanism
@@ -89,7 +89,7 @@ def examine(ctx: Context, fix: bool = False) -> Report:
 
 def _git_version() -> str:
     try:
-        return os.fsdecode(git.run("--version")).strip().removeprefix("git version ")
+        return os.fsdecode(command.run("--version")).strip().removeprefix("git version ")
     except AgentsError as error:
         return error.message
 
@@ -209,7 +209,7 @@ def _sandbox_folders(home: str) -> list[str]:
 
 def _refs(path: str, plans: set[str], deleted: set[str]) -> list[Leftover]:
     """Refs whose plan is not in this store; only of one that it deleted may a ref be removed."""
-    repository = git.locate(path)
+    repository = command.locate(path)
     listed = repository.git("for-each-ref", "--format=%(refname) %(objectname)", _REFS)
     found: list[Leftover] = []
     for line in os.fsdecode(listed).splitlines():
@@ -247,5 +247,5 @@ def _removed(ctx: Context, one: Leftover) -> Leftover:
 
         drop_leftover(ctx, one.where, one.name)
     else:
-        git.locate(one.where).git("update-ref", "-d", one.name, one.commit)
+        command.locate(one.where).git("update-ref", "-d", one.name, one.commit)
     return msgspec.structs.replace(one, removed=True)

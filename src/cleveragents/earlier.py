@@ -17,7 +17,7 @@ from cleveragents.leases import hold
 from cleveragents.model.plan import Plan
 from cleveragents.model.resource import Earlier, EarlierState, SandboxRecord, SandboxState
 from cleveragents.model.units import show_bytes
-from cleveragents.postgres.address import shown
+from cleveragents.sandbox.postgres.address import shown
 from cleveragents.sandbox.protocol import STATEMENTS, SWAP, KeepsEarlier, Proposal
 from cleveragents.session import Session
 

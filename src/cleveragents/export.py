@@ -19,8 +19,8 @@ from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType, Sandb
 from cleveragents.model.decision import Decision, DecisionState
 from cleveragents.model.journal import UNDOABLE, EntryState, JournalEntry, Operation, undo_stack
 from cleveragents.model.plan import Plan
-from cleveragents.sandbox.git_apply import GitTarget
-from cleveragents.sandbox.git_chain import Chain, Link, write_chain
+from cleveragents.sandbox.git.apply import GitTarget
+from cleveragents.sandbox.git.chain import Chain, Link, write_chain
 from cleveragents.sandbox.protocol import Sandbox
 from cleveragents.sandbox.tree import TreeSandbox
 from cleveragents.store import Store
@@ -361,7 +361,7 @@ def _mail_date(group: CheckpointGroup) -> str:
 
 
 def _author(sandbox: TreeSandbox) -> str:
-    from cleveragents.sandbox.git import user_config
+    from cleveragents.sandbox.git.command import user_config
 
     top = sandbox.place.resource.path
     where = top if os.path.isdir(top) else "/"

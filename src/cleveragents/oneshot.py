@@ -4,7 +4,7 @@ import os
 
 from cleveragents.errors import SandboxError, UsageError
 from cleveragents.model.plan_spec import PlanSpec, ResourceSpec, StepSpec
-from cleveragents.sandbox import git
+from cleveragents.sandbox.git import command
 from cleveragents.tools.standin import is_inside
 
 
@@ -44,7 +44,7 @@ def _require_utf8(text: str) -> None:
 def _around(where: str) -> tuple[str, str]:
     """The repository one stands in, or the directory itself."""
     try:
-        shown = git.run("-c", "safe.directory=*", "rev-parse", "--show-toplevel", cwd=where)
+        shown = command.run("-c", "safe.directory=*", "rev-parse", "--show-toplevel", cwd=where)
     except SandboxError:
         return where, "fs-directory"
     top = os.path.realpath(os.fsdecode(shown).rstrip("\n"))

@@ -15,7 +15,7 @@ from cleveragents.errors import AgentsError, DiskFull, NotAllowed, PlanFileError
 from cleveragents.model.plan_spec import PlanSpec, ResourceSpec
 from cleveragents.model.resource import Carry
 from cleveragents.model.settings import confine_in_force
-from cleveragents.sandbox import git
+from cleveragents.sandbox.git import command
 from cleveragents.sandbox.registry import kinds
 from cleveragents.sandbox.tree import require_not_too_wide
 from cleveragents.tools import resolve_tool
@@ -317,7 +317,7 @@ def _resource(ctx: Context, item: ResourceSpec) -> list[str]:
         if item.kind not in kinds():
             return [f"kind {item.kind!r} is not available yet"]
         if item.kind == "git-checkout":
-            git.locate(item.path)
+            command.locate(item.path)
         if item.kind in FOLDERS:
             require_not_too_wide(
                 item.path,

@@ -18,7 +18,7 @@ from cleveragents.model.journal import Operation
 from cleveragents.model.plan import Plan, State
 from cleveragents.model.plan_spec import ApplySpec, DecisionSpec, PlanSpec, StepSpec
 from cleveragents.model.tool import CallState, ToolResult, ToolSpec
-from cleveragents.sandbox.merging import merge_into
+from cleveragents.sandbox.merge import merge_into
 from cleveragents.sandbox.protocol import STATEMENTS, SWAP, Conflict, Sandbox, TellsApart
 from cleveragents.sandbox.tree import TreeSandbox
 from cleveragents.session import Session, spec_of

@@ -116,8 +116,8 @@ def layout(resources: list[Resource], home: str, plan_id: str) -> dict[str, tupl
 
 def _database(resource: Resource, root: str) -> tuple[str, str]:
     """A folder where tools start, and the address of the clone, if there is one."""
-    from cleveragents.postgres.address import with_database
-    from cleveragents.sandbox.postgres import working_name
+    from cleveragents.sandbox.postgres.address import with_database
+    from cleveragents.sandbox.postgres.snapshot import working_name
 
     if resource.strategy != "snapshot":
         return root, root

@@ -11,7 +11,7 @@ from cleveragents.model.plan_spec import ResourceSpec
 from cleveragents.model.resource import Carry, Kind
 from cleveragents.model.triggers import nearest
 from cleveragents.planfile.node import Fields, Node, Problems, suggest
-from cleveragents.postgres.address import VARIABLE, expand, shown, storable
+from cleveragents.sandbox.postgres.address import VARIABLE, expand, shown, storable
 
 DEFAULT_KINDS: Mapping[str, tuple[str, ...]] = {
     Kind.GIT_CHECKOUT: ("git_worktree", "copy_on_write"),

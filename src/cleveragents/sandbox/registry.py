@@ -9,15 +9,18 @@ from cleveragents.sandbox.protocol import Place, Sandbox
 ENTRY_POINTS = "cleveragents.sandboxes"
 """Third parties register `kind:strategy = module:Class` here."""
 BUILT_IN: dict[tuple[str, str], str] = {
-    ("git-checkout", "git_worktree"): "cleveragents.sandbox.git_worktree:GitWorktree",
+    ("git-checkout", "git_worktree"): "cleveragents.sandbox.git.worktree:GitWorktree",
     ("git-checkout", "copy_on_write"): "cleveragents.sandbox.copy_on_write:GitCopy",
     ("git-checkout", "none"): "cleveragents.sandbox.none:NoSandbox",
     ("fs-directory", "copy_on_write"): "cleveragents.sandbox.copy_on_write:CopyOnWrite",
     ("fs-directory", "none"): "cleveragents.sandbox.none:NoSandbox",
-    ("sqlite", "snapshot"): "cleveragents.sandbox.sqlite:SqliteSnapshot",
+    ("sqlite", "snapshot"): "cleveragents.sandbox.sqlite.snapshot:SqliteSnapshot",
     ("sqlite", "none"): "cleveragents.sandbox.none:NoSandbox",
-    ("postgres", "snapshot"): "cleveragents.sandbox.postgres:PostgresSnapshot",
-    ("postgres", "transaction_rollback"): "cleveragents.sandbox.pg_transaction:TransactionRollback",
+    ("postgres", "snapshot"): "cleveragents.sandbox.postgres.snapshot:PostgresSnapshot",
+    (
+        "postgres",
+        "transaction_rollback",
+    ): "cleveragents.sandbox.postgres.transaction:TransactionRollback",
 }
 ALIASES = {"filesystem_copy": "copy_on_write"}
 

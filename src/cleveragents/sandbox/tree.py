@@ -21,7 +21,7 @@ from cleveragents.errors import SandboxError
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import Action, Change, show_path
 from cleveragents.model.units import show_bytes
-from cleveragents.sandbox import merging
+from cleveragents.sandbox import merge as merging
 from cleveragents.sandbox.control import control_files_of
 from cleveragents.sandbox.protocol import (
     Applied,
@@ -362,7 +362,7 @@ class TreeSandbox:
         scratch: str,
     ) -> Merged:
         from cleveragents.content.grafting import graft
-        from cleveragents.sandbox.merging_states import merge_states
+        from cleveragents.sandbox.merge_states import merge_states
 
         wanted, left_out = self.visible(base, ours, ignored=False)
         mine, now, known = tree_of(ours), tree_of(theirs), self.base().get

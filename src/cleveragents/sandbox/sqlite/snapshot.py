@@ -22,7 +22,6 @@ from cleveragents.content.packs import BLOB, Batch
 from cleveragents.errors import ApplyRefused, CheckpointFailed, SandboxError
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import Action, Change
-from cleveragents.sandbox import sqlite_image
 from cleveragents.sandbox.protocol import (
     Applied,
     ApplyOptions,
@@ -32,8 +31,9 @@ from cleveragents.sandbox.protocol import (
     Place,
     Proposal,
 )
-from cleveragents.sandbox.sqlite_image import Image, Known, Touched
-from cleveragents.sandbox.sqlite_live import (
+from cleveragents.sandbox.sqlite import image as sqlite_image
+from cleveragents.sandbox.sqlite.image import Image, Known, Touched
+from cleveragents.sandbox.sqlite.live import (
     SIDES,
     copy_into_live,
     copy_live,
@@ -42,8 +42,8 @@ from cleveragents.sandbox.sqlite_live import (
     live_logical,
     opened,
 )
-from cleveragents.sandbox.sqlite_pages import Watch
-from cleveragents.sandbox.sqlite_tables import hardened, is_sound
+from cleveragents.sandbox.sqlite.pages import Watch
+from cleveragents.sandbox.sqlite.tables import hardened, is_sound
 
 ABSENT = b"absent"
 FEW = 4

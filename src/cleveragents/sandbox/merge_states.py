@@ -13,7 +13,7 @@ from cleveragents.content.files import CHUNK, NO_TIME, content_blocks, hash_as, 
 from cleveragents.content.packs import Batch
 from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
 from cleveragents.model.resource import show_path
-from cleveragents.sandbox.merging import merge_mode, merge_texts
+from cleveragents.sandbox.merge import merge_mode, merge_texts
 from cleveragents.sandbox.protocol import Conflict
 
 Reader = Callable[[bytes], bytes]

@@ -15,10 +15,10 @@ from cleveragents.content.files import write_content
 from cleveragents.content.trees import Difference, Entry, EntryKind
 from cleveragents.errors import NotAllowed, SandboxError, UsageError
 from cleveragents.model.checkpoint import SandboxCheckpoint
-from cleveragents.sandbox import git
-from cleveragents.sandbox.git_apply import GitTarget
-from cleveragents.sandbox.git_index import committed_mode, nothing, trusts
-from cleveragents.sandbox.signing import signing
+from cleveragents.sandbox.git import command
+from cleveragents.sandbox.git.apply import GitTarget
+from cleveragents.sandbox.git.index import committed_mode, nothing, trusts
+from cleveragents.sandbox.git.signing import signing
 
 OBJECTS = (EntryKind.FILE, EntryKind.LINK)
 INSTEAD = "agents plan export PLAN --patch DIR has it as patches"
@@ -40,7 +40,7 @@ class Chain(msgspec.Struct, frozen=True):
     """How many paths each commit changes."""
 
 
-def require_branch(repository: git.Repository, name: str, force: bool) -> str:
+def require_branch(repository: command.Repository, name: str, force: bool) -> str:
     """The ref of a branch that may be written; an existing one only if forced."""
     ref = f"refs/heads/{name}"
     if name.startswith("-") or name == "HEAD" or not _is_valid(repository, ref):
@@ -59,7 +59,7 @@ def require_branch(repository: git.Repository, name: str, force: bool) -> str:
     return ref
 
 
-def _is_valid(repository: git.Repository, ref: str) -> bool:
+def _is_valid(repository: command.Repository, ref: str) -> bool:
     try:
         repository.git("check-ref-format", ref)
     except SandboxError:
@@ -95,14 +95,14 @@ def write_chain(
     return Chain(base, tuple(commits), tuple(files))
 
 
-def _require_base(repository: git.Repository, base: str) -> None:
+def _require_base(repository: command.Repository, base: str) -> None:
     try:
         repository.git("rev-parse", "--verify", "-q", f"{base}^{{commit}}")
     except SandboxError:
         raise NotAllowed(f"the base commit {base} is not in the repository", INSTEAD) from None
 
 
-def _publish(repository: git.Repository, ref: str, tip: str, before: str) -> None:
+def _publish(repository: command.Repository, ref: str, tip: str, before: str) -> None:
     zero = "0" * len(tip)
     try:
         repository.git("update-ref", "-m", "agents plan export", ref, tip, before or zero)

@@ -16,8 +16,8 @@ from cleveragents.content.packs import BLOB, Batch
 from cleveragents.errors import ApplyRefused, CheckpointFailed, SandboxError, ToolFailed
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import Action, Change
-from cleveragents.postgres import address, server
-from cleveragents.postgres.script import (
+from cleveragents.sandbox.postgres import address, server
+from cleveragents.sandbox.postgres.script import (
     Statement,
     beginning,
     limited,
@@ -27,7 +27,7 @@ from cleveragents.postgres.script import (
     split,
     tell_changed,
 )
-from cleveragents.postgres.server import Server, said
+from cleveragents.sandbox.postgres.server import Server, said
 from cleveragents.sandbox.protocol import (
     STATEMENTS,
     Applied,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cleveragents.errors import ToolFailed
-from cleveragents.postgres.server import said
+from cleveragents.sandbox.postgres.server import said
 
 if TYPE_CHECKING:
     from psycopg import Connection, Cursor

@@ -11,16 +11,16 @@ from contextlib import contextmanager
 
 from cleveragents.content import fsio
 from cleveragents.errors import SandboxError
-from cleveragents.sandbox import git
+from cleveragents.sandbox.git import command
 
 _WANTED = r"^(user\.(name|email)|(remote|submodule)\..*\.url)$"
 
 
 def borrow(
-    repository: git.Repository, private: str, commit: str | None, branch: str | None
+    repository: command.Repository, private: str, commit: str | None, branch: str | None
 ) -> None:
     """Make `private` a git directory like the repository's."""
-    git.make_git_dir(private, repository, commit or f"ref: {branch}")
+    command.make_git_dir(private, repository, commit or f"ref: {branch}")
     _copy_config(repository, private)
     _copy_refs(repository, private)
     if commit is not None:
@@ -28,7 +28,7 @@ def borrow(
 
 
 def borrow_modules(
-    repository: git.Repository, top: str, private: str, paths: Iterable[bytes], inside: str = ""
+    repository: command.Repository, top: str, private: str, paths: Iterable[bytes], inside: str = ""
 ) -> None:
     """The same for the submodules in the work tree `top`, which is there by now.
 
@@ -54,11 +54,11 @@ def borrowed(top: str) -> dict[str, str]:
     return found
 
 
-def _copy_config(repository: git.Repository, private: str) -> None:
+def _copy_config(repository: command.Repository, private: str) -> None:
     """Identity, remotes and where submodules come from, and nothing that git would run."""
     identity: dict[str, str] = {}
     urls: dict[str, list[tuple[str, str]]] = {"remote": [], "submodule": []}
-    for item in git.user_config(repository.top, "--get-regexp", _WANTED):
+    for item in command.user_config(repository.top, "--get-regexp", _WANTED):
         key, _, value = item.partition("\n")
         section, _, name = key.partition(".")
         if section == "user":
@@ -66,13 +66,13 @@ def _copy_config(repository: git.Repository, private: str) -> None:
         else:
             urls[section].append((name.removesuffix(".url"), value))
     if identity:
-        git.add_config(private, "user", "", identity)
+        command.add_config(private, "user", "", identity)
     for section, found in urls.items():
         for name, url in found:
-            git.add_config(private, section, name, {"url": url})
+            command.add_config(private, section, name, {"url": url})
 
 
-def _copy_refs(repository: git.Repository, private: str) -> None:
+def _copy_refs(repository: command.Repository, private: str) -> None:
     listed = repository.git("for-each-ref", "--format=%(objectname) %(refname)")
     lines = [
         line
@@ -84,7 +84,7 @@ def _copy_refs(repository: git.Repository, private: str) -> None:
 
 
 def _borrow_module(
-    repository: git.Repository, top: str, private: str, path: str, inside: str
+    repository: command.Repository, top: str, private: str, path: str, inside: str
 ) -> None:
     """Only where the submodule is checked out, and no link leads there."""
     where = f"{inside}/{path}" if inside else path
@@ -93,7 +93,7 @@ def _borrow_module(
         if folder is None or theirs is None or link is None or not stat.S_ISREG(link.st_mode):
             return
         try:
-            module = git.locate(f"{repository.top}/{path}")
+            module = command.locate(f"{repository.top}/{path}")
         except SandboxError:
             return
         own = f"{private}/modules/{path}"

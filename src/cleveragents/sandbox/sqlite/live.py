@@ -19,9 +19,9 @@ from cleveragents.content.filecopy import share_blocks
 from cleveragents.content.files import ATTEMPTS, Stamp, stamp
 from cleveragents.content.packs import Batch
 from cleveragents.errors import ApplyRefused, SandboxError
-from cleveragents.sandbox import sqlite_image
-from cleveragents.sandbox.sqlite_image import Image
-from cleveragents.sandbox.sqlite_tables import hardened
+from cleveragents.sandbox.sqlite import image as sqlite_image
+from cleveragents.sandbox.sqlite.image import Image
+from cleveragents.sandbox.sqlite.tables import hardened
 
 BUSY_SECONDS = 5.0
 SIDES = ("-wal", "-shm", "-journal")

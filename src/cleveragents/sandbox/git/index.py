@@ -13,7 +13,7 @@ from cleveragents.content.files import hash_as, hash_file_as
 from cleveragents.content.packs import GIT
 from cleveragents.content.trees import Difference, Entry, EntryKind
 from cleveragents.model.resource import show_path
-from cleveragents.sandbox import git
+from cleveragents.sandbox.git import command
 
 OBJECTS = (EntryKind.FILE, EntryKind.LINK)
 LINK, PLAIN, PROGRAM = b"120000", b"100644", b"100755"
@@ -33,7 +33,7 @@ Tracked = Mapping[bytes, tuple[bytes, bytes]]
 """Path -> mode and object name in a commit."""
 
 
-def in_the_middle_of(repository: git.Repository) -> str | None:
+def in_the_middle_of(repository: command.Repository) -> str | None:
     """What the user has begun and not finished."""
     for name, what in _MIDDLES.items():
         if os.path.exists(f"{repository.git_dir}/{name}"):
@@ -41,9 +41,9 @@ def in_the_middle_of(repository: git.Repository) -> str | None:
     return None
 
 
-def trusts(repository: git.Repository, what: str) -> bool:
+def trusts(repository: command.Repository, what: str) -> bool:
     """Whether modes (`fileMode`) or links (`symlinks`) of the work tree mean anything."""
-    found = git.user_config(repository.top, "--type=bool", "--get", f"core.{what}")
+    found = command.user_config(repository.top, "--type=bool", "--get", f"core.{what}")
     return found != ["false"]
 
 
@@ -61,7 +61,7 @@ def committed_mode(
     return known if (before.mode ^ after.mode) & 0o100 == 0 else wanted
 
 
-def staged_paths(repository: git.Repository, tip: str | None) -> list[bytes]:
+def staged_paths(repository: command.Repository, tip: str | None) -> list[bytes]:
     """Paths that are in the index otherwise than in the commit; no file is looked at."""
     tip = tip or repository.git("hash-object", "-t", "tree", "--stdin", stdin=b"").decode().strip()
     found = repository.git("diff-index", "--cached", "--name-only", "--no-renames", "-z", tip)
@@ -112,7 +112,7 @@ def _same_kind(root: str, path: bytes, old: Entry, known: bytes, modes: bool, li
     return not modes or known == (PROGRAM if old.mode & 0o100 else PLAIN)
 
 
-def lines(repository: git.Repository, paths: Iterable[bytes]) -> dict[bytes, bytes]:
+def lines(repository: command.Repository, paths: Iterable[bytes]) -> dict[bytes, bytes]:
     """The paths as the index has them now, as `update-index --index-info` reads it."""
     wanted = sorted(set(paths))
     found: dict[bytes, bytes] = {path: nothing(repository, path) for path in wanted}
@@ -126,7 +126,7 @@ def lines(repository: git.Repository, paths: Iterable[bytes]) -> dict[bytes, byt
     return found
 
 
-def nothing(repository: git.Repository, path: bytes) -> bytes:
+def nothing(repository: command.Repository, path: bytes) -> bytes:
     """The line that takes a path out."""
     return b"0 " + b"0" * (40 if repository.object_format == "sha1" else 64) + b"\t" + path
 
@@ -141,7 +141,7 @@ def same_line(one: bytes, other: bytes) -> bool:
     return one.replace(b" 0\t", b"\t", 1) == other.replace(b" 0\t", b"\t", 1)
 
 
-def flags(repository: git.Repository, paths: Iterable[bytes]) -> dict[str, list[str]]:
+def flags(repository: command.Repository, paths: Iterable[bytes]) -> dict[str, list[str]]:
     """Flag -> those of the paths that have it, as hex."""
     wanted = set(paths)
     found: dict[str, list[str]] = {}
@@ -154,7 +154,7 @@ def flags(repository: git.Repository, paths: Iterable[bytes]) -> dict[str, list[
 
 
 def update(
-    repository: git.Repository,
+    repository: command.Repository,
     text: bytes,
     commit: str | None,
     flagged: Mapping[str, list[str]],
@@ -172,13 +172,13 @@ def update(
             repository.git("update-index", f"--{flag}", "-z", "--stdin", stdin=names_text)
 
 
-def refresh(repository: git.Repository, commit: str) -> None:
+def refresh(repository: command.Repository, commit: str) -> None:
     """Let the index know the files as they are now, where their content is what it says.
 
     If somebody else holds the index just now, they or the next `git status` will do it.
     """
     with own_git_dir(repository, commit) as here:
-        git.run(
+        command.run(
             *here,
             "-c", "core.splitIndex=false",
             "update-index", "-q", "--refresh",
@@ -189,14 +189,14 @@ def refresh(repository: git.Repository, commit: str) -> None:
 
 
 @contextmanager
-def own_git_dir(repository: git.Repository, commit: str) -> Generator[tuple[str, ...]]:
+def own_git_dir(repository: command.Repository, commit: str) -> Generator[tuple[str, ...]]:
     """Arguments for a git that knows the user's objects, files and index and not their filters."""
     import glob
     import shutil
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="cleveragents-") as scratch:
-        git.make_git_dir(f"{scratch}/git", repository, commit)
+        command.make_git_dir(f"{scratch}/git", repository, commit)
         for shared in glob.glob(f"{glob.escape(repository.git_dir)}/sharedindex.*"):
             shutil.copy(shared, f"{scratch}/git")
         yield (

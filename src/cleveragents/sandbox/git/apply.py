@@ -15,11 +15,13 @@ from cleveragents.content.trees import Difference, Entry, EntryKind
 from cleveragents.errors import ApplyRefused, SandboxError
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import show_path
-from cleveragents.sandbox import git, git_index, merging
+from cleveragents.sandbox import merge
 from cleveragents.sandbox.control import control_files_of
-from cleveragents.sandbox.hooks import hooked_message, run_hook
+from cleveragents.sandbox.git import command
+from cleveragents.sandbox.git import index as git_index
+from cleveragents.sandbox.git.hooks import hooked_message, run_hook
+from cleveragents.sandbox.git.signing import Signing, signing
 from cleveragents.sandbox.protocol import Applied, ApplyOptions, Proposal
-from cleveragents.sandbox.signing import Signing, signing
 from cleveragents.sandbox.tree import TreeSandbox
 
 _CONVERSIONS = ("filter", "ident", "working-tree-encoding")
@@ -30,7 +32,7 @@ class GitTarget(TreeSandbox):
     """The apply half of `git_worktree`."""
 
     @property
-    def repository(self) -> git.Repository:
+    def repository(self) -> command.Repository:
         raise NotImplementedError
 
     def compare(
@@ -47,7 +49,7 @@ class GitTarget(TreeSandbox):
         proposal = super().compare(origin, result, options, batch)
         if options.mode == "changes" or proposal.conflicts:
             return proposal
-        work = codec.convert(proposal.work, merging.Work)
+        work = codec.convert(proposal.work, merge.Work)
         problem = self._against_commit(work, whole=options.mode is None)
         if problem is None:
             return msgspec.structs.replace(proposal, mode="commit")
@@ -72,7 +74,7 @@ class GitTarget(TreeSandbox):
                 "check that branch out, or agents plan apply PLAN --as branch",
             )
 
-    def _against_commit(self, work: merging.Work, whole: bool) -> str | None:
+    def _against_commit(self, work: merge.Work, whole: bool) -> str | None:
         """Why these changes cannot be a commit; None if they can.
 
         Unasked, only a target that is clean as a `whole` gets a commit.
@@ -121,8 +123,8 @@ class GitTarget(TreeSandbox):
         top = self.repository.top
         with git_index.own_git_dir(self.repository, tip) as here:
             shutil.copyfile(index, f"{here[0].partition('=')[2]}/index")
-            git.run(*here, "update-index", "-q", "--refresh", cwd=top, accept=(0, 1))
-            found = git.run(*here, "diff-index", "--name-only", "-z", tip, cwd=top)
+            command.run(*here, "update-index", "-q", "--refresh", cwd=top, accept=(0, 1))
+            found = command.run(*here, "diff-index", "--name-only", "-z", tip, cwd=top)
         outside = [path for path in found.split(b"\0") if path and not self._left_out(path)]
         return f"{show_path(outside[0])} has uncommitted changes of your own" if outside else None
 
@@ -145,7 +147,7 @@ class GitTarget(TreeSandbox):
         for path, attribute, value in zip(fields[0::3], fields[1::3], fields[2::3], strict=False):
             if value not in (b"unspecified", b"unset"):
                 set_for.setdefault(path, set()).add(attribute.decode())
-        autocrlf = git.user_config(self.repository.top, "--get", "core.autocrlf")
+        autocrlf = command.user_config(self.repository.top, "--get", "core.autocrlf")
         for item in wanted:
             attributes = set_for.get(item.path, set())
             if attributes & set(_CONVERSIONS):
@@ -174,7 +176,7 @@ class GitTarget(TreeSandbox):
             files=tuple(show_path(item.path) for item in wanted),
             ignored_count=left_out,
             control_files=control_files_of(wanted),
-            work=msgspec.to_builtins(merging.Work(wanted)),
+            work=msgspec.to_builtins(merge.Work(wanted)),
         )
 
     def require_own_work(self, work: Iterable[Difference], hint: str) -> None:
@@ -206,10 +208,8 @@ class GitTarget(TreeSandbox):
     def stage_apply(self, proposal: Proposal, options: ApplyOptions) -> dict[str, Any]:
         if proposal.mode == "changes":
             return super().stage_apply(proposal, options)
-        work = codec.convert(proposal.work, merging.Work)
-        staging = merging.staging_beside(
-            self.place.resource.path, os.path.basename(options.staging)
-        )
+        work = codec.convert(proposal.work, merge.Work)
+        staging = merge.staging_beside(self.place.resource.path, os.path.basename(options.staging))
         ops, notes = self._stage_target(work, staging)
         tip, branch = self.repository.head()
         parent = self.place.origin["base"] if proposal.mode == "branch" else tip
@@ -277,7 +277,7 @@ class GitTarget(TreeSandbox):
             fsio.write_new(path, op.after.key)
         return path
 
-    def _old_index(self, work: merging.Work, tip: str | None) -> bytes:
+    def _old_index(self, work: merge.Work, tip: str | None) -> bytes:
         """The same paths as the user's index has them now, to put them back."""
         staged = git_index.staged_paths(self.repository, tip)
         if path := git_index.staged_in_the_way(staged, work.differences):
@@ -286,7 +286,7 @@ class GitTarget(TreeSandbox):
         return git_index.as_input(git_index.lines(self.repository, paths).values())
 
     def _commit(self, lines: bytes, staging: str, parent: str | None, message: str) -> str | None:
-        with git.scratch_index(staging) as extra:
+        with command.scratch_index(staging) as extra:
             if parent is not None:
                 self.repository.git("read-tree", parent, extra=extra)
             self.repository.git("update-index", "-z", "--index-info", stdin=lines, extra=extra)
@@ -322,7 +322,7 @@ class GitTarget(TreeSandbox):
     def _identity(self) -> dict[str, str]:
         found: dict[str, str] = {}
         for key, default in (("name", "cleveragents"), ("email", "cleveragents@localhost")):
-            values = git.user_config(self.repository.top, "--get", f"user.{key}")
+            values = command.user_config(self.repository.top, "--get", f"user.{key}")
             for who in ("AUTHOR", "COMMITTER"):
                 found[f"GIT_{who}_{key.upper()}"] = values[0] if values else default
         return found

@@ -8,7 +8,7 @@ import os
 
 import msgspec
 
-from cleveragents.sandbox import git
+from cleveragents.sandbox.git import command
 
 _WHAT = ("gpg.format", "user.signingkey")
 _PROGRAMS = {
@@ -30,9 +30,9 @@ class Signing(msgspec.Struct, frozen=True):
 
 
 def signing(top: str) -> Signing:
-    if git.user_config(top, "--type=bool", "--get", "commit.gpgsign") != ["true"]:
+    if command.user_config(top, "--type=bool", "--get", "commit.gpgsign") != ["true"]:
         return Signing()
-    values = {key: found[-1] for key in _WHAT if (found := git.user_config(top, "--get", key))}
+    values = {key: found[-1] for key in _WHAT if (found := command.user_config(top, "--get", key))}
     general = _own(top, "gpg.program")
     for key, default in _PROGRAMS.items():
         fallback = general if key == "gpg.openpgp.program" and general else default
@@ -44,7 +44,7 @@ def signing(top: str) -> Signing:
 
 def _own(top: str, key: str) -> str | None:
     """What the user's own files say, not the repository's."""
-    found = git.user_config(top, "--show-scope", "--get-all", key)
+    found = command.user_config(top, "--show-scope", "--get-all", key)
     mine = [
         value
         for scope, value in zip(found[::2], found[1::2], strict=True)

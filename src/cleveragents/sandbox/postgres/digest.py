@@ -12,7 +12,7 @@ from blake3 import blake3
 
 from cleveragents import codec
 from cleveragents.errors import CheckpointFailed
-from cleveragents.postgres.server import one, said
+from cleveragents.sandbox.postgres.server import one, said
 
 if TYPE_CHECKING:
     from psycopg import Connection

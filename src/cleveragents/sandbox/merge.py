@@ -13,7 +13,7 @@ from cleveragents.content.fsio import inode_of
 from cleveragents.content.packs import Batch
 from cleveragents.content.trees import Difference, Entry, EntryKind, kind_of
 from cleveragents.model.resource import show_path
-from cleveragents.sandbox import git
+from cleveragents.sandbox.git import command
 from cleveragents.sandbox.protocol import Conflict
 
 Reader = Callable[[bytes], bytes]
@@ -219,7 +219,7 @@ def merge_texts(ours: bytes, base: bytes, theirs: bytes, scratch: str) -> bytes 
     done = subprocess.run(
         ["git", "merge-file", "-p", "-q", *paths],
         capture_output=True,
-        env=git.environment(),
+        env=command.environment(),
         cwd=scratch,
         check=False,
     )

@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import Self
 
 from cleveragents.content.files import stamp
-from cleveragents.sandbox import sqlite_image
-from cleveragents.sandbox.sqlite_image import Known, Touched
+from cleveragents.sandbox.sqlite import image
+from cleveragents.sandbox.sqlite.image import Known, Touched
 
 _JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 _HEADER = 28
@@ -56,7 +56,7 @@ class Watch:
         size = int.from_bytes(head[16:18], "big")
         self._page = 1 << 16 if size == 1 else size
         self._counter, self._count = _number(head, 24), _number(head, 28)
-        at_rest = sqlite_image.is_at(self._path, self._known)
+        at_rest = image.is_at(self._path, self._known)
         if self._begun != 1 or not at_rest or head[18:19] != b"\x01":
             return
         if self._page < 512 or self._page * self._count != os.fstat(self._fd).st_size:
@@ -92,7 +92,7 @@ class Watch:
             pages = self._pages.union(self._journalled())
         except Unknown:
             return
-        after = sqlite_image.mark(self._fd)
+        after = image.mark(self._fd)
         if after and _number(os.pread(self._fd, 28, 0), 24) == (self._counter + 1) % (1 << 32):
             ranges = (((page - 1) * self._page, page * self._page) for page in pages)
             self._tell(Touched(self._known.stamp, after, tuple(ranges)))

@@ -6,7 +6,7 @@ A clone does not get these, so they are copied before it takes the original's pl
 from typing import TYPE_CHECKING, Any
 
 from cleveragents.errors import ApplyRefused
-from cleveragents.postgres.server import mark, named, one, said
+from cleveragents.sandbox.postgres.server import mark, named, one, said
 
 if TYPE_CHECKING:
     from psycopg import Connection

@@ -8,7 +8,7 @@ import os
 
 from cleveragents.content import fsio
 from cleveragents.errors import ApplyRefused
-from cleveragents.sandbox.git import LOCAL, Repository
+from cleveragents.sandbox.git.command import LOCAL, Repository
 
 
 def run_hook(repository: Repository, name: str, *arguments: str, may_fail: bool = False) -> None:

@@ -19,8 +19,8 @@ from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
 from cleveragents.errors import SandboxError
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import Carry, Change
-from cleveragents.sandbox import git
-from cleveragents.sandbox.git_apply import GitTarget
+from cleveragents.sandbox.git import command
+from cleveragents.sandbox.git.apply import GitTarget
 from cleveragents.sandbox.protocol import Making, Place, source_scope
 from cleveragents.sandbox.tree import TreeSandbox, tree_of
 
@@ -43,31 +43,31 @@ class GitWorktree(GitTarget, TreeSandbox):
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self._base: git.BaseTree | None = None
-        self._blobs: git.Blobs | None = None
-        self._repository: git.Repository | None = None
+        self._base: command.BaseTree | None = None
+        self._blobs: command.Blobs | None = None
+        self._repository: command.Repository | None = None
         self._beginning: _Beginning | None = None
         self._keep_ref = False
         self._kept: set[bytes] = set()
         """Borrowed content that need not be asked for beforehand: it was once copied."""
 
     @property
-    def repository(self) -> git.Repository:
+    def repository(self) -> command.Repository:
         if self._repository is None:
             noted = self.place.origin.get("repository")
             if noted is not None and os.path.isdir(noted["git_dir"]):
-                self._repository = codec.convert(noted, git.Repository)
+                self._repository = codec.convert(noted, command.Repository)
             else:
-                self._repository = git.locate(self.place.resource.path)
+                self._repository = command.locate(self.place.resource.path)
         return self._repository
 
     @property
     def ref(self) -> str:
         return f"refs/cleveragents/{self.place.plan_id}"
 
-    def base(self) -> git.BaseTree:
+    def base(self) -> command.BaseTree:
         if self._base is None:
-            self._base = git.BaseTree(
+            self._base = command.BaseTree(
                 lambda: self.repository, self.place.origin["base"], self.blobs
             )
         return self._base
@@ -87,13 +87,13 @@ class GitWorktree(GitTarget, TreeSandbox):
         return lambda key: self.blobs.get(key) if key in borrowed else read(key)
 
     @property
-    def blobs(self) -> git.Blobs:
+    def blobs(self) -> command.Blobs:
         if self._blobs is None:
-            self._blobs = git.Blobs(lambda: self.repository)
+            self._blobs = command.Blobs(lambda: self.repository)
         return self._blobs
 
     def create(self, making: Making) -> dict[str, Any]:
-        from cleveragents.sandbox.git_private import borrow_modules, borrowed
+        from cleveragents.sandbox.git.private import borrow_modules, borrowed
 
         commit, branch = self.repository.head()
         with Beside(lambda: self.repository.listing(commit)) as listing:
@@ -113,7 +113,7 @@ class GitWorktree(GitTarget, TreeSandbox):
         return {**made, "base": commit, "branch": branch, **own}
 
     def _copy(self, making: Making) -> None:
-        from cleveragents.sandbox.git_private import borrow
+        from cleveragents.sandbox.git.private import borrow
 
         assert self._beginning is not None
         commit, branch, _ = self._beginning
@@ -171,7 +171,7 @@ class GitWorktree(GitTarget, TreeSandbox):
         commit = self._beginning.commit
         scope = source_scope(self.place, *self.own)
         found = self.repository.entries(commit) if commit else {}
-        blobs = git.Blobs(lambda: self.repository)
+        blobs = command.Blobs(lambda: self.repository)
         try:
             with fsio.directory(self.place.root) as root:
                 for path, (mode, name) in found.items():
@@ -182,7 +182,7 @@ class GitWorktree(GitTarget, TreeSandbox):
             blobs.close()
 
     def _write_blob(
-        self, root: int, path: bytes, mode: bytes, key: bytes, blobs: git.Blobs
+        self, root: int, path: bytes, mode: bytes, key: bytes, blobs: command.Blobs
     ) -> None:
         folder, _, name = path.rpartition(b"/")
         fd = fsio.make_below(root, folder)
@@ -252,11 +252,11 @@ class GitWorktree(GitTarget, TreeSandbox):
         with tempfile.TemporaryDirectory(prefix="cleveragents-") as scratch:
             os.mkdir(f"{scratch}/rules")
             self._write_ignore_rules(asked, state, f"{scratch}/rules")
-            git.run("init", "-q", "--bare", "--template=", f"{scratch}/git")
+            command.run("init", "-q", "--bare", "--template=", f"{scratch}/git")
             # "./" keeps names that look like pathspec magic from being read as such.
             lines = [b"./" + c.path + (b"/" if _is_directory(c) else b"") for c in asked]
             excludes = self._user_rules(f"{scratch}/excludes")
-            found = git.run(
+            found = command.run(
                 f"--git-dir={scratch}/git",
                 f"--work-tree={scratch}/rules",
                 "-c",
@@ -284,7 +284,7 @@ class GitWorktree(GitTarget, TreeSandbox):
         """The user's own rules, global and of the repository, as one file."""
         top, paths = self.place.resource.path, list[str]()
         if os.path.exists(f"{top}/.git"):
-            paths = git.user_config(top, "--path", "--get", "core.excludesFile")
+            paths = command.user_config(top, "--path", "--get", "core.excludesFile")
             paths.append(f"{self.repository.common_dir}/info/exclude")
         with open(target, "wb") as rules:
             for path in paths:

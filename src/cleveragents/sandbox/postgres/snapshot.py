@@ -26,17 +26,11 @@ from cleveragents.errors import (
 )
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import Action, Change
-from cleveragents.postgres import address, server
-from cleveragents.postgres.digest import Manifest, decoded, digest, encoded
-from cleveragents.postgres.properties import copy_properties
-from cleveragents.postgres.script import (
-    limited,
-    require_local,
-    show,
-    split,
-    tell_changed,
-)
-from cleveragents.postgres.server import Moment, Server
+from cleveragents.sandbox.postgres import address, server
+from cleveragents.sandbox.postgres.digest import Manifest, decoded, digest, encoded
+from cleveragents.sandbox.postgres.properties import copy_properties
+from cleveragents.sandbox.postgres.script import limited, require_local, show, split, tell_changed
+from cleveragents.sandbox.postgres.server import Moment, Server
 from cleveragents.sandbox.protocol import (
     SWAP,
     Applied,

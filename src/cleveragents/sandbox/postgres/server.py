@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cleveragents.errors import ApplyRefused, SandboxError
-from cleveragents.postgres import address
+from cleveragents.sandbox.postgres import address
 
 if TYPE_CHECKING:
     from psycopg import Connection
