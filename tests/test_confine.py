@@ -22,11 +22,12 @@ from cleveragents.context import Talk
 from cleveragents.errors import NotAllowed
 from cleveragents.model.settings import confine_in_force
 from cleveragents.model.tool import ToolResult, ToolSpec
-from cleveragents.tools import bwrap, landlock, resolve_tool
-from cleveragents.tools.confine import Bounds, mechanism
-from cleveragents.tools.denied import denied_writes
+from cleveragents.tools import resolve_tool
+from cleveragents.tools.confinement import bwrap, landlock
+from cleveragents.tools.confinement.confine import Bounds, mechanism
+from cleveragents.tools.confinement.denied import denied_writes
+from cleveragents.tools.confinement.mounts import Seen, StandIn
 from cleveragents.tools.runner import CallContext, run_tool
-from cleveragents.tools.standin import Seen, StandIn
 from cleveragents.workspace import settings_here
 from tests.harness import Agents
 from tests.scratch import make_repository, wait_until

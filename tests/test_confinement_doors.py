@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from cleveragents.model.tool import ToolSpec
-from cleveragents.tools import bwrap, denied, landlock, syscalls
-from cleveragents.tools.capabilities import UNDER_BWRAP, UNDER_LANDLOCK
-from cleveragents.tools.confine import MARKS, Cell
+from cleveragents.tools.confinement import bwrap, denied, landlock, syscalls
+from cleveragents.tools.confinement.capabilities import UNDER_BWRAP, UNDER_LANDLOCK
+from cleveragents.tools.confinement.confine import MARKS, Cell
 from cleveragents.tools.runner import run_tool
 from tests.test_confine import Yard, confined, needs_bwrap, needs_landlock, yard
 

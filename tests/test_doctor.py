@@ -6,8 +6,8 @@ import pytest
 
 from cleveragents.doctor import not_confined
 from cleveragents.model.ids import new_id
-from cleveragents.tools import bwrap, landlock
-from cleveragents.tools.confine import mechanism
+from cleveragents.tools.confinement import bwrap, landlock
+from cleveragents.tools.confinement.confine import mechanism
 from tests.harness import Agents
 from tests.scratch import git, make_repository
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from cleveragents.errors import ToolFailed
 from cleveragents.tools.builtin import BUILTINS, filled
-from cleveragents.tools.confined import Root
 from cleveragents.tools.files import Job, run_file_tool
 from cleveragents.tools.limits import Capture, Deadline, OutOfTime
+from cleveragents.tools.paths import Root
 
 
 class Sandbox:

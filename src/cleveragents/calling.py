@@ -14,9 +14,9 @@ from cleveragents.model.tool import ToolCall, ToolResult, ToolSpec
 from cleveragents.sandbox.protocol import TakesSql, WatchesSql
 from cleveragents.sandboxes import PlanSandboxes
 from cleveragents.session import Session
-from cleveragents.tools.confine import Bounds, cache_dir
+from cleveragents.tools.confinement.confine import Bounds, cache_dir
+from cleveragents.tools.confinement.mounts import StandIn
 from cleveragents.tools.runner import CallContext
-from cleveragents.tools.standin import StandIn
 
 ACTOR = "@actor"
 """In place of a step's id; no step can be called so."""

@@ -15,9 +15,9 @@ from cleveragents.earlier import Held, kept, looked_at
 from cleveragents.errors import AgentsError, NotAllowed, StoreElsewhere
 from cleveragents.sandbox.git import command
 from cleveragents.sandbox.marks import store_of
-from cleveragents.tools import bwrap, landlock, syscalls
-from cleveragents.tools.confine import BWRAP, LANDLOCK, OFF, cache_dir, mechanism
-from cleveragents.tools.standin import is_inside
+from cleveragents.tools.confinement import bwrap, landlock, syscalls
+from cleveragents.tools.confinement.confine import BWRAP, LANDLOCK, OFF, cache_dir, mechanism
+from cleveragents.tools.confinement.mounts import is_inside
 
 FICLONE = 0x40049409
 INOTIFY = ("max_user_watches", "max_user_instances", "max_queued_events")

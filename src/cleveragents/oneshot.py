@@ -5,7 +5,7 @@ import os
 from cleveragents.errors import SandboxError, UsageError
 from cleveragents.model.plan_spec import PlanSpec, ResourceSpec, StepSpec
 from cleveragents.sandbox.git import command
-from cleveragents.tools.standin import is_inside
+from cleveragents.tools.confinement.mounts import is_inside
 
 
 def one_step_plan(path: str, argv: tuple[str, ...], name: str | None) -> PlanSpec:

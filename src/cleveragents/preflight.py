@@ -20,7 +20,7 @@ from cleveragents.sandbox.registry import kinds
 from cleveragents.sandbox.tree import require_not_too_wide
 from cleveragents.tools import resolve_tool
 from cleveragents.tools.builtin import runs_process
-from cleveragents.tools.confine import (
+from cleveragents.tools.confinement.confine import (
     BWRAP,
     INSTALL,
     LANDLOCK,
@@ -30,7 +30,7 @@ from cleveragents.tools.confine import (
     mechanism,
     why_not,
 )
-from cleveragents.tools.standin import seen_at_own_paths
+from cleveragents.tools.confinement.mounts import seen_at_own_paths
 
 LEAST_FREE = 4 << 20
 """Bytes, besides the reserve, without which nothing is begun."""

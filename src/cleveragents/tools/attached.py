@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 from cleveragents.tools import ctty
-from cleveragents.tools.bwrap import failure
+from cleveragents.tools.confinement.bwrap import failure
 from cleveragents.tools.limits import Capture
 
 IN, OUT, ERR = 0, 1, 2

@@ -15,10 +15,10 @@ import msgspec
 
 from cleveragents.errors import ActorFailed, ToolFailed
 from cleveragents.model.tool import ToolSpec
-from cleveragents.tools.bwrap import failure as bwrap_failure
+from cleveragents.tools.confinement.bwrap import failure as bwrap_failure
+from cleveragents.tools.confinement.namespace import Namespace
 from cleveragents.tools.leftovers import end_leftovers, pidfd
 from cleveragents.tools.limits import Capture, Deadline
-from cleveragents.tools.namespace import Namespace
 from cleveragents.tools.process import (
     BLOCK,
     GRACE,

@@ -14,8 +14,8 @@ from typing import IO, Any, NamedTuple
 
 from cleveragents.errors import ToolFailed
 from cleveragents.tools.builtin import parse_mode
-from cleveragents.tools.confined import Root, Spot, shown, walk
 from cleveragents.tools.limits import Capture, Deadline
+from cleveragents.tools.paths import Root, Spot, shown, walk
 from cleveragents.tools.trees import BLOCK, NEW, OLD, copy, move, remove, remove_empty, staged
 
 LONGEST_LINE = 1 << 20

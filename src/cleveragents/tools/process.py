@@ -16,9 +16,9 @@ from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from cleveragents.model.tool import Attach
+from cleveragents.tools.confinement.namespace import Namespace
 from cleveragents.tools.leftovers import end_leftovers, pidfd
 from cleveragents.tools.limits import Capture, Deadline
-from cleveragents.tools.namespace import Namespace
 
 if TYPE_CHECKING:
     from cleveragents.tools.attached import Attached

@@ -26,15 +26,15 @@ from cleveragents.model.resource import show_path
 from cleveragents.model.tool import Attach, CallState, ToolResult, ToolSpec
 from cleveragents.tools import pycall
 from cleveragents.tools.builtin import check_inputs, filled
-from cleveragents.tools.bwrap import failure as bwrap_failure
-from cleveragents.tools.confine import BWRAP, Bounds, Cell, Launch
-from cleveragents.tools.confined import Root
+from cleveragents.tools.confinement.bwrap import failure as bwrap_failure
+from cleveragents.tools.confinement.confine import BWRAP, Bounds, Cell, Launch
+from cleveragents.tools.confinement.mounts import is_inside
 from cleveragents.tools.files import OPERATIONS, Job, run_file_tool
 from cleveragents.tools.leftovers import end_leftovers
 from cleveragents.tools.limits import Capture, Deadline, OutOfTime
+from cleveragents.tools.paths import Root
 from cleveragents.tools.process import Ended, run_process
 from cleveragents.tools.sql import Watch, run_sql
-from cleveragents.tools.standin import is_inside
 
 __all__ = [
     "CallContext",

@@ -9,8 +9,8 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 
 from cleveragents.errors import ToolFailed
-from cleveragents.tools.confined import LIST, Spot, shown
 from cleveragents.tools.limits import Deadline
+from cleveragents.tools.paths import LIST, Spot, shown
 
 BLOCK = 1 << 16
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -7,7 +7,7 @@ import os
 
 import msgspec
 
-from cleveragents.tools.standin import Seen, StandIn, is_inside
+from cleveragents.tools.confinement.mounts import Seen, StandIn, is_inside
 
 
 class Sides(msgspec.Struct, frozen=True):

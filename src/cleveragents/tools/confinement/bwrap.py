@@ -17,10 +17,10 @@ from contextlib import contextmanager, nullcontext
 
 import msgspec
 
-from cleveragents.tools import landlock
-from cleveragents.tools.capabilities import UNDER_BWRAP
-from cleveragents.tools.sides import Sides
-from cleveragents.tools.standin import Seen, is_inside
+from cleveragents.tools.confinement import landlock
+from cleveragents.tools.confinement.capabilities import UNDER_BWRAP
+from cleveragents.tools.confinement.mounts import Seen, is_inside
+from cleveragents.tools.confinement.sides import Sides
 
 PATIENCE = 10.0
 _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from cleveragents.tools.standin import is_inside
+from cleveragents.tools.confinement.mounts import is_inside
 
 PLACES = (
     # whoever runs containers and virtual machines

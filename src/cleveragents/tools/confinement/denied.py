@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 
-from cleveragents.tools.standin import Seen, is_inside
+from cleveragents.tools.confinement.mounts import Seen, is_inside
 
 # bubblewrap mounts read-only, Landlock refuses: each has a text of its own.
 PHRASES = {

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import msgspec
 
 from cleveragents.errors import NotAllowed
-from cleveragents.tools import bwrap, landlock, syscalls
-from cleveragents.tools.capabilities import UNDER_LANDLOCK, dropping
-from cleveragents.tools.doors import doors
-from cleveragents.tools.sides import Sides, beside
-from cleveragents.tools.standin import Seen, StandIn, seen_as_they_are, seen_at_own_paths
+from cleveragents.tools.confinement import bwrap, landlock, syscalls
+from cleveragents.tools.confinement.capabilities import UNDER_LANDLOCK, dropping
+from cleveragents.tools.confinement.doors import doors
+from cleveragents.tools.confinement.mounts import Seen, StandIn, seen_as_they_are, seen_at_own_paths
+from cleveragents.tools.confinement.sides import Sides, beside
 
 BWRAP, LANDLOCK, OFF = "bwrap", "landlock", "off"
 INSTALL = "apt install bubblewrap"
@@ -173,7 +173,7 @@ class Cell:
 
     def denied(self, output: str, exit_code: int, cwd: str) -> list[str]:
         """What the confinement kept a call that failed from writing, in sentences."""
-        from cleveragents.tools.denied import denied_writes
+        from cleveragents.tools.confinement.denied import denied_writes
 
         return denied_writes(
             output,
