@@ -32,7 +32,7 @@ from pathlib import Path
 
 sys.path.insert(0, os.fspath(Path(__file__).resolve().parents[1]))
 
-from cleveragents.content import walker
+from cleveragents.content.native import walker
 from cleveragents.leases import working_on
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.restoring import Restoration

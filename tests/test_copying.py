@@ -21,11 +21,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cleveragents import gc
-from cleveragents.content import copying, engine, filecopy, files, fsio, packs, trees, updating
+from cleveragents.content import copying, engine, files, fsio, packs, trees, updating
 from cleveragents.content import exchange as exchanging
-from cleveragents.content.beside import Beside
+from cleveragents.content.background import Beside
 from cleveragents.content.census import census
 from cleveragents.content.exchange import Exchange, Folder
+from cleveragents.content.native import filecopy
 from cleveragents.content.packs import BLOB, CHUNKS, git_key, key_of
 from cleveragents.content.scope import Scope
 from cleveragents.errors import SandboxError
@@ -534,7 +535,7 @@ def test_a_file_that_grows_large_while_it_is_read_is_left_to_the_other_way(
             file.write(b"." * LARGE)
         return read(fd, buffers)
 
-    monkeypatch.setattr("cleveragents.content.filecopy.os.readv", growing)
+    monkeypatch.setattr("cleveragents.content.native.filecopy.os.readv", growing)
     monkeypatch.setattr(filecopy, "share_blocks", lambda _source, _target: False)
     buffer = memoryview(bytearray(LARGE))
     with fsio.directory(str(pair.source)) as here, fsio.directory(str(pair.target)) as there:

@@ -21,9 +21,10 @@ from blake3 import blake3
 
 from cleveragents import executor as executing
 from cleveragents import leases, recovery
-from cleveragents.content import files, fsio, reserve, switch, walker
+from cleveragents.content import files, fsio, reserve, switch
 from cleveragents.content.files import blocks, capture_file, write_content
 from cleveragents.content.fsio import inode_of
+from cleveragents.content.native import walker
 from cleveragents.content.packs import BLOB, key_of
 from cleveragents.content.scope import Scope
 from cleveragents.content.statcache import StatCache

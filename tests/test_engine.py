@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from cleveragents.content import statcache, updating, walker
+from cleveragents.content import statcache, updating
 from cleveragents.content.engine import TreeEngine
 from cleveragents.content.files import Seen
+from cleveragents.content.native import walker
 from cleveragents.content.packs import Location, Packs
 from cleveragents.content.scope import Scope
 from cleveragents.content.statcache import Known, StatCache

@@ -194,7 +194,8 @@ def test_attributes_make_another_state(twin: object) -> None:
 def test_compiled_and_python_know_the_same_times(tmp_path: Path, year: int) -> None:
     from datetime import UTC, datetime
 
-    from cleveragents.content import files, walker
+    from cleveragents.content import files
+    from cleveragents.content.native import walker
 
     moment = int(datetime(year, 3, 1, tzinfo=UTC).timestamp()) * 10**9 + 123
     with fsio.directory(str(tmp_path)) as fd:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cleveragents.content import files, fsio
-from cleveragents.content.beside import Beside
+from cleveragents.content.background import Beside
 from cleveragents.errors import StoreError
 from cleveragents.snapshots import CheckpointManager
 from cleveragents.workspace import Workspace, open_workspace

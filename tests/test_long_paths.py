@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from cleveragents.content import fsio, updating, walker
+from cleveragents.content import fsio, updating
+from cleveragents.content.native import walker
 from cleveragents.content.tracker import Tracker
 
 LEVELS = 3000

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from cleveragents import codec
-from cleveragents.content.beside import Beside
+from cleveragents.content.background import Beside
 from cleveragents.model.decision import Decision
 from cleveragents.model.ids import new_id
 from cleveragents.model.journal import EntryState, JournalEntry, Moment, Operation

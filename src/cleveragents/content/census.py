@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from cleveragents.content import fsio, walker
+from cleveragents.content import fsio
+from cleveragents.content.native import walker
 from cleveragents.content.scope import Scope
 from cleveragents.errors import SandboxError
 from cleveragents.model.resource import show_path

@@ -12,7 +12,18 @@ from collections.abc import Callable, Iterable, Iterator
 
 from cleveragents.content import attributes, fsio
 from cleveragents.content.exchange import Exchange, Handful, Known
-from cleveragents.content.filecopy import (
+from cleveragents.content.files import (
+    CHUNK,
+    Base,
+    Stamp,
+    blocks,
+    end_blocks,
+    git_hash,
+    stamp,
+    store_blocks,
+    write_block,
+)
+from cleveragents.content.native.filecopy import (
     BYTES,
     DIGEST,
     HASHES,
@@ -24,17 +35,6 @@ from cleveragents.content.filecopy import (
     finish,
     open_source,
     share_blocks,
-)
-from cleveragents.content.files import (
-    CHUNK,
-    Base,
-    Stamp,
-    blocks,
-    end_blocks,
-    git_hash,
-    stamp,
-    store_blocks,
-    write_block,
 )
 from cleveragents.content.packs import BLOB, GIT, Batch, key_of
 from cleveragents.content.scope import Scope

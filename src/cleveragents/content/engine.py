@@ -11,16 +11,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
-from cleveragents.content import fsio, trees, walker
-from cleveragents.content.beside import Beside
+from cleveragents.content import fsio, trees
+from cleveragents.content.background import Beside
 from cleveragents.content.files import Stamp, stamp
+from cleveragents.content.known_files import Vouched, still_kept
+from cleveragents.content.native import walker
 from cleveragents.content.packs import Batch, Packs
 from cleveragents.content.scope import Scope
 from cleveragents.content.statcache import Known, StatCache, proves_from
 from cleveragents.content.tracker import Dirty, Tracker, mapped_files
 from cleveragents.content.trees import Entry, Manifests, Tree
 from cleveragents.content.updating import Borrowed, NeedsWalk, Pass, Work, unreadable
-from cleveragents.content.vouching import Vouched, still_kept
 from cleveragents.errors import CheckpointFailed, ContentDamaged, SandboxError
 from cleveragents.model.resource import show_path
 

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
 from cleveragents import machine
-from cleveragents.content.compiled import walk as _walk
+from cleveragents.content.native.compiled import walk as _walk
 from cleveragents.content.safe_names import require_name, require_path
 from cleveragents.errors import StoreError, UnsafeName
 from cleveragents.model.resource import show_path

@@ -18,7 +18,7 @@ from blake3 import blake3
 
 from cleveragents import machine
 from cleveragents.content import fsio
-from cleveragents.content.beside import Beside
+from cleveragents.content.background import Beside
 from cleveragents.content.reserve import MARGIN, SIZE, Reserve
 from cleveragents.errors import ContentDamaged, DiskFull, StoreError
 from cleveragents.model.ids import new_id

@@ -14,7 +14,7 @@ import msgspec
 from blake3 import blake3
 
 from cleveragents import codec
-from cleveragents.content.compiled import walk as _walk
+from cleveragents.content.native.compiled import walk as _walk
 from cleveragents.content.packs import TREE, Batch, key_of, show_key
 from cleveragents.content.safe_names import is_name, require_name
 from cleveragents.errors import ContentDamaged, UnsafeName

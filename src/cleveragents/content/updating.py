@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from cleveragents.content import attributes, fsio, trees, walker
+from cleveragents.content import attributes, fsio, trees
 from cleveragents.content.files import (
     CHUNK,
     Base,
@@ -16,9 +16,10 @@ from cleveragents.content.files import (
     stamp,
     store_small,
 )
+from cleveragents.content.known_files import relied_on
+from cleveragents.content.native import walker
 from cleveragents.content.packs import BLOB, GIT, Batch, key_of
 from cleveragents.content.trees import Entry, EntryKind, Listing, Tree, kind_of
-from cleveragents.content.vouching import relied_on
 from cleveragents.errors import CheckpointFailed
 from cleveragents.model.resource import show_path
 

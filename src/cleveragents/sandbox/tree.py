@@ -12,11 +12,11 @@ from blake3 import blake3
 from cleveragents import codec
 from cleveragents.content import attributes, files, fsio, trees
 from cleveragents.content.engine import TreeEngine
+from cleveragents.content.known_files import Vouched
 from cleveragents.content.packs import Batch
 from cleveragents.content.switch import Op, Switch, put_times_back, stage, sync_in_place, unlocked
 from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
 from cleveragents.content.updating import Borrowed
-from cleveragents.content.vouching import Vouched
 from cleveragents.errors import SandboxError
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import Action, Change, show_path

@@ -12,7 +12,7 @@ import msgspec
 
 from cleveragents import codec
 from cleveragents.content import fsio, trees
-from cleveragents.content.beside import Beside
+from cleveragents.content.background import Beside
 from cleveragents.content.files import Base, stamp, write_content
 from cleveragents.content.packs import GIT, Batch
 from cleveragents.content.trees import Difference, Entry, EntryKind, Tree

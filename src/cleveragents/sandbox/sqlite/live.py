@@ -15,8 +15,8 @@ from contextlib import closing, contextmanager, suppress
 from urllib.parse import quote
 
 from cleveragents.content import fsio
-from cleveragents.content.filecopy import share_blocks
 from cleveragents.content.files import ATTEMPTS, Stamp, stamp
+from cleveragents.content.native.filecopy import share_blocks
 from cleveragents.content.packs import Batch
 from cleveragents.errors import ApplyRefused, SandboxError
 from cleveragents.sandbox.sqlite import image as sqlite_image

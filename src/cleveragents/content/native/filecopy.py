@@ -10,8 +10,8 @@ import stat
 from collections.abc import Callable
 
 from cleveragents.content import attributes, fsio
-from cleveragents.content.compiled import copy as _copy
 from cleveragents.content.files import Stamp, stamp
+from cleveragents.content.native.compiled import copy as _copy
 from cleveragents.content.packs import git_key
 
 Made = tuple[Stamp, int | bytes | None, bool]

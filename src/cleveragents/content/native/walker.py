@@ -10,8 +10,8 @@ import struct
 from collections.abc import Callable
 
 from cleveragents.content import fsio
-from cleveragents.content.compiled import walk as _walk
 from cleveragents.content.files import Stamp
+from cleveragents.content.native.compiled import walk as _walk
 
 Found = list[tuple[bytes, bytes | int]]
 """(path, blob), or (path, errno) for what could not be read."""
