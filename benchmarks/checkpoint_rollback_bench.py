@@ -2,7 +2,7 @@
 
 import time
 
-from cleveragents.restoring import Restoration
+from cleveragents.checkpoints.restoration import Restoration
 
 from .trees import SIZES, OpenPlan, change
 

@@ -32,10 +32,10 @@ from pathlib import Path
 
 sys.path.insert(0, os.fspath(Path(__file__).resolve().parents[1]))
 
+from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.content.native import walker
 from cleveragents.leases import working_on
 from cleveragents.model.checkpoint import CheckpointType
-from cleveragents.restoring import Restoration
 from cleveragents.sandbox.git.worktree import GitWorktree
 from cleveragents.workspace import open_workspace
 

@@ -21,6 +21,8 @@ from blake3 import blake3
 
 from cleveragents import executor as executing
 from cleveragents import leases, recovery
+from cleveragents.checkpoints.prune import policy_of, reachable_groups, verdicts_on
+from cleveragents.checkpoints.sandboxes import layout
 from cleveragents.content import files, fsio, reserve, switch
 from cleveragents.content.files import blocks, capture_file, write_content
 from cleveragents.content.fsio import inode_of
@@ -44,7 +46,6 @@ from cleveragents.errors import (
     StoreError,
 )
 from cleveragents.executor import PlanExecutor
-from cleveragents.keeping import policy_of, reachable_groups, verdicts_on
 from cleveragents.leases import hold, working_on
 from cleveragents.making import make_sandboxes
 from cleveragents.model.checkpoint import CheckpointType
@@ -55,7 +56,6 @@ from cleveragents.model.plan_spec import KeepSpec, PolicySpec
 from cleveragents.model.settings import Settings
 from cleveragents.model.tool import CallState
 from cleveragents.sandbox.protocol import LastsLater
-from cleveragents.sandboxes import layout
 from cleveragents.session import Session
 from cleveragents.store import Intent, open_store
 from cleveragents.tools import carried, leftovers

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cleveragents.checkpoints.manager import CheckpointManager
 from cleveragents.content import files, fsio
 from cleveragents.content.background import Beside
 from cleveragents.errors import StoreError
-from cleveragents.snapshots import CheckpointManager
 from cleveragents.workspace import Workspace, open_workspace
 from tests.harness import Agents
 

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from cleveragents.checkpoints import CheckpointService
+    from cleveragents.checkpoints.manager import CheckpointManager
+    from cleveragents.checkpoints.service import CheckpointService
     from cleveragents.deciding import OpenDecision
     from cleveragents.errors import AgentsError, ToolFailed
     from cleveragents.executor import PlanExecutor
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     )
     from cleveragents.model.retention import CheckpointRetentionPolicy
     from cleveragents.model.tool import ToolResult
-    from cleveragents.snapshots import CheckpointManager
     from cleveragents.store import CheckpointRepository
     from cleveragents.workspace import PlanHandle, Workspace, open_workspace
 

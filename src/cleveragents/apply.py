@@ -14,6 +14,8 @@ from blake3 import blake3
 
 from cleveragents import codec, earlier, machine
 from cleveragents.applied import verify
+from cleveragents.checkpoints.manager import States
+from cleveragents.checkpoints.sandboxes import PlanSandboxes
 from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.errors import (
@@ -32,9 +34,7 @@ from cleveragents.model.journal import Ending, EntryState, JournalEntry, Operati
 from cleveragents.model.lifecycle import require_appliable, require_not_final
 from cleveragents.model.plan import Failure, Phase, Plan, State
 from cleveragents.sandbox.protocol import Applied, ApplyOptions, CommitsLast, Proposal
-from cleveragents.sandboxes import PlanSandboxes
 from cleveragents.session import Session, spec_of
-from cleveragents.snapshots import States
 from cleveragents.store import Intent
 from cleveragents.validating import validate
 from cleveragents.working import before_looking, work_on

@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from cleveragents.checkpoints import CheckpointService
+from cleveragents.checkpoints.manager import CheckpointManager
+from cleveragents.checkpoints.service import CheckpointService
 from cleveragents.content import fsio
 from cleveragents.errors import CarryLimit
 from cleveragents.model.settings import Settings
 from cleveragents.model.tool import Attach
 from cleveragents.session import Session
-from cleveragents.snapshots import CheckpointManager
 from cleveragents.store import Store
 
 

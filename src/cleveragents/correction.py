@@ -12,7 +12,9 @@ import msgspec
 from cleveragents import effects
 from cleveragents.acting import executor_for
 from cleveragents.actors import KINDS
-from cleveragents.checkpoints import About
+from cleveragents.checkpoints.manager import States
+from cleveragents.checkpoints.restoration import Restoration
+from cleveragents.checkpoints.service import About
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.errors import CorrectionRefused
@@ -35,7 +37,6 @@ from cleveragents.model.plan import Phase, Plan, State, Step, StepState
 from cleveragents.model.plan_spec import StepSpec
 from cleveragents.model.resource import Change
 from cleveragents.model.revision import Revision, revised
-from cleveragents.restoring import Restoration
 from cleveragents.rollback import (
     marked_above,
     require_children_free,
@@ -44,7 +45,6 @@ from cleveragents.rollback import (
 )
 from cleveragents.session import Session, spec_of
 from cleveragents.settling import settle
-from cleveragents.snapshots import States
 from cleveragents.store import Store
 from cleveragents.tools import resolve_tool
 from cleveragents.use import PlanFile, step_of

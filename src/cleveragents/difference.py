@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from cleveragents.checkpoints.manager import States
 from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.model.checkpoint import CheckpointGroup, SandboxCheckpoint
@@ -16,7 +17,6 @@ from cleveragents.model.resource import Change
 from cleveragents.sandbox.git.command import environment
 from cleveragents.sandbox.protocol import Sandbox
 from cleveragents.sandbox.sqlite.tables import TableChange, table_changes
-from cleveragents.snapshots import States
 from cleveragents.working import before_looking
 
 

@@ -12,6 +12,7 @@ from itertools import groupby
 import msgspec
 
 from cleveragents.calling import call_context
+from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError, LossNotAccepted, MayHaveHappened, SandboxError
@@ -21,7 +22,6 @@ from cleveragents.model.ids import new_id
 from cleveragents.model.plan import Plan, Step, StepState
 from cleveragents.model.plan_spec import PlanSpec
 from cleveragents.model.tool import CallState, ToolCall, ToolResult, ToolSpec
-from cleveragents.restoring import Restoration
 from cleveragents.session import Session, spec_of
 from cleveragents.store import Store, View
 from cleveragents.tools.builtin import runs_process

@@ -1,5 +1,6 @@
 """Cancel a plan, or delete it with everything it holds."""
 
+from cleveragents.checkpoints.restoration import cancel_child
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed, SandboxError, UnappliedWork
 from cleveragents.leases import hold
@@ -7,7 +8,6 @@ from cleveragents.making import remove_sandboxes
 from cleveragents.model.journal import Operation
 from cleveragents.model.lifecycle import require_not_final
 from cleveragents.model.plan import Plan, State
-from cleveragents.restoring import cancel_child
 from cleveragents.working import before_looking, work_on
 
 

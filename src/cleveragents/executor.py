@@ -9,7 +9,9 @@ import msgspec
 from cleveragents import codec, effects
 from cleveragents.adopting import changes_since
 from cleveragents.calling import bounds_of, call_context, ended, is_bounded, out_of_scope
-from cleveragents.checkpoints import About
+from cleveragents.checkpoints.manager import States
+from cleveragents.checkpoints.restoration import Restoration
+from cleveragents.checkpoints.service import About
 from cleveragents.content import fsio
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
@@ -25,10 +27,8 @@ from cleveragents.model.plan_spec import DecisionSpec, StepSpec
 from cleveragents.model.resource import Change
 from cleveragents.model.tool import CallState, ToolCall, ToolResult, ToolSpec, Write
 from cleveragents.preflight import confinement_warnings
-from cleveragents.restoring import Restoration
 from cleveragents.reverting import REVERT, take_back
 from cleveragents.session import Session
-from cleveragents.snapshots import States
 from cleveragents.subplans import Brought, merge_children, run_children, spawn
 from cleveragents.tools import resolve_tool
 from cleveragents.tools.runner import CallContext, end_leftovers, remove_temporary, run_tool

@@ -3,10 +3,10 @@
 import msgspec
 
 from cleveragents import effects
+from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.context import Context
 from cleveragents.model.plan import Failure, State, Step, StepState
 from cleveragents.model.resource import Change
-from cleveragents.restoring import Restoration
 from cleveragents.rollback import restoration_to
 from cleveragents.session import Session
 from cleveragents.store import Source

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from cleveragents import machine
+from cleveragents.checkpoints.sandboxes import PlanSandboxes
 from cleveragents.content import fsio
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
@@ -16,7 +17,6 @@ from cleveragents.model.resource import Earlier, EarlierState, SandboxRecord, Sa
 from cleveragents.sandbox.marks import put_mark
 from cleveragents.sandbox.protocol import KeepsEarlier, LearnsWhileMade, Making, Sandbox
 from cleveragents.sandbox.tree import require_not_too_wide
-from cleveragents.sandboxes import PlanSandboxes
 from cleveragents.session import Session
 
 

@@ -4,7 +4,9 @@ import os
 
 import msgspec
 
-from cleveragents.checkpoints import About
+from cleveragents.checkpoints.manager import States
+from cleveragents.checkpoints.restoration import Restoration
+from cleveragents.checkpoints.service import About
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.errors import NotFound, UsageError
@@ -14,9 +16,7 @@ from cleveragents.model.journal import Operation
 from cleveragents.model.plan import Plan
 from cleveragents.model.resource import Change
 from cleveragents.names import find_group
-from cleveragents.restoring import Restoration
 from cleveragents.rollback import require_rollback
-from cleveragents.snapshots import States
 from cleveragents.working import before_looking, work_on
 
 

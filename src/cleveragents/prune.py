@@ -1,6 +1,7 @@
 """Groups made, kept and dropped by hand."""
 
 from cleveragents.adopting import adopt_edits, changes_since, without_kept_folders
+from cleveragents.checkpoints.manager import States
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
@@ -10,7 +11,6 @@ from cleveragents.model.plan import Plan, StepState
 from cleveragents.model.retention import Verdict
 from cleveragents.names import require_label
 from cleveragents.session import Session
-from cleveragents.snapshots import States
 from cleveragents.store import Lease
 from cleveragents.working import work_on
 

@@ -11,12 +11,12 @@ import os
 import msgspec
 
 from cleveragents.adopting import changes_since
+from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.model.checkpoint import CheckpointGroup
 from cleveragents.model.plan import Plan
 from cleveragents.model.resource import SandboxRecord
-from cleveragents.restoring import Restoration
 from cleveragents.rollback import restoration_to
 from cleveragents.sandbox.marks import put_mark
 from cleveragents.session import Session

@@ -1,6 +1,7 @@
 """What every open does first: finish what a dead process had begun."""
 
 from cleveragents.apply import finish_apply
+from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.effects import compensate_plan, shown
@@ -9,7 +10,6 @@ from cleveragents.leases import RECOVERY, hold, holder
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.journal import EntryState, Operation
 from cleveragents.model.plan import Failure, Phase, State
-from cleveragents.restoring import Restoration
 from cleveragents.session import Session
 from cleveragents.store import Intent
 from cleveragents.tools.leftovers import end_leftovers

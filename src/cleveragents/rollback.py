@@ -5,6 +5,8 @@ from typing import Any
 import msgspec
 
 from cleveragents import effects
+from cleveragents.checkpoints.manager import States
+from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.context import Context
 from cleveragents.errors import CheckpointPruned, NotAllowed, PlanBusy
 from cleveragents.leases import holder
@@ -16,9 +18,7 @@ from cleveragents.model.lifecycle import require_rollback
 from cleveragents.model.plan import Phase, Plan, State, Step, StepState
 from cleveragents.model.resource import Change
 from cleveragents.names import find_group
-from cleveragents.restoring import Restoration
 from cleveragents.session import Session
-from cleveragents.snapshots import States
 from cleveragents.store import Store, View
 from cleveragents.working import before_looking, work_on
 

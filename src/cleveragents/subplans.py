@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from cleveragents.checkpoints.manager import States
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError, MergeConflict, Stopped, ValidationFailed
@@ -23,7 +24,6 @@ from cleveragents.model.plan_spec import ActorSpec, ApplySpec, PlanSpec, StepSpe
 from cleveragents.model.resource import Change, SandboxState
 from cleveragents.sandbox.protocol import Conflict
 from cleveragents.session import Session
-from cleveragents.snapshots import States
 from cleveragents.use import Parent, use_plan
 from cleveragents.validating import validate
 from cleveragents.working import work_on

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cleveragents import machine
-from cleveragents.checkpoints import CheckpointService
+from cleveragents.checkpoints.manager import CheckpointManager
+from cleveragents.checkpoints.service import CheckpointService
 from cleveragents.config import load_settings
 from cleveragents.content import fsio
 from cleveragents.content.packs import Packs
@@ -31,7 +32,6 @@ from cleveragents.model.checkpoint import Checkpoint, CheckpointGroup, RollbackR
 from cleveragents.model.plan import Plan, State
 from cleveragents.model.settings import Settings
 from cleveragents.session import Session
-from cleveragents.snapshots import CheckpointManager
 from cleveragents.store import open_store
 
 if TYPE_CHECKING:

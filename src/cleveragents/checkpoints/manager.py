@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from cleveragents import machine
+from cleveragents.checkpoints.sandboxes import PlanSandboxes, open_sandboxes
 from cleveragents.content import fsio
 from cleveragents.content.packs import Batch, Packs
 from cleveragents.errors import CheckpointFailed, SandboxError
@@ -14,7 +15,6 @@ from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import Action, Change
 from cleveragents.model.settings import Settings
 from cleveragents.sandbox.protocol import LastsLater, Sandbox
-from cleveragents.sandboxes import PlanSandboxes, open_sandboxes
 from cleveragents.store import Store
 
 States = dict[str, SandboxCheckpoint]

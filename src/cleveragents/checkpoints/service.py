@@ -11,11 +11,13 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from cleveragents import codec
+from cleveragents.checkpoints.manager import CheckpointManager, Staged, States
+from cleveragents.checkpoints.prune import policy_of, verdicts_on
+from cleveragents.checkpoints.restoration import Restoration, commit_restoration
 from cleveragents.content import fsio
 from cleveragents.content.packs import Batch
 from cleveragents.content.reserve import SIZE
 from cleveragents.errors import CheckpointFailed, ContentDamaged, DiskFull, SandboxError
-from cleveragents.keeping import policy_of, verdicts_on
 from cleveragents.leases import hold
 from cleveragents.model.checkpoint import (
     Checkpoint,
@@ -30,10 +32,8 @@ from cleveragents.model.resource import Change, SandboxState
 from cleveragents.model.retention import Verdict
 from cleveragents.model.settings import Settings
 from cleveragents.model.triggers import fires
-from cleveragents.restoring import Restoration, commit_restoration
 from cleveragents.sandbox.protocol import KeepsElsewhere
 from cleveragents.session import Session
-from cleveragents.snapshots import CheckpointManager, Staged, States
 from cleveragents.store import Intent, Store
 
 T = TypeVar("T")
