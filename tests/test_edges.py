@@ -19,7 +19,6 @@ import msgspec
 import pytest
 from blake3 import blake3
 
-from cleveragents import executor as executing
 from cleveragents import leases, recovery
 from cleveragents.checkpoints.prune import policy_of, reachable_groups, verdicts_on
 from cleveragents.checkpoints.sandboxes import layout
@@ -45,9 +44,10 @@ from cleveragents.errors import (
     SandboxNotOurs,
     StoreError,
 )
-from cleveragents.executor import PlanExecutor
+from cleveragents.execution import executor as executing
+from cleveragents.execution.executor import PlanExecutor
+from cleveragents.execution.sandboxes import make_sandboxes
 from cleveragents.leases import hold, working_on
-from cleveragents.making import make_sandboxes
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.ids import new_id
 from cleveragents.model.journal import EntryState, Operation

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from cleveragents.cli.main import root
 from cleveragents.content import fsio
-from cleveragents.effects import class_of
 from cleveragents.errors import LossNotAccepted, MayHaveHappened
+from cleveragents.execution.compensation import class_of
 from cleveragents.model.effect import Effect, EffectClass, EffectState
 from cleveragents.model.tool import ToolSpec
 from cleveragents.tools import BUILTINS
@@ -126,7 +126,7 @@ def ledger(plan: str = "last") -> list[tuple[str, str, str]]:
 @pytest.fixture(autouse=True)
 def unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLEVERAGENTS_SANDBOX_CONFINE", "off")
-    monkeypatch.setattr("cleveragents.effects.BACK_OFF", (0.0, 0.0))
+    monkeypatch.setattr("cleveragents.execution.compensation.BACK_OFF", (0.0, 0.0))
 
 
 @pytest.fixture
@@ -477,7 +477,7 @@ def die_in(yard: Yard, steps: str, policy: str = "{}", change: tuple[str, str] =
     Path(file).write_text(Path(file).read_text().replace(*change))
     child = os.fork()
     if child == 0:
-        from cleveragents import executor
+        from cleveragents.execution import executor
 
         run = executor.run_tool
 
@@ -703,7 +703,7 @@ def test_everything_that_is_wrong_is_named_at_once(
         "  - {id: four, tool: c, on: raw, needs: [three]}\n"
     )
     monkeypatch.setenv("CLEVERAGENTS_SANDBOX_DIR", "/proc/nowhere")
-    monkeypatch.setattr("cleveragents.preflight.LEAST_FREE", 1 << 62)
+    monkeypatch.setattr("cleveragents.execution.preflight.LEAST_FREE", 1 << 62)
     told = agents("plan", "use", "plan.yaml", JSON, expect=2).data["error"]["problems"]
     for text in (
         "resource 'app': 'path': ",

@@ -111,7 +111,7 @@ def test_click_is_not_imported(planned: Agents) -> None:
     )  # fmt: skip
     names = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "cleveragents.cli.quick" in names
-    unused = {"click", "rich", "yaml", "inspect", "cleveragents.executor", "json"}
+    unused = {"click", "rich", "yaml", "inspect", "cleveragents.execution.executor", "json"}
     slow = {"subprocess", "hashlib", "platform", "textwrap", "msgspec.inspect"}
     assert not names & (unused | slow | {"cleveragents.content.copying"})
 

@@ -7,9 +7,9 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from cleveragents.checkpoints.manager import CheckpointManager
     from cleveragents.checkpoints.service import CheckpointService
-    from cleveragents.deciding import OpenDecision
     from cleveragents.errors import AgentsError, ToolFailed
-    from cleveragents.executor import PlanExecutor
+    from cleveragents.execution.caller_executor import OpenDecision
+    from cleveragents.execution.executor import PlanExecutor
     from cleveragents.model.checkpoint import (
         Checkpoint,
         CheckpointGroup,

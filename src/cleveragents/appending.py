@@ -4,11 +4,14 @@ from typing import Any
 
 import msgspec
 
-from cleveragents.acting import executor_for
 from cleveragents.context import Context
 from cleveragents.correction import Request, ended_row
 from cleveragents.errors import CorrectionRefused
-from cleveragents.executor import PlanExecutor
+from cleveragents.execution.actor_executor import executor_for
+from cleveragents.execution.executor import PlanExecutor
+from cleveragents.execution.leasing import work_on
+from cleveragents.execution.reconcile import settle
+from cleveragents.execution.use import step_of
 from cleveragents.model.decision import (
     Correction,
     CorrectionMode,
@@ -24,9 +27,6 @@ from cleveragents.model.plan_spec import DecisionSpec, PlanSpec, StepSpec, Subpl
 from cleveragents.rollback import (
     require_own,
 )
-from cleveragents.settling import settle
-from cleveragents.use import step_of
-from cleveragents.working import work_on
 
 
 def append(ctx: Context, decision: Decision, request: Request) -> Correction:

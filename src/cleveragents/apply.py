@@ -25,8 +25,10 @@ from cleveragents.errors import (
     NotAllowed,
     ValidationFailed,
 )
+from cleveragents.execution.leasing import before_looking, work_on
+from cleveragents.execution.sandboxes import remove_sandboxes
+from cleveragents.execution.validate import validate
 from cleveragents.leases import hold
-from cleveragents.making import remove_sandboxes
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.decision import DecisionKind, DecisionState
 from cleveragents.model.ids import new_id
@@ -36,8 +38,6 @@ from cleveragents.model.plan import Failure, Phase, Plan, State
 from cleveragents.sandbox.protocol import Applied, ApplyOptions, CommitsLast, Proposal
 from cleveragents.session import Session, spec_of
 from cleveragents.store import Intent
-from cleveragents.validating import validate
-from cleveragents.working import before_looking, work_on
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

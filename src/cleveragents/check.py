@@ -6,11 +6,11 @@ from collections.abc import Collection
 import msgspec
 
 from cleveragents import codec
-from cleveragents.adopting import changes_since
 from cleveragents.content import trees
 from cleveragents.content.packs import GIT, TREE, show_key
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError
+from cleveragents.execution.manual_edits import changes_since
 from cleveragents.gc import reachable
 from cleveragents.model.resource import SandboxState
 from cleveragents.sandbox.git import command

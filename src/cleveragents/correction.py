@@ -9,8 +9,6 @@ from typing import Any
 
 import msgspec
 
-from cleveragents import effects
-from cleveragents.acting import executor_for
 from cleveragents.actors import KINDS
 from cleveragents.checkpoints.manager import States
 from cleveragents.checkpoints.restoration import Restoration
@@ -18,6 +16,11 @@ from cleveragents.checkpoints.service import About
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.errors import CorrectionRefused
+from cleveragents.execution import compensation
+from cleveragents.execution.actor_executor import executor_for
+from cleveragents.execution.leasing import before_looking, work_on
+from cleveragents.execution.reconcile import settle
+from cleveragents.execution.use import PlanFile, step_of
 from cleveragents.hanging import Facts
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.model.decision import (
@@ -44,11 +47,8 @@ from cleveragents.rollback import (
     restoration_to,
 )
 from cleveragents.session import Session, spec_of
-from cleveragents.settling import settle
 from cleveragents.store import Store
 from cleveragents.tools import resolve_tool
-from cleveragents.use import PlanFile, step_of
-from cleveragents.working import before_looking, work_on
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +115,7 @@ def correct(ctx: Context, decision: Decision, request: Request) -> Correction:
         require_own(ctx, session.plan, "corrected")
         if not request.accept_loss:
             command = f"agents plan correct {decision.decision_id} --accept-loss"
-            effects.require_repeatable(session, (), command)
+            compensation.require_repeatable(session, (), command)
         settle(ctx, session, discard_edits=False)
         roots = tuple(_current(ctx, session.plan, decision))
         outlook = work_out(ctx, session.plan, roots, request)
@@ -153,7 +153,7 @@ def take_back(ctx: Context, session: Session, outlook: Outlook, request: Request
             f"agents plan execute {plan.plan_id}",
         )
     command = f"agents plan correct {outlook.decision_id}"
-    effects.require_accepted(outlook.effects, request.accept_loss, command)
+    compensation.require_accepted(outlook.effects, request.accept_loss, command)
     correction, todo = _prepare(ctx, session, outlook, request)
     require_children_free(ctx, todo)
     entry = session.opened(
@@ -172,7 +172,7 @@ def take_back(ctx: Context, session: Session, outlook: Outlook, request: Request
         intervention.decision_id,
     )
     ctx.checkpoints.restore_made(session, about, _maker(ctx, plan, outlook), todo, note)
-    effects.compensated(ctx, session, todo)
+    compensation.compensated(ctx, session, todo)
     executor = executor_for(ctx, session)
     executor.prepare()
     executor.execute(Operation.CORRECT, entry)
@@ -245,7 +245,7 @@ def _prepare(
         cancelled_children=tuple(child.plan_id for child in children),
         correction_id=correction.correction_id,
         outlook=outlook.effects,
-        effects=effects.marks(outlook.effects, EffectState.ACCEPTED),
+        effects=compensation.marks(outlook.effects, EffectState.ACCEPTED),
     )
 
 
@@ -418,7 +418,7 @@ def work_out(ctx: Context, plan: Plan, roots: tuple[Decision, ...], request: Req
         paths={rid: tuple(sorted(some)) for rid, some in paths.items()},
         children=tuple(child.plan_id for child in children),
         revision=revision,
-        effects=effects.after(
+        effects=compensation.after(
             ctx.store,
             plan.plan_id,
             decision_ids=set(found),

@@ -11,13 +11,13 @@ import msgspec
 from cleveragents.checkpoints.manager import States
 from cleveragents.content import fsio
 from cleveragents.context import Context
+from cleveragents.execution.leasing import before_looking
 from cleveragents.model.checkpoint import CheckpointGroup, SandboxCheckpoint
 from cleveragents.model.plan import Plan
 from cleveragents.model.resource import Change
 from cleveragents.sandbox.git.command import environment
 from cleveragents.sandbox.protocol import Sandbox
 from cleveragents.sandbox.sqlite.tables import TableChange, table_changes
-from cleveragents.working import before_looking
 
 
 class FileDiff(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,12 +3,12 @@
 from cleveragents.checkpoints.restoration import cancel_child
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed, SandboxError, UnappliedWork
+from cleveragents.execution.leasing import before_looking, work_on
+from cleveragents.execution.sandboxes import remove_sandboxes
 from cleveragents.leases import hold
-from cleveragents.making import remove_sandboxes
 from cleveragents.model.journal import Operation
 from cleveragents.model.lifecycle import require_not_final
 from cleveragents.model.plan import Plan, State
-from cleveragents.working import before_looking, work_on
 
 
 def cancel(ctx: Context, plan: Plan) -> Plan:

@@ -10,6 +10,7 @@ from cleveragents.checkpoints.service import About
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.errors import NotFound, UsageError
+from cleveragents.execution.leasing import before_looking, work_on
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType, RollbackResult
 from cleveragents.model.ids import new_id
 from cleveragents.model.journal import Operation
@@ -17,7 +18,6 @@ from cleveragents.model.plan import Plan
 from cleveragents.model.resource import Change
 from cleveragents.names import find_group
 from cleveragents.rollback import require_rollback
-from cleveragents.working import before_looking, work_on
 
 
 class Part(msgspec.Struct, frozen=True):

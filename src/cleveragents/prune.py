@@ -1,9 +1,10 @@
 """Groups made, kept and dropped by hand."""
 
-from cleveragents.adopting import adopt_edits, changes_since, without_kept_folders
 from cleveragents.checkpoints.manager import States
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed
+from cleveragents.execution.leasing import work_on
+from cleveragents.execution.manual_edits import adopt_edits, changes_since, without_kept_folders
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.model.journal import Operation
 from cleveragents.model.lifecycle import require_not_final, require_rollback
@@ -12,7 +13,6 @@ from cleveragents.model.retention import Verdict
 from cleveragents.names import require_label
 from cleveragents.session import Session
 from cleveragents.store import Lease
-from cleveragents.working import work_on
 
 
 def _unheld(ctx: Context, plan: Plan) -> Session:
@@ -56,7 +56,7 @@ def create_manual(ctx: Context, plan: Plan, label: str | None) -> CheckpointGrou
                 f"plan {plan.name!r} has no sandbox yet", f"agents plan execute {plan.plan_id}"
             )
         if _died_in_a_step(ctx, session):
-            from cleveragents.settling import settle
+            from cleveragents.execution.reconcile import settle
 
             settle(ctx, session, discard_edits=False)
         head = ctx.store.checkpoints.group(session.plan.head_group_id)

@@ -10,10 +10,10 @@ import os
 
 import msgspec
 
-from cleveragents.adopting import changes_since
 from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.content import fsio
 from cleveragents.context import Context
+from cleveragents.execution.manual_edits import changes_since
 from cleveragents.model.checkpoint import CheckpointGroup
 from cleveragents.model.plan import Plan
 from cleveragents.model.resource import SandboxRecord

@@ -4,8 +4,8 @@ from cleveragents.apply import finish_apply
 from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.content import fsio
 from cleveragents.context import Context
-from cleveragents.effects import compensate_plan, shown
 from cleveragents.errors import AgentsError, PlanBusy
+from cleveragents.execution.compensation import compensate_plan, shown
 from cleveragents.leases import RECOVERY, hold, holder
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.journal import EntryState, Operation

@@ -4,11 +4,12 @@ from typing import Any
 
 import msgspec
 
-from cleveragents import effects
 from cleveragents.checkpoints.manager import States
 from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.context import Context
 from cleveragents.errors import CheckpointPruned, NotAllowed, PlanBusy
+from cleveragents.execution import compensation
+from cleveragents.execution.leasing import before_looking, work_on
 from cleveragents.leases import holder
 from cleveragents.model.checkpoint import CheckpointGroup, ChildMoment, RollbackResult
 from cleveragents.model.decision import Decision, DecisionState
@@ -20,7 +21,6 @@ from cleveragents.model.resource import Change
 from cleveragents.names import find_group
 from cleveragents.session import Session
 from cleveragents.store import Store, View
-from cleveragents.working import before_looking, work_on
 
 
 def rewound_steps(now: list[Step], then: dict[str, Step]) -> tuple[list[Step], list[str]]:
@@ -72,8 +72,8 @@ def restoration(
     }
     if view.source.spec != plan.spec:
         values |= msgspec.to_builtins(view.source)
-    own = effects.outlook_at(store, plan.plan_id, group.group_id, view, later)
-    outlook = effects.joined(own, *(todo.outlook for todo in back.values()))
+    own = compensation.outlook_at(store, plan.plan_id, group.group_id, view, later)
+    outlook = compensation.joined(own, *(todo.outlook for todo in back.values()))
     return Restoration(
         group_id=group.group_id,
         plan=msgspec.to_builtins(values),
@@ -83,7 +83,7 @@ def restoration(
         children={child: marked_above(todo) for child, todo in back.items()},
         cancelled_children=tuple(later),
         outlook=outlook,
-        effects=effects.marks(outlook, EffectState.LOST),
+        effects=compensation.marks(outlook, EffectState.LOST),
     )
 
 
@@ -135,8 +135,8 @@ def _child_back(store: Store, child: Plan, moment: ChildMoment) -> Restoration |
 
 def accepted(todo: Restoration, accept_loss: bool, command: str) -> Restoration:
     """The same, asked for by somebody who knows what cannot be undone; else refused."""
-    effects.require_accepted(todo.outlook, accept_loss, command)
-    marks = effects.marks(todo.outlook, EffectState.ACCEPTED)
+    compensation.require_accepted(todo.outlook, accept_loss, command)
+    marks = compensation.marks(todo.outlook, EffectState.ACCEPTED)
     return msgspec.structs.replace(todo, effects=marks)
 
 
@@ -211,7 +211,7 @@ def go_back(
     require_children_free(ctx, todo)
     counted = _result(ctx, session.plan, group, todo, (), dry_run=False)
     changes = ctx.checkpoints.rollback_to_checkpoint(session, todo, lossy=lossy)
-    outcome = effects.compensated(ctx, session, todo)
+    outcome = compensation.compensated(ctx, session, todo)
     return msgspec.structs.replace(
         counted,
         changes=changes,

@@ -2,9 +2,11 @@
 
 import msgspec
 
-from cleveragents.adopting import adopt_edits
 from cleveragents.context import Context
 from cleveragents.errors import NothingToUndo
+from cleveragents.execution.leasing import work_on
+from cleveragents.execution.manual_edits import adopt_edits
+from cleveragents.execution.reconcile import Settled, difference
 from cleveragents.model.checkpoint import RollbackResult
 from cleveragents.model.journal import JournalEntry, Moment, Operation, undo_stack
 from cleveragents.model.lifecycle import require_rollback
@@ -17,8 +19,6 @@ from cleveragents.rollback import (
     restoration,
 )
 from cleveragents.session import Session
-from cleveragents.settling import Settled, difference
-from cleveragents.working import work_on
 
 
 class Undone(msgspec.Struct, frozen=True, kw_only=True):

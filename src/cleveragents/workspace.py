@@ -35,12 +35,12 @@ from cleveragents.session import Session
 from cleveragents.store import open_store
 
 if TYPE_CHECKING:
-    from cleveragents.deciding import OpenDecision, ResourceGiven
     from cleveragents.difference import Diff
+    from cleveragents.execution.caller_executor import OpenDecision, ResourceGiven
+    from cleveragents.execution.run import Resumption
     from cleveragents.model.decision import Correction
     from cleveragents.model.effect import Effect
     from cleveragents.model.plan_spec import PlanSpec
-    from cleveragents.resume import Resumption
     from cleveragents.undo import Undone
 
 
@@ -86,7 +86,7 @@ class PlanHandle:
         steps that failed or died and may do outside the sandboxes what they may have done before.
         """
         from cleveragents.actors.protocol import DecisionAsked
-        from cleveragents.deciding import deciding
+        from cleveragents.execution.caller_executor import deciding
 
         asked = DecisionAsked(
             question=question,
@@ -102,12 +102,12 @@ class PlanHandle:
 
     def complete(self) -> None:
         """Say that a plan made by `Workspace.plan` is done; `apply` says it too."""
-        from cleveragents.deciding import complete
+        from cleveragents.execution.caller_executor import complete
 
         complete(self._ctx, self.plan_id)
 
     def execute(self) -> "Resumption":
-        from cleveragents.resume import execute_plan
+        from cleveragents.execution.run import execute_plan
 
         return execute_plan(self._ctx, self.plan_id)
 
@@ -120,8 +120,8 @@ class PlanHandle:
         accept_loss: bool = False,
     ) -> "Resumption":
         """`repeat`: the steps that may do outside the sandboxes what they may have done before."""
-        from cleveragents.resume import execute_plan
-        from cleveragents.use import read_plan
+        from cleveragents.execution.run import execute_plan
+        from cleveragents.execution.use import read_plan
 
         return execute_plan(
             self._ctx,
@@ -144,8 +144,8 @@ class PlanHandle:
     ) -> "Correction":
         """Take a decision back with what hangs on it, and do that again."""
         from cleveragents import correction
+        from cleveragents.execution.use import read_plan
         from cleveragents.names import find_decision
-        from cleveragents.use import read_plan
 
         request = correction.Request(
             guidance=guidance,
@@ -209,7 +209,7 @@ class PlanHandle:
         self, mode: str | None = None, *, ignored: bool = False, hooks: bool = False
     ) -> dict[str, Any]:
         from cleveragents import apply as applying
-        from cleveragents.deciding import completes_when_applied
+        from cleveragents.execution.caller_executor import completes_when_applied
 
         if completes_when_applied(self._ctx, self.plan_id):
             self.complete()
@@ -251,7 +251,7 @@ class Workspace:
 
     def use(self, file: str) -> PlanHandle:
         """Take a plan file into the store; nothing runs yet."""
-        from cleveragents.use import read_plan, use_plan
+        from cleveragents.execution.use import read_plan, use_plan
 
         read = read_plan(self.ctx, file)
         folder = os.path.dirname(read.path)
@@ -262,8 +262,8 @@ class Workspace:
 
     def use_spec(self, spec: "PlanSpec", *, source: str, folder: str, text: str = "") -> PlanHandle:
         """The same for a plan that was built and not read."""
-        from cleveragents.preflight import preflight
-        from cleveragents.use import use_plan
+        from cleveragents.execution.preflight import preflight
+        from cleveragents.execution.use import use_plan
 
         preflight(self.ctx, spec, source, folder)
         plan = use_plan(self.ctx, spec, source_path="", source_text=text, plan_dir=folder)
@@ -286,7 +286,7 @@ class Workspace:
         A resource is a path or the keys of a plan file's resource; the other parts are those of a
         plan file. Relative paths start from `folder`.
         """
-        from cleveragents.deciding import drafted
+        from cleveragents.execution.caller_executor import drafted
 
         where = os.path.abspath(folder)
         parts = {
@@ -377,7 +377,7 @@ def _another(settings: Settings, talk: Talk | None, now: Callable[[], str]) -> G
 
 
 def _execute(ctx: Context, plan_id: str) -> None:
-    from cleveragents.resume import execute_plan
+    from cleveragents.execution.run import execute_plan
 
     execute_plan(ctx, plan_id)
 

@@ -17,12 +17,12 @@ from cleveragents.cli.plan_effects import (
 from cleveragents.cli.plan_work import dry_option, loss_option, plan_reply, yes_option
 from cleveragents.context import Context
 from cleveragents.correction import Outlook, Request, correct, preview
-from cleveragents.effects import require_accepted
 from cleveragents.errors import UsageError
+from cleveragents.execution.compensation import require_accepted
+from cleveragents.execution.use import read_child, read_plan
 from cleveragents.model.decision import Decision
 from cleveragents.names import find_decision
 from cleveragents.render import Block, Panel, Reply, Table
-from cleveragents.use import read_child, read_plan
 
 
 @command("plan correct")

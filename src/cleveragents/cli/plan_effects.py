@@ -20,7 +20,7 @@ def effects(ctx: Context, asked: Asked, plan: str, retry: bool) -> Reply:
     """What a plan did, or may have done, outside the sandboxes, oldest first."""
     one, notes = found(ctx, plan)
     if retry:
-        from cleveragents.effects import retry_failed
+        from cleveragents.execution.compensation import retry_failed
 
         retry_failed(ctx, one)
     recorded = ctx.store.effects.of_plan(one.plan_id)
@@ -47,7 +47,7 @@ def effects(ctx: Context, asked: Asked, plan: str, retry: bool) -> Reply:
 
 
 def _line(effect: Effect) -> str:
-    from cleveragents.effects import shown
+    from cleveragents.execution.compensation import shown
 
     why = f": {effect.error}" if effect.error else ""
     return f"{shown(effect)}, {WORDS[effect.state]}{why}" if _ended(effect) else shown(effect)

@@ -74,7 +74,7 @@ def use(ctx: Context, asked: Asked, file: str) -> Reply:
 @click.argument("file")
 def run(ctx: Context, asked: Asked, file: str) -> Reply:
     """Use a plan file and execute it: the main job."""
-    from cleveragents.resume import execute_plan
+    from cleveragents.execution.run import execute_plan
 
     plan_id = take_in(ctx, file)
     execute_plan(ctx, plan_id, verb="plan run")
@@ -97,8 +97,8 @@ def run_command(
     It has your terminal, your input and your output, and its exit code is yours; 125 is a failure
     of ours, 126 a command that cannot be run, 127 one that does not exist.
     """
-    from cleveragents.oneshot import one_step_plan
-    from cleveragents.resume import execute_plan
+    from cleveragents.execution.one_shot import one_step_plan
+    from cleveragents.execution.run import execute_plan
 
     attach = Attach.ALL if asked.form in ("rich", "plain") else Attach.INPUT
     ctx = msgspec.structs.replace(ctx, talk=msgspec.structs.replace(ctx.talk, attach=attach))
@@ -156,8 +156,8 @@ def resume(
         return _go_on(
             ctx, asked, plan, "plan resume", discard_edits, repeat, plan_file, accept_loss
         )
-    from cleveragents.effects import shown
-    from cleveragents.resume import preview_resume
+    from cleveragents.execution.compensation import shown
+    from cleveragents.execution.run import preview_resume
 
     one, notes = found(ctx, plan)
     todo = preview_resume(ctx, one, discard_edits)
@@ -198,9 +198,9 @@ def _go_on(
     plan_file: str | None = None,
     accept_loss: bool = False,
 ) -> Reply:
-    from cleveragents.effects import doubtful, shown
-    from cleveragents.resume import Settled, execute_plan
-    from cleveragents.use import read_plan
+    from cleveragents.execution.compensation import doubtful, shown
+    from cleveragents.execution.run import Settled, execute_plan
+    from cleveragents.execution.use import read_plan
 
     plan, notes = found(ctx, text)
     if asked.interactive:
@@ -256,7 +256,7 @@ def rollback(
 ) -> Reply:
     """Bring every sandbox and the plan's own view back to a checkpoint."""
     from cleveragents import rollback as verb
-    from cleveragents.effects import require_accepted
+    from cleveragents.execution.compensation import require_accepted
 
     one, notes = found(ctx, plan)
     verb.require_rollback(one)

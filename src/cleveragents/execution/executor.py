@@ -6,9 +6,7 @@ from typing import Any
 
 import msgspec
 
-from cleveragents import codec, effects
-from cleveragents.adopting import changes_since
-from cleveragents.calling import bounds_of, call_context, ended, is_bounded, out_of_scope
+from cleveragents import codec
 from cleveragents.checkpoints.manager import States
 from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.checkpoints.service import About
@@ -16,8 +14,20 @@ from cleveragents.content import fsio
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError, CheckpointFailed, DiskFull, MergeConflict, SandboxError
-from cleveragents.failing import take_back_failure
-from cleveragents.making import make_sandboxes
+from cleveragents.execution import compensation
+from cleveragents.execution.child_plans import Brought, merge_children, run_children, spawn
+from cleveragents.execution.failure import take_back_failure
+from cleveragents.execution.manual_edits import changes_since
+from cleveragents.execution.preflight import confinement_warnings
+from cleveragents.execution.sandboxes import make_sandboxes
+from cleveragents.execution.step_writes import Unsaved
+from cleveragents.execution.tool_call import (
+    bounds_of,
+    call_context,
+    ended,
+    is_bounded,
+    out_of_scope,
+)
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.model.decision import Decision, DecisionKind, DecisionState
 from cleveragents.model.ids import new_id
@@ -26,13 +36,10 @@ from cleveragents.model.plan import Failure, OnFailure, Phase, Plan, State, Step
 from cleveragents.model.plan_spec import DecisionSpec, StepSpec
 from cleveragents.model.resource import Change
 from cleveragents.model.tool import CallState, ToolCall, ToolResult, ToolSpec, Write
-from cleveragents.preflight import confinement_warnings
 from cleveragents.reverting import REVERT, take_back
 from cleveragents.session import Session
-from cleveragents.subplans import Brought, merge_children, run_children, spawn
 from cleveragents.tools import resolve_tool
 from cleveragents.tools.runner import CallContext, end_leftovers, remove_temporary, run_tool
-from cleveragents.unsaved import Unsaved
 
 IDEMPOTENT_RETRIES = 3
 # What leaves the sandboxes is noted with the child's own steps.
@@ -334,7 +341,7 @@ class PlanExecutor:
         )
         with self._ctx.store.transaction(self._session.lease):
             self._ctx.store.calls.put(call)
-            effects.note(self._ctx.store, tool, call, step.resource)
+            compensation.note(self._ctx.store, tool, call, step.resource)
             self._session.write(steps=(step,))
         return call
 

@@ -4,11 +4,11 @@ from enum import StrEnum
 
 import msgspec
 
-from cleveragents import effects
 from cleveragents.actors import KINDS
-from cleveragents.adopting import adopt_edits, changes_since
 from cleveragents.context import Context
-from cleveragents.failing import take_back_failure
+from cleveragents.execution import compensation
+from cleveragents.execution.failure import take_back_failure
+from cleveragents.execution.manual_edits import adopt_edits, changes_since
 from cleveragents.model.effect import Effect, EffectState, Outlook
 from cleveragents.model.plan import Plan, StepState
 from cleveragents.model.resource import Change
@@ -64,7 +64,7 @@ def of_dead_steps(ctx: Context, plan: Plan) -> Outlook:
     dead = {step.step_id for step in steps if step.state is StepState.PROCESSING}
     if not dead or plan.head_group_id is None:
         return Outlook()
-    return effects.after(ctx.store, plan.plan_id, plan.head_group_id, dead)
+    return compensation.after(ctx.store, plan.plan_id, plan.head_group_id, dead)
 
 
 def settle(ctx: Context, session: Session, discard_edits: bool) -> Resumption:
@@ -84,7 +84,7 @@ def settle(ctx: Context, session: Session, discard_edits: bool) -> Resumption:
         todo = restoration_to(
             ctx.store, plan, head, phase=plan.phase, state=plan.state, error=plan.error
         )
-        marks = effects.marks(outlook, EffectState.ACCEPTED)
+        marks = compensation.marks(outlook, EffectState.ACCEPTED)
         ctx.checkpoints.rollback_to_checkpoint(
             session, msgspec.structs.replace(todo, effects=marks), lossy=True
         )
@@ -95,9 +95,9 @@ def settle(ctx: Context, session: Session, discard_edits: bool) -> Resumption:
     )
     if running:
         with session.transaction():
-            effects.mark(ctx.store, outlook, ctx.now())
+            compensation.mark(ctx.store, outlook, ctx.now())
             session.write(steps=running)
-    effects.compensate_waiting(ctx, session)
+    compensation.compensate_waiting(ctx, session)
     return Resumption(
         resumed_from=session.plan.last_checkpoint_id,
         settled=settled,

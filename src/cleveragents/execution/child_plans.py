@@ -17,16 +17,16 @@ from cleveragents.checkpoints.manager import States
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError, MergeConflict, Stopped, ValidationFailed
+from cleveragents.execution.leasing import work_on
+from cleveragents.execution.sandboxes import make_sandboxes
+from cleveragents.execution.use import Parent, use_plan
+from cleveragents.execution.validate import validate
 from cleveragents.leases import hold
-from cleveragents.making import make_sandboxes
 from cleveragents.model.plan import Plan, State, Step
 from cleveragents.model.plan_spec import ActorSpec, ApplySpec, PlanSpec, StepSpec
 from cleveragents.model.resource import Change, SandboxState
 from cleveragents.sandbox.protocol import Conflict
 from cleveragents.session import Session
-from cleveragents.use import Parent, use_plan
-from cleveragents.validating import validate
-from cleveragents.working import work_on
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,8 +26,8 @@ class PlanFile(msgspec.Struct, frozen=True):
 
 def read_plan(ctx: Context, file: str) -> PlanFile:
     """Read a plan file and refuse what cannot be run, naming everything that is wrong."""
+    from cleveragents.execution.preflight import besides, preflight
     from cleveragents.planfile import read_plan_file
-    from cleveragents.preflight import besides, preflight
 
     try:
         spec, text = read_plan_file(file, kinds())
@@ -40,8 +40,8 @@ def read_plan(ctx: Context, file: str) -> PlanFile:
 
 def read_child(ctx: Context, parent: Plan, file: str) -> PlanFile:
     """The same for a plan that is to be a child of another and has its resources."""
+    from cleveragents.execution.preflight import preflight
     from cleveragents.planfile import Above, read_plan_file
-    from cleveragents.preflight import preflight
 
     above = codec.convert(parent.spec, PlanSpec)
     spec, text = read_plan_file(file, kinds(), Above(above.resources, (parent.source_path,)))

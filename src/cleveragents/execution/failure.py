@@ -2,9 +2,9 @@
 
 import msgspec
 
-from cleveragents import effects
 from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.context import Context
+from cleveragents.execution import compensation
 from cleveragents.model.plan import Failure, State, Step, StepState
 from cleveragents.model.resource import Change
 from cleveragents.rollback import restoration_to
@@ -26,9 +26,9 @@ def take_back_failure(ctx: Context, session: Session) -> tuple[Change, ...]:
     steps = store.plans.steps(plan.plan_id)
     todo = _still_failed(_with_file_in_force(todo, steps), steps, done)
     changes = ctx.checkpoints.rollback_to_checkpoint(session, todo, lossy=True)
-    effects.compensated(ctx, session, todo)
+    compensation.compensated(ctx, session, todo)
     for effect in todo.outlook.irreversible:
-        text = f"cannot be undone: {effects.shown(effect)}"
+        text = f"cannot be undone: {compensation.shown(effect)}"
         ctx.talk.tell("warning", {"message": text})
     return changes
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cleveragents import codec, effects
+from cleveragents import codec
 from cleveragents.actors import KINDS
 from cleveragents.actors.lines import LineActor
 from cleveragents.actors.protocol import (
@@ -26,10 +26,13 @@ from cleveragents.actors.protocol import (
     StepDone,
     SubplanAsked,
 )
-from cleveragents.calling import actor_context
 from cleveragents.context import Context
 from cleveragents.errors import ActorFailed, UsageError
-from cleveragents.executor import PlanExecutor
+from cleveragents.execution import compensation
+from cleveragents.execution.executor import PlanExecutor
+from cleveragents.execution.preflight import impossible
+from cleveragents.execution.tool_call import actor_context
+from cleveragents.execution.use import read_child, step_of
 from cleveragents.model.decision import GUIDES, Decision, DecisionKind, DecisionState
 from cleveragents.model.ids import new_id
 from cleveragents.model.plan import Failure, OnFailure, Phase, State, Step
@@ -38,14 +41,12 @@ from cleveragents.model.tool import CallState, ToolCall, ToolResult, ToolSpec
 from cleveragents.model.triggers import nearest
 from cleveragents.planfile import parse_steps
 from cleveragents.planfile.steps import SUBPLAN
-from cleveragents.preflight import impossible
 from cleveragents.rollback import restoration_to
 from cleveragents.sandbox.registry import kinds
 from cleveragents.session import Session
 from cleveragents.tools import BUILTINS, check_inputs, resolve_tool
 from cleveragents.tools.builtin import inputs_of
 from cleveragents.tools.conversation import conversation
-from cleveragents.use import read_child, step_of
 
 MOST_REVERSIONS = 3
 MOST_WITHOUT_STEP = 1000
@@ -442,7 +443,7 @@ class ActingExecutor(PlanExecutor):
         first = store.checkpoints.groups(plan.plan_id)[0]
         todo = restoration_to(store, plan, first, phase=Phase.STRATEGIZE)
         if todo.outlook.irreversible:
-            lost = "; ".join(effects.shown(effect) for effect in todo.outlook.irreversible)
+            lost = "; ".join(compensation.shown(effect) for effect in todo.outlook.irreversible)
             raise ActorFailed(
                 f"the actor asks to revert what cannot be undone: {lost}",
                 f"agents plan rollback {plan.plan_id} first --accept-loss",
@@ -451,7 +452,7 @@ class ActingExecutor(PlanExecutor):
         todo = msgspec.structs.replace(todo, decisions=(*superseded, reversion))
         self._ctx.talk.tell("reverted", {"reason": reason})
         changes = self._ctx.checkpoints.rollback_to_checkpoint(session, todo)
-        effects.compensated(self._ctx, session, todo)
+        compensation.compensated(self._ctx, session, todo)
         self._ctx.talk.tell("rolled_back", {"group": first.group_id, "changes": changes})
         self._reload()
         self._state = session.plan.actor_state

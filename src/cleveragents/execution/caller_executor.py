@@ -9,12 +9,14 @@ from typing import Any
 
 import msgspec
 
-from cleveragents import effects
-from cleveragents.acting import ActingExecutor
 from cleveragents.actors import CALLER
 from cleveragents.actors.protocol import DecisionAsked, StepAsked
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError, NotAllowed, ToolFailed
+from cleveragents.execution import compensation
+from cleveragents.execution.actor_executor import ActingExecutor
+from cleveragents.execution.leasing import work_on
+from cleveragents.execution.reconcile import settle
 from cleveragents.model.decision import Decision
 from cleveragents.model.journal import Ending, JournalEntry, Operation
 from cleveragents.model.lifecycle import require_not_final
@@ -23,8 +25,6 @@ from cleveragents.model.plan_spec import ActorSpec, PlanSpec
 from cleveragents.model.tool import ToolResult
 from cleveragents.planfile import parse_plan
 from cleveragents.sandbox.registry import kinds
-from cleveragents.settling import settle
-from cleveragents.working import work_on
 
 ResourceGiven = str | os.PathLike[str] | Mapping[str, Any]
 """A path, whose kind is seen by looking at it, or the keys of a plan file's resource."""
@@ -174,7 +174,7 @@ def _held(
             )
         if repeat is not None:
             hint = "say repeat=[...] with the steps whose work may be done a second time"
-            effects.require_repeatable(session, repeat, hint)
+            compensation.require_repeatable(session, repeat, hint)
         started = session.plan.head_group_id is not None
         _HeldExecutor(ctx, session).strategize()
         if started:

@@ -1,9 +1,9 @@
 """A plan's own validations, run in its sandboxes, which are brought back to what they were."""
 
-from cleveragents.calling import call_context
 from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.context import Context
 from cleveragents.errors import ValidationFailed
+from cleveragents.execution.tool_call import call_context
 from cleveragents.model.plan_spec import ValidateSpec
 from cleveragents.model.tool import ToolResult, ToolSpec
 from cleveragents.session import Session

@@ -4,18 +4,26 @@ from collections.abc import Collection
 
 import msgspec
 
-from cleveragents import correction, effects
-from cleveragents.acting import executor_for
+from cleveragents import correction
 from cleveragents.context import Context
+from cleveragents.execution import compensation
+from cleveragents.execution.actor_executor import executor_for
+from cleveragents.execution.leasing import before_looking, work_on
+from cleveragents.execution.reconcile import (
+    Resumption,
+    Settled,
+    difference,
+    next_step,
+    of_dead_steps,
+    settle,
+)
+from cleveragents.execution.use import PlanFile
 from cleveragents.model.journal import JournalEntry, Operation
 from cleveragents.model.lifecycle import require_not_final
 from cleveragents.model.plan import Phase, Plan, State
 from cleveragents.model.revision import revised
 from cleveragents.session import Session
-from cleveragents.settling import Resumption, Settled, difference, next_step, of_dead_steps, settle
 from cleveragents.tools import resolve_tool
-from cleveragents.use import PlanFile
-from cleveragents.working import before_looking, work_on
 
 
 def execute_plan(
@@ -31,7 +39,7 @@ def execute_plan(
     """Run what is not done yet; returns when the plan is complete or has failed."""
     with work_on(ctx, plan_id, verb) as session:
         require_not_final(session.plan, "executed")
-        effects.require_repeatable(session, repeat)
+        compensation.require_repeatable(session, repeat)
         if plan_file is not None and session.plan.head_group_id is None:
             take_file(ctx, session, plan_file)
         executor = executor_for(ctx, session)
@@ -104,6 +112,6 @@ def preview_resume(ctx: Context, plan: Plan, discard_edits: bool = False) -> Res
         settled=settled,
         changes=changes,
         next_step=next_step(ctx, plan),
-        in_doubt=tuple(effects.doubtful(ctx.store, plan)),
+        in_doubt=tuple(compensation.doubtful(ctx.store, plan)),
         compensable=of_dead_steps(ctx, plan).compensable,
     )

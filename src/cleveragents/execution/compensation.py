@@ -11,11 +11,12 @@ from itertools import groupby
 
 import msgspec
 
-from cleveragents.calling import call_context
 from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError, LossNotAccepted, MayHaveHappened, SandboxError
+from cleveragents.execution.leasing import before_looking, work_on
+from cleveragents.execution.tool_call import call_context
 from cleveragents.leases import hold
 from cleveragents.model.effect import STANDING, Effect, EffectClass, EffectState, Outlook
 from cleveragents.model.ids import new_id
@@ -26,7 +27,6 @@ from cleveragents.session import Session, spec_of
 from cleveragents.store import Store, View
 from cleveragents.tools.builtin import runs_process
 from cleveragents.tools.runner import run_tool
-from cleveragents.working import before_looking, work_on
 
 TRIES = 3
 BACK_OFF = (0.2, 1.0)
