@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from cleveragents import gc, prune
+from cleveragents import gc
 from cleveragents.check import check
 from cleveragents.content import packs as packing
 from cleveragents.content.packs import BLOB, TREE
 from cleveragents.errors import CheckpointFailed, ContentDamaged, StoreError
+from cleveragents.history import checkpoints
 from cleveragents.leases import hold
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.settings import Settings
@@ -648,7 +649,7 @@ def test_a_pruned_group_is_refused_by_name_and_its_content_freed(
     before = groups_of(plan)
     settings = Settings(home=str(place.root / "store"), max_checkpoints_per_plan=2)
     with open_workspace(settings=settings, now=place.clock) as strict:
-        verdicts = prune.prune_plan(strict.ctx, strict.find("last").plan)
+        verdicts = checkpoints.prune_plan(strict.ctx, strict.find("last").plan)
     dropped = [v.group_id for v in verdicts if not v.keep]
     assert dropped
     assert set(groups_of(plan)) == set(before) - set(dropped)

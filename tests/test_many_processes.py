@@ -10,8 +10,8 @@ from contextlib import closing
 from pathlib import Path
 
 from cleveragents.errors import CheckpointPruned, NothingToUndo, PlanBusy
+from cleveragents.history.checkpoints import prune_plan
 from cleveragents.model.journal import EntryState, JournalEntry
-from cleveragents.prune import prune_plan
 from cleveragents.reports import status_data
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace
 from tests.harness import Agents, command

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from cleveragents.cli.main import root
 from cleveragents.content import fsio
 from cleveragents.errors import NotFound, UsageError
+from cleveragents.history.restore_paths import Part, part_named
 from cleveragents.model.resource import Action, Change
-from cleveragents.only import Part, part_named
 from cleveragents.workspace import open_workspace
 
 PLAN = """

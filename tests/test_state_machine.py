@@ -32,13 +32,13 @@ from hypothesis.stateful import (
 )
 
 from cleveragents.errors import AgentsError, CheckpointPruned, CorrectionRefused, NothingToUndo
+from cleveragents.history.checkpoints import prune_plan
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.model.decision import DecisionKind, DecisionState
 from cleveragents.model.journal import EntryState, undo_stack
 from cleveragents.model.plan import State as PlanState
 from cleveragents.model.plan import StepState
 from cleveragents.model.tool import CallState
-from cleveragents.prune import prune_plan
 from cleveragents.testing import killed_at, look, require_same
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace
 from tests import plan_model as model

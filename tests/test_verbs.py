@@ -19,7 +19,6 @@ from click.testing import CliRunner
 
 from cleveragents import render, reports
 from cleveragents.cli.main import entry, root
-from cleveragents.difference import diff_of_failure
 from cleveragents.errors import (
     CarryLimit,
     CheckpointPruned,
@@ -40,6 +39,9 @@ from cleveragents.execution.one_shot import one_step_plan
 from cleveragents.execution.preflight import preflight
 from cleveragents.execution.run import Settled, preview_resume
 from cleveragents.execution.use import nest
+from cleveragents.history.checkpoints import delete_group, preview_prune, prune_plan
+from cleveragents.history.diff import diff_of_failure
+from cleveragents.history.rollback import preview, rewound_steps
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.model.journal import EntryState, JournalEntry, Moment, Operation, undo_stack
 from cleveragents.model.lifecycle import require_appliable
@@ -48,9 +50,7 @@ from cleveragents.model.plan_spec import ActorSpec, PlanSpec, ResourceSpec, Step
 from cleveragents.model.resource import Action, Change, Resource
 from cleveragents.model.retention import Candidate, CheckpointRetentionPolicy, judge
 from cleveragents.names import find_decision, find_group, find_plan, short_ids
-from cleveragents.prune import delete_group, preview_prune, prune_plan
 from cleveragents.render import Panel, Reply, Table, Text
-from cleveragents.rollback import preview, rewound_steps
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace, settings_here
 
 PLAN = """\

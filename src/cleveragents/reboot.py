@@ -14,10 +14,10 @@ from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.execution.manual_edits import changes_since
+from cleveragents.history.rollback import restoration_to
 from cleveragents.model.checkpoint import CheckpointGroup
 from cleveragents.model.plan import Plan
 from cleveragents.model.resource import SandboxRecord
-from cleveragents.rollback import restoration_to
 from cleveragents.sandbox.marks import put_mark
 from cleveragents.session import Session
 

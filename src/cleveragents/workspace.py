@@ -35,13 +35,13 @@ from cleveragents.session import Session
 from cleveragents.store import open_store
 
 if TYPE_CHECKING:
-    from cleveragents.difference import Diff
     from cleveragents.execution.caller_executor import OpenDecision, ResourceGiven
     from cleveragents.execution.run import Resumption
+    from cleveragents.history.diff import Diff
+    from cleveragents.history.undo import Undone
     from cleveragents.model.decision import Correction
     from cleveragents.model.effect import Effect
     from cleveragents.model.plan_spec import PlanSpec
-    from cleveragents.undo import Undone
 
 
 class PlanHandle:
@@ -143,8 +143,8 @@ class PlanHandle:
         accept_loss: bool = False,
     ) -> "Correction":
         """Take a decision back with what hangs on it, and do that again."""
-        from cleveragents import correction
         from cleveragents.execution.use import read_plan
+        from cleveragents.history import correct as correction
         from cleveragents.names import find_decision
 
         request = correction.Request(
@@ -160,12 +160,12 @@ class PlanHandle:
         return self._ctx.checkpoints.list_checkpoints(self.plan_id)
 
     def checkpoint(self, label: str | None = None) -> CheckpointGroup:
-        from cleveragents.prune import create_manual
+        from cleveragents.history.checkpoints import create_manual
 
         return create_manual(self._ctx, self.plan, label)
 
     def rollback(self, checkpoint: str, *, accept_loss: bool = False) -> RollbackResult:
-        from cleveragents import rollback as rolling
+        from cleveragents.history import rollback as rolling
         from cleveragents.names import find_group
 
         plan = self.plan
@@ -174,20 +174,20 @@ class PlanHandle:
 
     def restore(self, checkpoint: str, *only: str) -> RollbackResult:
         """Put back just these resources or paths, and leave the plan as it is."""
+        from cleveragents.history.restore_paths import restore_only
         from cleveragents.names import find_group
-        from cleveragents.only import restore_only
 
         plan = self.plan
         group = find_group(self._ctx.store, plan, checkpoint)
         return restore_only(self._ctx, plan, group, only)
 
     def undo(self, *, accept_loss: bool = False) -> "Undone":
-        from cleveragents import undo
+        from cleveragents.history import undo
 
         return undo.undo(self._ctx, self.plan, accept_loss=accept_loss)
 
     def redo(self, *, accept_loss: bool = False) -> "Undone":
-        from cleveragents import undo
+        from cleveragents.history import undo
 
         return undo.redo(self._ctx, self.plan, accept_loss=accept_loss)
 
@@ -196,7 +196,7 @@ class PlanHandle:
         return self._ctx.store.effects.of_plan(self.plan_id)
 
     def diff(self, start: str | None = None, end: str | None = None) -> "Diff":
-        from cleveragents.difference import diff_between
+        from cleveragents.history.diff import diff_between
         from cleveragents.names import find_group
 
         plan = self.plan

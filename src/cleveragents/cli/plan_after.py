@@ -64,7 +64,7 @@ def export(
 def _branch(
     ctx: Context, plan: Plan, branch: str, on: str | None, force: bool, notes: tuple[str, ...]
 ) -> Reply:
-    from cleveragents.export import export_branch
+    from cleveragents.history.export import export_branch
 
     done = export_branch(ctx, plan, branch, on=on, force=force)
     rows = tuple((c.commit[:12], c.type, str(c.files), c.subject) for c in done.commits)
@@ -85,7 +85,7 @@ def _patches(
     force: bool,
     notes: tuple[str, ...],
 ) -> Reply:
-    from cleveragents.export import export_patches, write_patches
+    from cleveragents.history.export import export_patches, write_patches
 
     patches = export_patches(ctx, plan, on=on)
     to_stdout = folder == "-"

@@ -6,7 +6,6 @@ import click
 import msgspec
 
 from cleveragents import reports
-from cleveragents.appending import append
 from cleveragents.cli.common import Asked, command
 from cleveragents.cli.plan_effects import (
     as_ended,
@@ -16,10 +15,11 @@ from cleveragents.cli.plan_effects import (
 )
 from cleveragents.cli.plan_work import dry_option, loss_option, plan_reply, yes_option
 from cleveragents.context import Context
-from cleveragents.correction import Outlook, Request, correct, preview
 from cleveragents.errors import UsageError
 from cleveragents.execution.compensation import require_accepted
 from cleveragents.execution.use import read_child, read_plan
+from cleveragents.history.append import append
+from cleveragents.history.correct import Outlook, Request, correct, preview
 from cleveragents.model.decision import Decision
 from cleveragents.names import find_decision
 from cleveragents.render import Block, Panel, Reply, Table

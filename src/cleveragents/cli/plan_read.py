@@ -169,7 +169,7 @@ def diff(
     """What changed between two moments of a plan."""
     import msgspec
 
-    from cleveragents.difference import diff_between
+    from cleveragents.history.diff import diff_between
 
     one, notes = found(ctx, plan)
     if correction:
@@ -285,7 +285,7 @@ def explain(ctx: Context, asked: Asked, decision: str) -> Reply:
 @plan_argument
 def errors(ctx: Context, asked: Asked, plan: str) -> Reply:
     """Why a plan stopped: the step, its output, and how to get the failed state back."""
-    from cleveragents.difference import diff_of_failure
+    from cleveragents.history.diff import diff_of_failure
 
     one, notes = found(ctx, plan)
     data = reports.failed_step(ctx, one)

@@ -255,8 +255,8 @@ def rollback(
     dry_run: bool,
 ) -> Reply:
     """Bring every sandbox and the plan's own view back to a checkpoint."""
-    from cleveragents import rollback as verb
     from cleveragents.execution.compensation import require_accepted
+    from cleveragents.history import rollback as verb
 
     one, notes = found(ctx, plan)
     verb.require_rollback(one)
@@ -288,7 +288,7 @@ def _restore_only(
     dry_run: bool,
     notes: tuple[str, ...],
 ) -> Reply:
-    from cleveragents.only import preview_only, restore_only
+    from cleveragents.history.restore_paths import preview_only, restore_only
 
     if dry_run or not yes:
         todo = preview_only(ctx, plan, group, only)
@@ -367,7 +367,7 @@ def _reverted(summary: dict[str, Any], dry_run: bool) -> str:
 @loss_option
 def undo(ctx: Context, asked: Asked, plan: str, accept_loss: bool) -> Reply:
     """Take back the last execute, resume, rollback or edit by hand as a whole."""
-    from cleveragents import undo as verb
+    from cleveragents.history import undo as verb
 
     return _travelled(ctx, plan, verb.undo, "undone", accept_loss)
 
@@ -377,7 +377,7 @@ def undo(ctx: Context, asked: Asked, plan: str, accept_loss: bool) -> Reply:
 @loss_option
 def redo(ctx: Context, asked: Asked, plan: str, accept_loss: bool) -> Reply:
     """Do again what undo took back."""
-    from cleveragents import undo as verb
+    from cleveragents.history import undo as verb
 
     return _travelled(ctx, plan, verb.redo, "redone", accept_loss)
 
@@ -532,7 +532,7 @@ def delete(ctx: Context, asked: Asked, plan: str, yes: bool) -> Reply:
 def prune(ctx: Context, asked: Asked, plan: str, databases: bool, dry_run: bool) -> Reply:
     """Drop checkpoint groups that the retention rule gives up; says why for each."""
     from cleveragents.earlier import kept_of, left_behind, let_go, told_of
-    from cleveragents.prune import preview_prune, prune_plan
+    from cleveragents.history.checkpoints import preview_prune, prune_plan
 
     one, notes = found(ctx, plan)
     held = kept_of(ctx, one) if databases else []
@@ -581,7 +581,7 @@ def checkpoint_pin(ctx: Context, asked: Asked, plan: str, checkpoint: str, off: 
 @yes_option
 def checkpoint_delete(ctx: Context, asked: Asked, plan: str, checkpoint: str, yes: bool) -> Reply:
     """Drop one checkpoint group; the first, the current and reachable ones stay."""
-    from cleveragents.prune import delete_group
+    from cleveragents.history.checkpoints import delete_group
 
     one, notes = found(ctx, plan)
     group = find_group(ctx.store, one, checkpoint)

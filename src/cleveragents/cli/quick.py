@@ -59,8 +59,8 @@ def parsed(words: list[str]) -> Create | None:
 def create(ctx: "Context", asked: "Asked", plan: str, label: str | None) -> "Reply":
     """`plan checkpoint create`: make a group of the sandboxes as they are now."""
     from cleveragents import reports
+    from cleveragents.history.checkpoints import create_manual
     from cleveragents.names import find_plan
-    from cleveragents.prune import create_manual
     from cleveragents.render import Reply, Text
 
     one, remark = find_plan(ctx.store, plan)

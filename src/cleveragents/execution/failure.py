@@ -5,9 +5,9 @@ import msgspec
 from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.context import Context
 from cleveragents.execution import compensation
+from cleveragents.history.rollback import restoration_to
 from cleveragents.model.plan import Failure, State, Step, StepState
 from cleveragents.model.resource import Change
-from cleveragents.rollback import restoration_to
 from cleveragents.session import Session
 from cleveragents.store import Source
 

@@ -4,7 +4,6 @@ from collections.abc import Collection
 
 import msgspec
 
-from cleveragents import correction
 from cleveragents.context import Context
 from cleveragents.execution import compensation
 from cleveragents.execution.actor_executor import executor_for
@@ -18,6 +17,7 @@ from cleveragents.execution.reconcile import (
     settle,
 )
 from cleveragents.execution.use import PlanFile
+from cleveragents.history import correct
 from cleveragents.model.journal import JournalEntry, Operation
 from cleveragents.model.lifecycle import require_not_final
 from cleveragents.model.plan import Phase, Plan, State
@@ -74,14 +74,14 @@ def _go_on(
 
 def go_on_with(ctx: Context, session: Session, file: PlanFile, accept_loss: bool) -> bool:
     """Take a changed plan file in; True if that was a correction, which ran what was to run."""
-    request = correction.Request(
+    request = correct.Request(
         guidance=f"plan file {file.path}", plan_file=file, accept_loss=accept_loss
     )
-    outlook = correction.work_out(ctx, session.plan, (), request)
+    outlook = correct.work_out(ctx, session.plan, (), request)
     if not outlook.superseded:
         take_file(ctx, session, file)
         return False
-    correction.take_back(ctx, session, outlook, request)
+    correct.take_back(ctx, session, outlook, request)
     return True
 
 
@@ -89,16 +89,16 @@ def take_file(ctx: Context, session: Session, file: PlanFile) -> None:
     """Nothing that is done changed: steps come and go in one commit."""
     plan = session.plan
     revised(session.spec, file.spec, resolve_tool)
-    steps, removed = correction.revised_steps(
+    steps, removed = correct.revised_steps(
         ctx.store.plans.steps(plan.plan_id), file.spec.steps, set(), plan.plan_id
     )
-    failed = correction.left_behind(ctx.store, plan, steps, removed)
+    failed = correct.left_behind(ctx.store, plan, steps, removed)
     session.commit(
         steps=tuple(steps),
         decisions=tuple(decision.superseded() for decision in failed),
         removed_steps=tuple(removed),
         view_changed=True,
-        **correction.source_fields(file),
+        **correct.source_fields(file),
     )
 
 

@@ -13,8 +13,8 @@ import msgspec
 
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
-from cleveragents.difference import exact_patch
 from cleveragents.errors import NotAllowed, NotFound, UsageError
+from cleveragents.history.diff import exact_patch
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType, SandboxCheckpoint
 from cleveragents.model.decision import Decision, DecisionState
 from cleveragents.model.journal import UNDOABLE, EntryState, JournalEntry, Operation, undo_stack

@@ -21,7 +21,13 @@ from cleveragents.execution.actor_executor import executor_for
 from cleveragents.execution.leasing import before_looking, work_on
 from cleveragents.execution.reconcile import settle
 from cleveragents.execution.use import PlanFile, step_of
-from cleveragents.hanging import Facts
+from cleveragents.history.dependents import Facts
+from cleveragents.history.rollback import (
+    marked_above,
+    require_children_free,
+    require_own,
+    restoration_to,
+)
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.model.decision import (
     Correction,
@@ -40,12 +46,6 @@ from cleveragents.model.plan import Phase, Plan, State, Step, StepState
 from cleveragents.model.plan_spec import StepSpec
 from cleveragents.model.resource import Change
 from cleveragents.model.revision import Revision, revised
-from cleveragents.rollback import (
-    marked_above,
-    require_children_free,
-    require_own,
-    restoration_to,
-)
 from cleveragents.session import Session, spec_of
 from cleveragents.store import Store
 from cleveragents.tools import resolve_tool

@@ -11,13 +11,13 @@ from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.errors import NotFound, UsageError
 from cleveragents.execution.leasing import before_looking, work_on
+from cleveragents.history.rollback import require_rollback
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType, RollbackResult
 from cleveragents.model.ids import new_id
 from cleveragents.model.journal import Operation
 from cleveragents.model.plan import Plan
 from cleveragents.model.resource import Change
 from cleveragents.names import find_group
-from cleveragents.rollback import require_rollback
 
 
 class Part(msgspec.Struct, frozen=True):

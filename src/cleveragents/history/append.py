@@ -5,13 +5,14 @@ from typing import Any
 import msgspec
 
 from cleveragents.context import Context
-from cleveragents.correction import Request, ended_row
 from cleveragents.errors import CorrectionRefused
 from cleveragents.execution.actor_executor import executor_for
 from cleveragents.execution.executor import PlanExecutor
 from cleveragents.execution.leasing import work_on
 from cleveragents.execution.reconcile import settle
 from cleveragents.execution.use import step_of
+from cleveragents.history.correct import Request, ended_row
+from cleveragents.history.rollback import require_own
 from cleveragents.model.decision import (
     Correction,
     CorrectionMode,
@@ -24,9 +25,6 @@ from cleveragents.model.journal import Operation
 from cleveragents.model.lifecycle import require_rollback
 from cleveragents.model.plan import Phase, State
 from cleveragents.model.plan_spec import DecisionSpec, PlanSpec, StepSpec, SubplanSpec
-from cleveragents.rollback import (
-    require_own,
-)
 
 
 def append(ctx: Context, decision: Decision, request: Request) -> Correction:

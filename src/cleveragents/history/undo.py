@@ -7,17 +7,12 @@ from cleveragents.errors import NothingToUndo
 from cleveragents.execution.leasing import work_on
 from cleveragents.execution.manual_edits import adopt_edits
 from cleveragents.execution.reconcile import Settled, difference
+from cleveragents.history.rollback import accepted, go_back, require_own, restoration
 from cleveragents.model.checkpoint import RollbackResult
 from cleveragents.model.journal import JournalEntry, Moment, Operation, undo_stack
 from cleveragents.model.lifecycle import require_rollback
 from cleveragents.model.plan import Plan, State
 from cleveragents.names import find_group
-from cleveragents.rollback import (
-    accepted,
-    go_back,
-    require_own,
-    restoration,
-)
 from cleveragents.session import Session
 
 
