@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cleveragents.earlier import Held, surplus
+from cleveragents.apply.database_backups import Held, surplus
 from cleveragents.leases import hold
 from cleveragents.model.resource import EarlierState
 from cleveragents.workspace import open_workspace

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cleveragents import apply as applying
+from cleveragents.apply import apply as applying
 from cleveragents.content import copying
 from cleveragents.content.census import census
 from cleveragents.content.scope import Scope

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import msgspec
 
 from cleveragents.actors import STEPS
+from cleveragents.apply.database_backups import Held, kept, kept_of
 from cleveragents.context import Context
-from cleveragents.earlier import Held, kept, kept_of
 from cleveragents.errors import AgentsError, SandboxError
 from cleveragents.model.plan import Plan
 from cleveragents.model.plan_spec import PlanSpec, ResourceSpec, StepSpec

@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import msgspec
 
+from cleveragents.apply.database_backups import Held, kept, looked_at
 from cleveragents.content import fsio
 from cleveragents.context import Context
-from cleveragents.earlier import Held, kept, looked_at
 from cleveragents.errors import AgentsError, NotAllowed, StoreElsewhere
 from cleveragents.sandbox.git import command
 from cleveragents.sandbox.marks import store_of

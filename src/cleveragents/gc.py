@@ -5,7 +5,8 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from cleveragents import codec, earlier
+from cleveragents import codec
+from cleveragents.apply import database_backups
 from cleveragents.content import trees
 from cleveragents.content.fsio import boot_id
 from cleveragents.content.packs import BLOB, CHUNKS, TREE, Location, squeezed
@@ -121,7 +122,7 @@ def collect(ctx: Context, grace: float, dry_run: bool = False) -> Collected:
         ctx.store.objects.pardon(saved)
         ctx.store.objects.condemn(dead, now)
     let_go_everywhere(ctx)
-    earlier.finish(ctx)
+    database_backups.finish(ctx)
     removed = _remove(ctx, before)
     freed, rewritten = _compact(ctx)
     ctx.store.compact()

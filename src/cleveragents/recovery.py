@@ -1,6 +1,6 @@
 """What every open does first: finish what a dead process had begun."""
 
-from cleveragents.apply import finish_apply
+from cleveragents.apply.apply import finish_apply
 from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.content import fsio
 from cleveragents.context import Context

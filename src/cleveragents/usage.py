@@ -2,8 +2,8 @@
 
 import msgspec
 
+from cleveragents.apply.database_backups import Held, kept
 from cleveragents.context import Context
-from cleveragents.earlier import Held, kept
 from cleveragents.gc import reachable, roots_of
 
 

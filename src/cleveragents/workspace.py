@@ -208,7 +208,7 @@ class PlanHandle:
     def apply(
         self, mode: str | None = None, *, ignored: bool = False, hooks: bool = False
     ) -> dict[str, Any]:
-        from cleveragents import apply as applying
+        from cleveragents.apply import apply as applying
         from cleveragents.execution.caller_executor import completes_when_applied
 
         if completes_when_applied(self._ctx, self.plan_id):
@@ -219,7 +219,7 @@ class PlanHandle:
     def revert_applied(self) -> "PlanHandle":
         """A new plan, executed, that takes back what this one applied."""
         from cleveragents import ending
-        from cleveragents.reverting import nothing_to_revert, spec_to_revert
+        from cleveragents.apply.revert import nothing_to_revert, spec_to_revert
 
         plan = self.plan
         spec, _ = spec_to_revert(self._ctx, plan)

@@ -21,7 +21,7 @@ from cleveragents.workspace import PlanHandle
 @click.argument("plan")
 def revert_applied(ctx: Context, asked: Asked, plan: str) -> Reply:
     """Make a plan that takes back what an applied plan did; look at it, then apply it."""
-    from cleveragents.reverting import spec_to_revert
+    from cleveragents.apply.revert import spec_to_revert
 
     one, notes = found(ctx, plan)
     left = spec_to_revert(ctx, one)[1]

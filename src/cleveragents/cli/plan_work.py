@@ -420,8 +420,8 @@ def apply(
     dry_run: bool,
 ) -> Reply:
     """Make the plan's work real: every resource or none, exactly once."""
-    from cleveragents import apply as verb
-    from cleveragents.earlier import left_behind, outdone_by, told_after_apply
+    from cleveragents.apply import apply as verb
+    from cleveragents.apply.database_backups import left_behind, outdone_by, told_after_apply
 
     one, notes = found(ctx, plan)
     request = verb.Request(mode=mode, ignored=ignored, hooks=hooks)
@@ -500,7 +500,7 @@ def cancel(ctx: Context, asked: Asked, plan: str) -> Reply:
 def delete(ctx: Context, asked: Asked, plan: str, yes: bool) -> Reply:
     """Remove a plan with its sandboxes and checkpoints; asks if work was never applied."""
     from cleveragents import ending
-    from cleveragents.earlier import kept_of
+    from cleveragents.apply.database_backups import kept_of
 
     one, notes = found(ctx, plan)
     if not yes and asked.interactive and (count := ending.unapplied(ctx, one)):
@@ -531,7 +531,7 @@ def delete(ctx: Context, asked: Asked, plan: str, yes: bool) -> Reply:
 @dry_option
 def prune(ctx: Context, asked: Asked, plan: str, databases: bool, dry_run: bool) -> Reply:
     """Drop checkpoint groups that the retention rule gives up; says why for each."""
-    from cleveragents.earlier import kept_of, left_behind, let_go, told_of
+    from cleveragents.apply.database_backups import kept_of, left_behind, let_go, told_of
     from cleveragents.history.checkpoints import preview_prune, prune_plan
 
     one, notes = found(ctx, plan)

@@ -12,7 +12,7 @@ from cleveragents.model.units import parse_duration, show_bytes
 from cleveragents.render import Block, Reply, Table, Text
 
 if TYPE_CHECKING:
-    from cleveragents.earlier import Held
+    from cleveragents.apply.database_backups import Held
 
 
 @command("check")
@@ -43,7 +43,7 @@ def check(ctx: Context, asked: Asked, read_data: bool) -> Reply:
 @click.option("--databases", is_flag=True, help="Also drop what is kept for revert-applied.")
 def gc(ctx: Context, asked: Asked, dry_run: bool, grace: str | None, databases: bool) -> Reply:
     """Free what no plan refers to: first condemned, then, after the grace period, deleted."""
-    from cleveragents.earlier import kept, left_behind, let_go, told_of
+    from cleveragents.apply.database_backups import kept, left_behind, let_go, told_of
     from cleveragents.errors import UsageError
     from cleveragents.gc import collect
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from cleveragents import codec
+from cleveragents.apply.revert import REVERT, take_back
 from cleveragents.checkpoints.manager import States
 from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.checkpoints.service import About
@@ -36,7 +37,6 @@ from cleveragents.model.plan import Failure, OnFailure, Phase, Plan, State, Step
 from cleveragents.model.plan_spec import DecisionSpec, StepSpec
 from cleveragents.model.resource import Change
 from cleveragents.model.tool import CallState, ToolCall, ToolResult, ToolSpec, Write
-from cleveragents.reverting import REVERT, take_back
 from cleveragents.session import Session
 from cleveragents.tools import resolve_tool
 from cleveragents.tools.runner import CallContext, end_leftovers, remove_temporary, run_tool

@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
-from cleveragents import codec, earlier, machine
-from cleveragents.applied import verify
+from cleveragents import codec, machine
+from cleveragents.apply import database_backups
+from cleveragents.apply.verify import verify
 from cleveragents.checkpoints.manager import States
 from cleveragents.checkpoints.sandboxes import PlanSandboxes
 from cleveragents.content import fsio
@@ -382,9 +383,9 @@ def tidy(ctx: Context, session: Session, intent: Intent) -> None:
     if ctx.settings.sandbox_cleanup != "manual":
         _remove_children(ctx, session.plan.plan_id)
         ctx.checkpoints.keep_borrowed(session)
-        earlier.keep(ctx, session, intent.body["staged"])
+        database_backups.keep(ctx, session, intent.body["staged"])
         remove_sandboxes(ctx, session.plan.plan_id)
-        earlier.make_room(ctx, session.plan)
+        database_backups.make_room(ctx, session.plan)
     with ctx.store.transaction(session.lease):
         ctx.store.intents.remove(intent.intent_id)
 

@@ -6,11 +6,11 @@ they are now, by the rules of apply; then it is looked at and applied like any o
 
 from typing import Any
 
+from cleveragents.apply.database_backups import require_there
 from cleveragents.content import fsio
 from cleveragents.content.switch import Op, Switch, stage
 from cleveragents.content.trees import Difference
 from cleveragents.context import Context
-from cleveragents.earlier import require_there
 from cleveragents.errors import NotAllowed, RollbackDisabled
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType, SandboxCheckpoint
 from cleveragents.model.ids import new_id
