@@ -20,7 +20,6 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cleveragents import gc
 from cleveragents.content import copying, engine, files, fsio, packs, trees, updating
 from cleveragents.content import exchange as exchanging
 from cleveragents.content.background import Beside
@@ -30,6 +29,7 @@ from cleveragents.content.native import filecopy
 from cleveragents.content.packs import BLOB, CHUNKS, git_key, key_of
 from cleveragents.content.scope import Scope
 from cleveragents.errors import SandboxError
+from cleveragents.maintenance import gc
 from cleveragents.sandbox.tree import TreeSandbox, tree_of
 from cleveragents.testing import look
 from cleveragents.workspace import open_workspace

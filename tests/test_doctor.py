@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cleveragents.doctor import not_confined
+from cleveragents.maintenance.doctor import not_confined
 from cleveragents.model.ids import new_id
 from cleveragents.tools.confinement import bwrap, landlock
 from cleveragents.tools.confinement.confine import mechanism

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 from blake3 import blake3
 
-from cleveragents import leases, recovery
+from cleveragents import leases
 from cleveragents.checkpoints.prune import policy_of, reachable_groups, verdicts_on
 from cleveragents.checkpoints.sandboxes import layout
 from cleveragents.content import files, fsio, reserve, switch
@@ -48,6 +48,7 @@ from cleveragents.execution import executor as executing
 from cleveragents.execution.executor import PlanExecutor
 from cleveragents.execution.sandboxes import make_sandboxes
 from cleveragents.leases import hold, working_on
+from cleveragents.maintenance import recovery
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.ids import new_id
 from cleveragents.model.journal import EntryState, Operation

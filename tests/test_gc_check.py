@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from cleveragents import gc
-from cleveragents.check import check
 from cleveragents.content import packs as packing
 from cleveragents.content.packs import BLOB, TREE
 from cleveragents.errors import CheckpointFailed, ContentDamaged, StoreError
 from cleveragents.history import checkpoints
 from cleveragents.leases import hold
+from cleveragents.maintenance import gc
+from cleveragents.maintenance.check import check
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.settings import Settings
 from cleveragents.session import Session

@@ -131,7 +131,7 @@ def confinement_data(ctx: Context, plan: Plan) -> dict[str, Any]:
 def databases_data(ctx: Context, plan: Plan) -> list[dict[str, Any]]:
     if all(one.kind != "postgres" for one in ctx.store.resources.of_plan(plan.plan_id)):
         return []
-    from cleveragents.databases import costs_of
+    from cleveragents.maintenance.databases import costs_of
 
     return [msgspec.to_builtins(cost) for cost in costs_of(ctx, plan)]
 

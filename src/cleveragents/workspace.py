@@ -218,8 +218,8 @@ class PlanHandle:
 
     def revert_applied(self) -> "PlanHandle":
         """A new plan, executed, that takes back what this one applied."""
-        from cleveragents import ending
         from cleveragents.apply.revert import nothing_to_revert, spec_to_revert
+        from cleveragents.maintenance import delete as ending
 
         plan = self.plan
         spec, _ = spec_to_revert(self._ctx, plan)
@@ -231,12 +231,12 @@ class PlanHandle:
         return made
 
     def cancel(self) -> Plan:
-        from cleveragents import ending
+        from cleveragents.maintenance import delete as ending
 
         return ending.cancel(self._ctx, self.plan)
 
     def delete(self, *, force: bool = False) -> int:
-        from cleveragents import ending
+        from cleveragents.maintenance import delete as ending
 
         return ending.delete(self._ctx, self.plan, force=force)
 
@@ -350,7 +350,7 @@ def open_workspace(
             now=now,
         )
         if not store.identity.made_at and not store.read_only:
-            from cleveragents.moving import claim
+            from cleveragents.maintenance.move import claim
 
             claim(ctx)
         try:
@@ -383,7 +383,7 @@ def _execute(ctx: Context, plan_id: str) -> None:
 
 
 def _reconcile(ctx: Context, session: Session) -> None:
-    from cleveragents.reboot import reconcile
+    from cleveragents.maintenance.reboot import reconcile
 
     reconcile(ctx, session)
 
@@ -398,7 +398,7 @@ def _recovered(ctx: Context) -> tuple[str, ...]:
         return ()
     if store.read_only:
         return ("the store is read-only: what a process that ended had begun is not finished",)
-    from cleveragents.recovery import recover
+    from cleveragents.maintenance.recovery import recover
 
     return recover(ctx)
 

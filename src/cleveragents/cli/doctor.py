@@ -6,7 +6,7 @@ import msgspec
 from cleveragents.cli.common import Asked, command
 from cleveragents.cli.upkeep import kept_table
 from cleveragents.context import Context
-from cleveragents.doctor import Confinement, Leftover, Report, examine
+from cleveragents.maintenance.doctor import Confinement, Leftover, Report, examine
 from cleveragents.model.units import show_bytes
 from cleveragents.render import Block, Panel, Reply, Table, Text
 
@@ -23,7 +23,7 @@ def doctor(ctx: Context, asked: Asked, fix: bool, adopt: bool) -> Reply:
 
 
 def _adopted(ctx: Context) -> Reply:
-    from cleveragents.moving import adopt
+    from cleveragents.maintenance.move import adopt
 
     result = adopt(ctx)
     if not result.moved_from:

@@ -487,7 +487,7 @@ def _proposal_reply(plan: Plan, proposals: tuple[Any, ...], notes: tuple[str, ..
 @click.argument("plan")
 def cancel(ctx: Context, asked: Asked, plan: str) -> Reply:
     """End a plan without applying it; its sandbox and checkpoints stay."""
-    from cleveragents import ending
+    from cleveragents.maintenance import delete as ending
 
     one, notes = found(ctx, plan)
     ending.cancel(ctx, one)
@@ -499,8 +499,8 @@ def cancel(ctx: Context, asked: Asked, plan: str) -> Reply:
 @yes_option
 def delete(ctx: Context, asked: Asked, plan: str, yes: bool) -> Reply:
     """Remove a plan with its sandboxes and checkpoints; asks if work was never applied."""
-    from cleveragents import ending
     from cleveragents.apply.database_backups import kept_of
+    from cleveragents.maintenance import delete as ending
 
     one, notes = found(ctx, plan)
     if not yes and asked.interactive and (count := ending.unapplied(ctx, one)):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("--read-data", is_flag=True, help="Read every byte and compare it with its hash.")
 def check(ctx: Context, asked: Asked, read_data: bool) -> Reply:
     """Check that the store is whole: its structure, and on request every byte."""
-    from cleveragents.check import check as verb
+    from cleveragents.maintenance.check import check as verb
 
     result = verb(ctx, read_data)
     data = msgspec.to_builtins(result)
@@ -45,7 +45,7 @@ def gc(ctx: Context, asked: Asked, dry_run: bool, grace: str | None, databases: 
     """Free what no plan refers to: first condemned, then, after the grace period, deleted."""
     from cleveragents.apply.database_backups import kept, left_behind, let_go, told_of
     from cleveragents.errors import UsageError
-    from cleveragents.gc import collect
+    from cleveragents.maintenance.gc import collect
 
     try:
         seconds = parse_duration(grace) if grace is not None else ctx.settings.gc_grace
@@ -70,7 +70,7 @@ def gc(ctx: Context, asked: Asked, dry_run: bool, grace: str | None, databases: 
 @command("du")
 def du(ctx: Context, asked: Asked) -> Reply:
     """Which plan holds how much of the content store."""
-    from cleveragents.usage import usage
+    from cleveragents.maintenance.disk_usage import usage
 
     result = usage(ctx)
     rows = tuple(

@@ -97,7 +97,7 @@ def _databases(spec: PlanSpec, known: frozenset[str]) -> list[str]:
     own = tuple(r for r in spec.resources if r.kind == "postgres" and r.name not in known)
     problems: list[str] = []
     if own:
-        from cleveragents.databases import problems_of
+        from cleveragents.maintenance.databases import problems_of
 
         problems += problems_of(spec, own)
     known |= {item.name for item in spec.resources}

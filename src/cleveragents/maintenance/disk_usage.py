@@ -4,7 +4,7 @@ import msgspec
 
 from cleveragents.apply.database_backups import Held, kept
 from cleveragents.context import Context
-from cleveragents.gc import reachable, roots_of
+from cleveragents.maintenance.gc import reachable, roots_of
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):

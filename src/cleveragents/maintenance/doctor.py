@@ -190,7 +190,7 @@ def _databases(ctx: Context, plans: set[str]) -> list[Leftover]:
     resources = (one for plan_id in plans for one in ctx.store.resources.of_plan(plan_id))
     if all(one.kind != "postgres" for one in resources):
         return []
-    from cleveragents import databases
+    from cleveragents.maintenance import databases
 
     return [
         Leftover(kind="database", name=one.name, where=one.where, kept_because=one.kept_because)
@@ -243,7 +243,7 @@ def _removed(ctx: Context, one: Leftover) -> Leftover:
     if one.kind == "sandbox":
         fsio.remove_tree(one.where)
     elif one.kind == "database":
-        from cleveragents.databases import drop_leftover
+        from cleveragents.maintenance.databases import drop_leftover
 
         drop_leftover(ctx, one.where, one.name)
     else:

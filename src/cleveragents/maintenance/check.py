@@ -11,7 +11,7 @@ from cleveragents.content.packs import GIT, TREE, show_key
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError
 from cleveragents.execution.manual_edits import changes_since
-from cleveragents.gc import reachable
+from cleveragents.maintenance.gc import reachable
 from cleveragents.model.resource import SandboxState
 from cleveragents.sandbox.git import command
 from cleveragents.sandbox.marks import is_marked
