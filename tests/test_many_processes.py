@@ -9,10 +9,10 @@ from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
+from cleveragents.cli.data import status_data
 from cleveragents.errors import CheckpointPruned, NothingToUndo, PlanBusy
 from cleveragents.history.checkpoints import prune_plan
 from cleveragents.model.journal import EntryState, JournalEntry
-from cleveragents.reports import status_data
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace
 from tests.harness import Agents, command
 from tests.scratch import running_step, wait_until

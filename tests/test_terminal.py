@@ -10,9 +10,8 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cleveragents import render
-from cleveragents.cli import common
-from cleveragents.render import Panel, Reply, Table, Text
+from cleveragents.cli import common, render
+from cleveragents.cli.render import Panel, Reply, Table, Text
 from tests.harness import Agents
 from tests.scratch import git, make_repository
 

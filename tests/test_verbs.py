@@ -17,8 +17,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from cleveragents import render, reports
+from cleveragents.cli import data as reports
+from cleveragents.cli import render
 from cleveragents.cli.main import entry, root
+from cleveragents.cli.render import Panel, Reply, Table, Text
 from cleveragents.errors import (
     CarryLimit,
     CheckpointPruned,
@@ -50,7 +52,6 @@ from cleveragents.model.plan_spec import ActorSpec, PlanSpec, ResourceSpec, Step
 from cleveragents.model.resource import Action, Change, Resource
 from cleveragents.model.retention import Candidate, CheckpointRetentionPolicy, judge
 from cleveragents.names import find_decision, find_group, find_plan, short_ids
-from cleveragents.render import Panel, Reply, Table, Text
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace, settings_here
 
 PLAN = """\

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cleveragents import machine, render
+from cleveragents import machine
+from cleveragents.cli import render
+from cleveragents.cli.render import Block, Reply, Text
 from cleveragents.context import Context, Talk, utc_now
 from cleveragents.errors import AgentsError, CarryLimit, Declined, PlanFileError
-from cleveragents.render import Block, Reply, Text
 from cleveragents.workspace import open_workspace, settings_here
 
 if TYPE_CHECKING:

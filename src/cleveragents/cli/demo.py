@@ -17,8 +17,8 @@ from typing import Any
 import click
 
 from cleveragents.cli.common import Asked, command
+from cleveragents.cli.render import Reply, Text
 from cleveragents.errors import AgentsError
-from cleveragents.render import Reply, Text
 
 PLAN = """\
 name: demo

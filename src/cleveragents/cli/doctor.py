@@ -4,11 +4,11 @@ import click
 import msgspec
 
 from cleveragents.cli.common import Asked, command
+from cleveragents.cli.render import Block, Panel, Reply, Table, Text
 from cleveragents.cli.upkeep import kept_table
 from cleveragents.context import Context
 from cleveragents.maintenance.doctor import Confinement, Leftover, Report, examine
 from cleveragents.model.units import show_bytes
-from cleveragents.render import Block, Panel, Reply, Table, Text
 
 
 @command("doctor")

@@ -10,10 +10,10 @@ import msgspec
 from cleveragents.cli.common import Asked, command
 from cleveragents.cli.plan_read import found
 from cleveragents.cli.plan_work import plan_reply
+from cleveragents.cli.render import Reply, Table, Text, safe
 from cleveragents.context import Context
 from cleveragents.errors import UsageError
 from cleveragents.model.plan import Plan
-from cleveragents.render import Reply, Table, Text, safe
 from cleveragents.workspace import PlanHandle
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import click
 import msgspec
 
-from cleveragents import reports
+from cleveragents.cli import data as reports
 from cleveragents.cli.common import Asked, command
 from cleveragents.cli.plan_effects import (
     as_ended,
@@ -14,6 +14,7 @@ from cleveragents.cli.plan_effects import (
     outside_text,
 )
 from cleveragents.cli.plan_work import dry_option, loss_option, plan_reply, yes_option
+from cleveragents.cli.render import Block, Panel, Reply, Table
 from cleveragents.context import Context
 from cleveragents.errors import UsageError
 from cleveragents.execution.compensation import require_accepted
@@ -22,7 +23,6 @@ from cleveragents.history.append import append
 from cleveragents.history.correct import Outlook, Request, correct, preview
 from cleveragents.model.decision import Decision
 from cleveragents.names import find_decision
-from cleveragents.render import Block, Panel, Reply, Table
 
 
 @command("plan correct")

@@ -3,14 +3,14 @@
 import click
 import msgspec
 
-from cleveragents import reports
+from cleveragents.cli import data as reports
 from cleveragents.cli.common import Asked, command, failure
 from cleveragents.cli.plan_read import WORDS, found, plan_argument
+from cleveragents.cli.render import Block, Panel, Reply, Table
 from cleveragents.context import Context
 from cleveragents.errors import CompensationFailed
 from cleveragents.model.effect import Effect, EffectState, Outlook
 from cleveragents.model.plan import Plan
-from cleveragents.render import Block, Panel, Reply, Table
 
 
 @command("plan effects")

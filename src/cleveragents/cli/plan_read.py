@@ -4,8 +4,9 @@ from typing import Any
 
 import click
 
-from cleveragents import reports
+from cleveragents.cli import data as reports
 from cleveragents.cli.common import Asked, command, lines
+from cleveragents.cli.render import Block, Panel, Reply, Table, Text
 from cleveragents.context import Context
 from cleveragents.errors import UsageError
 from cleveragents.model.plan import Plan
@@ -16,7 +17,6 @@ from cleveragents.names import (
     find_plan,
     short_ids,
 )
-from cleveragents.render import Block, Panel, Reply, Table, Text
 
 SO_FAR = "{tool_calls} tool calls, {files_modified} paths changed, {checkpoints} groups"
 plan_argument = click.argument("plan", default="last")

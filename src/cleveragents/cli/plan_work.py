@@ -6,17 +6,17 @@ from typing import Any
 import click
 import msgspec
 
-from cleveragents import reports
+from cleveragents.cli import data as reports
 from cleveragents.cli import quick
 from cleveragents.cli.common import Asked, command
 from cleveragents.cli.plan_effects import not_compensated, outside_blocks, outside_text
 from cleveragents.cli.plan_read import found, status_blocks
+from cleveragents.cli.render import Block, Panel, Reply, Table, Text
 from cleveragents.context import Context
 from cleveragents.model.checkpoint import CheckpointGroup, RollbackResult
 from cleveragents.model.plan import Phase, Plan, State
 from cleveragents.model.tool import Attach
 from cleveragents.names import find_group
-from cleveragents.render import Block, Panel, Reply, Table, Text
 from cleveragents.workspace import Workspace
 
 OWN_FAILURE = 125

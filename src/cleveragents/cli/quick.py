@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     from cleveragents.cli.common import Asked
+    from cleveragents.cli.render import Reply
     from cleveragents.context import Context
-    from cleveragents.render import Reply
 
 CREATE = ("plan", "checkpoint", "create")
 
@@ -58,10 +58,10 @@ def parsed(words: list[str]) -> Create | None:
 
 def create(ctx: "Context", asked: "Asked", plan: str, label: str | None) -> "Reply":
     """`plan checkpoint create`: make a group of the sandboxes as they are now."""
-    from cleveragents import reports
+    from cleveragents.cli import data as reports
+    from cleveragents.cli.render import Reply, Text
     from cleveragents.history.checkpoints import create_manual
     from cleveragents.names import find_plan
-    from cleveragents.render import Reply, Text
 
     one, remark = find_plan(ctx.store, plan)
     group = create_manual(ctx, one, label)
@@ -128,7 +128,7 @@ def entry() -> NoReturn:
 def _show_traceback(_kind: object, error: BaseException, _trace: object) -> None:
     import traceback
 
-    from cleveragents.render import safe
+    from cleveragents.cli.render import safe
 
     sys.stderr.write(safe("".join(traceback.format_exception(error))))
 

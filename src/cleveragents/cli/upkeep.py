@@ -7,9 +7,9 @@ import click
 import msgspec
 
 from cleveragents.cli.common import Asked, command
+from cleveragents.cli.render import Block, Reply, Table, Text
 from cleveragents.context import Context
 from cleveragents.model.units import parse_duration, show_bytes
-from cleveragents.render import Block, Reply, Table, Text
 
 if TYPE_CHECKING:
     from cleveragents.apply.database_backups import Held
