@@ -19,7 +19,7 @@ import pytest
 from cleveragents.actors import pyactor
 from cleveragents.actors.lines import LineActor
 from cleveragents.errors import ActorFailed
-from cleveragents.leases import working_on
+from cleveragents.leases_only import working_on
 from cleveragents.model.decision import Decision, DecisionKind
 from cleveragents.model.ids import new_id
 from cleveragents.tools import conversation

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 from blake3 import blake3
 
-from cleveragents import leases
+from cleveragents import leases_only
 from cleveragents.checkpoints.prune import policy_of, reachable_groups, verdicts_on
 from cleveragents.checkpoints.sandboxes import layout
 from cleveragents.content import files, fsio, reserve, switch
@@ -47,7 +47,8 @@ from cleveragents.errors import (
 from cleveragents.execution import executor as executing
 from cleveragents.execution.executor import PlanExecutor
 from cleveragents.execution.sandboxes import make_sandboxes
-from cleveragents.leases import hold, working_on
+from cleveragents.lease import Session
+from cleveragents.leases_only import hold, working_on
 from cleveragents.maintenance import recovery
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.ids import new_id
@@ -57,7 +58,6 @@ from cleveragents.model.plan_spec import KeepSpec, PolicySpec
 from cleveragents.model.settings import Settings
 from cleveragents.model.tool import CallState
 from cleveragents.sandbox.protocol import LastsLater
-from cleveragents.session import Session
 from cleveragents.store import Intent, open_store
 from cleveragents.tools import carried, leftovers
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace
@@ -1187,8 +1187,8 @@ def test_a_machine_that_does_not_tell_its_boot_is_like_itself(
 ) -> None:
     for module in (fsio, leases):
         monkeypatch.setattr(module, "open", fail_with(errno.ENOENT), raising=False)
-    assert leases.boot_id() == "unknown"
-    assert leases.start_time(os.getpid()) is None
+    assert leases_only.boot_id() == "unknown"
+    assert leases_only.start_time(os.getpid()) is None
 
 
 def test_what_undo_can_reach_is_kept_and_the_plans_own_policy_goes_first(yard: Yard) -> None:

@@ -16,12 +16,12 @@ from cleveragents.content import packs as packing
 from cleveragents.content.packs import BLOB, TREE
 from cleveragents.errors import CheckpointFailed, ContentDamaged, StoreError
 from cleveragents.history import checkpoints
-from cleveragents.leases import hold
+from cleveragents.lease import Session
+from cleveragents.leases_only import hold
 from cleveragents.maintenance import gc
 from cleveragents.maintenance.check import check
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.settings import Settings
-from cleveragents.session import Session
 from cleveragents.testing import look, require_same
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace
 from tests.harness import Agents, command

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cleveragents import leases
 from cleveragents.errors import LeaseLost, PlanBusy, StoreError
-from cleveragents.leases import hold, holder
+from cleveragents.lease import Session
+from cleveragents.leases_only import hold, holder
 from cleveragents.model import ids
 from cleveragents.model.checkpoint import Checkpoint, CheckpointGroup, CheckpointType
 from cleveragents.model.decision import Decision, DecisionKind, DecisionState
@@ -28,7 +28,6 @@ from cleveragents.model.ids import new_id
 from cleveragents.model.plan import Phase, Plan, State, Step, StepState
 from cleveragents.model.resource import Resource, SandboxRecord, SandboxState
 from cleveragents.model.retention import Candidate, CheckpointRetentionPolicy, judge
-from cleveragents.session import Session
 from cleveragents.store import Intent, Store, open_store
 from cleveragents.store.database import connect
 

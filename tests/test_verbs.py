@@ -44,6 +44,7 @@ from cleveragents.execution.use import nest
 from cleveragents.history.checkpoints import delete_group, preview_prune, prune_plan
 from cleveragents.history.diff import diff_of_failure
 from cleveragents.history.rollback import preview, rewound_steps
+from cleveragents.lookup import find_decision, find_group, find_plan, short_ids
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.model.journal import EntryState, JournalEntry, Moment, Operation, undo_stack
 from cleveragents.model.lifecycle import require_appliable
@@ -51,7 +52,6 @@ from cleveragents.model.plan import State
 from cleveragents.model.plan_spec import ActorSpec, PlanSpec, ResourceSpec, StepSpec
 from cleveragents.model.resource import Action, Change, Resource
 from cleveragents.model.retention import Candidate, CheckpointRetentionPolicy, judge
-from cleveragents.names import find_decision, find_group, find_plan, short_ids
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace, settings_here
 
 PLAN = """\

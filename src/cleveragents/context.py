@@ -11,9 +11,9 @@ from cleveragents.checkpoints.manager import CheckpointManager
 from cleveragents.checkpoints.service import CheckpointService
 from cleveragents.content import fsio
 from cleveragents.errors import CarryLimit
+from cleveragents.lease import Session
 from cleveragents.model.settings import Settings
 from cleveragents.model.tool import Attach
-from cleveragents.session import Session
 from cleveragents.store import Store
 
 

@@ -28,10 +28,10 @@ from cleveragents.content import fsio
 from cleveragents.content.packs import Packs
 from cleveragents.context import Context, Talk, utc_now
 from cleveragents.errors import StoreError
+from cleveragents.lease import Session
 from cleveragents.model.checkpoint import Checkpoint, CheckpointGroup, RollbackResult
 from cleveragents.model.plan import Plan, State
 from cleveragents.model.settings import Settings
-from cleveragents.session import Session
 from cleveragents.store import open_store
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class PlanHandle:
         """Take a decision back with what hangs on it, and do that again."""
         from cleveragents.execution.use import read_plan
         from cleveragents.history import correct as correction
-        from cleveragents.names import find_decision
+        from cleveragents.lookup import find_decision
 
         request = correction.Request(
             guidance=guidance,
@@ -166,7 +166,7 @@ class PlanHandle:
 
     def rollback(self, checkpoint: str, *, accept_loss: bool = False) -> RollbackResult:
         from cleveragents.history import rollback as rolling
-        from cleveragents.names import find_group
+        from cleveragents.lookup import find_group
 
         plan = self.plan
         group = find_group(self._ctx.store, plan, checkpoint)
@@ -175,7 +175,7 @@ class PlanHandle:
     def restore(self, checkpoint: str, *only: str) -> RollbackResult:
         """Put back just these resources or paths, and leave the plan as it is."""
         from cleveragents.history.restore_paths import restore_only
-        from cleveragents.names import find_group
+        from cleveragents.lookup import find_group
 
         plan = self.plan
         group = find_group(self._ctx.store, plan, checkpoint)
@@ -197,7 +197,7 @@ class PlanHandle:
 
     def diff(self, start: str | None = None, end: str | None = None) -> "Diff":
         from cleveragents.history.diff import diff_between
-        from cleveragents.names import find_group
+        from cleveragents.lookup import find_group
 
         plan = self.plan
         groups = [
@@ -307,7 +307,7 @@ class Workspace:
 
     def find(self, text: str) -> PlanHandle:
         """By name, by `last`, or by the beginning or end of its id."""
-        from cleveragents.names import find_plan
+        from cleveragents.lookup import find_plan
 
         return PlanHandle(self.ctx, find_plan(self.ctx.store, text)[0].plan_id)
 

@@ -29,7 +29,8 @@ from cleveragents.errors import (
 from cleveragents.execution.leasing import before_looking, work_on
 from cleveragents.execution.sandboxes import remove_sandboxes
 from cleveragents.execution.validate import validate
-from cleveragents.leases import hold
+from cleveragents.lease import Session, spec_of
+from cleveragents.leases_only import hold
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.decision import DecisionKind, DecisionState
 from cleveragents.model.ids import new_id
@@ -37,7 +38,6 @@ from cleveragents.model.journal import Ending, EntryState, JournalEntry, Operati
 from cleveragents.model.lifecycle import require_appliable, require_not_final
 from cleveragents.model.plan import Failure, Phase, Plan, State
 from cleveragents.sandbox.protocol import Applied, ApplyOptions, CommitsLast, Proposal
-from cleveragents.session import Session, spec_of
 from cleveragents.store import Intent
 
 

@@ -13,13 +13,13 @@ import msgspec
 from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed, PlanBusy, SandboxError
-from cleveragents.leases import hold
+from cleveragents.lease import Session
+from cleveragents.leases_only import hold
 from cleveragents.model.plan import Plan
 from cleveragents.model.resource import Earlier, EarlierState, SandboxRecord, SandboxState
 from cleveragents.model.units import show_bytes
 from cleveragents.sandbox.postgres.address import shown
 from cleveragents.sandbox.protocol import STATEMENTS, SWAP, KeepsEarlier, Proposal
-from cleveragents.session import Session
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from cleveragents.content.switch import Op, Switch, stage
 from cleveragents.content.trees import Difference
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed, RollbackDisabled
+from cleveragents.lease import Session, spec_of
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType, SandboxCheckpoint
 from cleveragents.model.ids import new_id
 from cleveragents.model.journal import Operation
@@ -21,7 +22,6 @@ from cleveragents.model.tool import CallState, ToolResult, ToolSpec
 from cleveragents.sandbox.merge import merge_into
 from cleveragents.sandbox.protocol import STATEMENTS, SWAP, Conflict, Sandbox, TellsApart
 from cleveragents.sandbox.tree import TreeSandbox
-from cleveragents.session import Session, spec_of
 
 REVERT = "plan.revert"
 """The tool of the one step; plan files cannot name it."""

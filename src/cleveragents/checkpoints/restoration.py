@@ -6,12 +6,12 @@ from typing import Any, get_type_hints
 import msgspec
 
 from cleveragents import codec
+from cleveragents.lease import Session
 from cleveragents.model.checkpoint import CheckpointGroup
 from cleveragents.model.decision import Decision
 from cleveragents.model.effect import EffectState, Outlook
 from cleveragents.model.journal import JournalEntry, Moment
 from cleveragents.model.plan import Plan, State, Step
-from cleveragents.session import Session
 from cleveragents.store import Store
 
 

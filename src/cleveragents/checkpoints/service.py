@@ -18,7 +18,8 @@ from cleveragents.content import fsio
 from cleveragents.content.packs import Batch
 from cleveragents.content.reserve import SIZE
 from cleveragents.errors import CheckpointFailed, ContentDamaged, DiskFull, SandboxError
-from cleveragents.leases import hold
+from cleveragents.lease import Session
+from cleveragents.leases_only import hold
 from cleveragents.model.checkpoint import (
     Checkpoint,
     CheckpointGroup,
@@ -33,7 +34,6 @@ from cleveragents.model.retention import Verdict
 from cleveragents.model.settings import Settings
 from cleveragents.model.triggers import fires
 from cleveragents.sandbox.protocol import KeepsElsewhere
-from cleveragents.session import Session
 from cleveragents.store import Intent, Store
 
 T = TypeVar("T")

@@ -21,8 +21,8 @@ from cleveragents.execution.compensation import require_accepted
 from cleveragents.execution.use import read_child, read_plan
 from cleveragents.history.append import append
 from cleveragents.history.correct import Outlook, Request, correct, preview
+from cleveragents.lookup import find_decision
 from cleveragents.model.decision import Decision
-from cleveragents.names import find_decision
 
 
 @command("plan correct")

@@ -9,14 +9,8 @@ from cleveragents.cli.common import Asked, command, lines
 from cleveragents.cli.render import Block, Panel, Reply, Table, Text
 from cleveragents.context import Context
 from cleveragents.errors import UsageError
+from cleveragents.lookup import find_correction, find_decision, find_group, find_plan, short_ids
 from cleveragents.model.plan import Plan
-from cleveragents.names import (
-    find_correction,
-    find_decision,
-    find_group,
-    find_plan,
-    short_ids,
-)
 
 SO_FAR = "{tool_calls} tool calls, {files_modified} paths changed, {checkpoints} groups"
 plan_argument = click.argument("plan", default="last")

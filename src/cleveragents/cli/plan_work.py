@@ -13,10 +13,10 @@ from cleveragents.cli.plan_effects import not_compensated, outside_blocks, outsi
 from cleveragents.cli.plan_read import found, status_blocks
 from cleveragents.cli.render import Block, Panel, Reply, Table, Text
 from cleveragents.context import Context
+from cleveragents.lookup import find_group
 from cleveragents.model.checkpoint import CheckpointGroup, RollbackResult
 from cleveragents.model.plan import Phase, Plan, State
 from cleveragents.model.tool import Attach
-from cleveragents.names import find_group
 from cleveragents.workspace import Workspace
 
 OWN_FAILURE = 125

@@ -61,7 +61,7 @@ def create(ctx: "Context", asked: "Asked", plan: str, label: str | None) -> "Rep
     from cleveragents.cli import data as reports
     from cleveragents.cli.render import Reply, Text
     from cleveragents.history.checkpoints import create_manual
-    from cleveragents.names import find_plan
+    from cleveragents.lookup import find_plan
 
     one, remark = find_plan(ctx.store, plan)
     group = create_manual(ctx, one, label)

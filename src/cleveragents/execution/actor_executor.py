@@ -34,6 +34,7 @@ from cleveragents.execution.preflight import impossible
 from cleveragents.execution.tool_call import actor_context
 from cleveragents.execution.use import read_child, step_of
 from cleveragents.history.rollback import restoration_to
+from cleveragents.lease import Session
 from cleveragents.model.decision import GUIDES, Decision, DecisionKind, DecisionState
 from cleveragents.model.ids import new_id
 from cleveragents.model.plan import Failure, OnFailure, Phase, State, Step
@@ -43,7 +44,6 @@ from cleveragents.model.triggers import nearest
 from cleveragents.planfile import parse_steps
 from cleveragents.planfile.steps import SUBPLAN
 from cleveragents.sandbox.registry import kinds
-from cleveragents.session import Session
 from cleveragents.tools import BUILTINS, check_inputs, resolve_tool
 from cleveragents.tools.builtin import inputs_of
 from cleveragents.tools.conversation import conversation

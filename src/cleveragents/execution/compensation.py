@@ -17,13 +17,13 @@ from cleveragents.context import Context
 from cleveragents.errors import AgentsError, LossNotAccepted, MayHaveHappened, SandboxError
 from cleveragents.execution.leasing import before_looking, work_on
 from cleveragents.execution.tool_call import call_context
-from cleveragents.leases import hold
+from cleveragents.lease import Session, spec_of
+from cleveragents.leases_only import hold
 from cleveragents.model.effect import STANDING, Effect, EffectClass, EffectState, Outlook
 from cleveragents.model.ids import new_id
 from cleveragents.model.plan import Plan, Step, StepState
 from cleveragents.model.plan_spec import PlanSpec
 from cleveragents.model.tool import CallState, ToolCall, ToolResult, ToolSpec
-from cleveragents.session import Session, spec_of
 from cleveragents.store import Store, View
 from cleveragents.tools.builtin import runs_process
 from cleveragents.tools.runner import run_tool

@@ -29,6 +29,7 @@ from cleveragents.execution.tool_call import (
     is_bounded,
     out_of_scope,
 )
+from cleveragents.lease import Session
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.model.decision import Decision, DecisionKind, DecisionState
 from cleveragents.model.ids import new_id
@@ -37,7 +38,6 @@ from cleveragents.model.plan import Failure, OnFailure, Phase, Plan, State, Step
 from cleveragents.model.plan_spec import DecisionSpec, StepSpec
 from cleveragents.model.resource import Change
 from cleveragents.model.tool import CallState, ToolCall, ToolResult, ToolSpec, Write
-from cleveragents.session import Session
 from cleveragents.tools import resolve_tool
 from cleveragents.tools.runner import CallContext, end_leftovers, remove_temporary, run_tool
 

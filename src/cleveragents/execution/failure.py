@@ -6,9 +6,9 @@ from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.context import Context
 from cleveragents.execution import compensation
 from cleveragents.history.rollback import restoration_to
+from cleveragents.lease import Session
 from cleveragents.model.plan import Failure, State, Step, StepState
 from cleveragents.model.resource import Change
-from cleveragents.session import Session
 from cleveragents.store import Source
 
 _OF_THE_FILE = Source.__struct_fields__

@@ -5,8 +5,8 @@ from contextlib import contextmanager, suppress
 
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed, PlanBusy
-from cleveragents.leases import working_on
-from cleveragents.session import Session
+from cleveragents.lease import Session
+from cleveragents.leases_only import working_on
 
 
 @contextmanager

@@ -3,10 +3,10 @@
 import os
 
 from cleveragents.context import Context
+from cleveragents.lease import Session
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.model.journal import Operation
 from cleveragents.model.resource import Action, Change
-from cleveragents.session import Session
 
 
 def changes_since(ctx: Context, group: CheckpointGroup) -> tuple[Change, ...]:

@@ -10,10 +10,10 @@ from cleveragents.execution import compensation
 from cleveragents.execution.failure import take_back_failure
 from cleveragents.execution.manual_edits import adopt_edits, changes_since
 from cleveragents.history.rollback import restoration_to
+from cleveragents.lease import Session, spec_of
 from cleveragents.model.effect import Effect, EffectState, Outlook
 from cleveragents.model.plan import Plan, StepState
 from cleveragents.model.resource import Change
-from cleveragents.session import Session, spec_of
 from cleveragents.tools.runner import end_leftovers
 
 

@@ -18,11 +18,11 @@ from cleveragents.execution.reconcile import (
 )
 from cleveragents.execution.use import PlanFile
 from cleveragents.history import correct
+from cleveragents.lease import Session
 from cleveragents.model.journal import JournalEntry, Operation
 from cleveragents.model.lifecycle import require_not_final
 from cleveragents.model.plan import Phase, Plan, State
 from cleveragents.model.revision import revised
-from cleveragents.session import Session
 from cleveragents.tools import resolve_tool
 
 

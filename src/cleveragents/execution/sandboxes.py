@@ -11,13 +11,13 @@ from cleveragents.content import fsio
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.errors import SandboxError
+from cleveragents.lease import Session
 from cleveragents.model.ids import is_id, new_id
 from cleveragents.model.plan import Plan
 from cleveragents.model.resource import Earlier, EarlierState, SandboxRecord, SandboxState
 from cleveragents.sandbox.marks import put_mark
 from cleveragents.sandbox.protocol import KeepsEarlier, LearnsWhileMade, Making, Sandbox
 from cleveragents.sandbox.tree import require_not_too_wide
-from cleveragents.session import Session
 
 
 def make_sandboxes(ctx: Context, session: Session) -> PlanSandboxes:

@@ -3,8 +3,8 @@
 import msgspec
 
 from cleveragents.context import Context
+from cleveragents.lease import Session
 from cleveragents.model.resource import Action, Change
-from cleveragents.session import Session
 
 Spot = tuple[str, bytes]
 

@@ -9,11 +9,11 @@ import msgspec
 from cleveragents.checkpoints.sandboxes import PlanSandboxes
 from cleveragents.content.scope import Scope
 from cleveragents.context import Context
+from cleveragents.lease import Session
 from cleveragents.model.resource import Change
 from cleveragents.model.settings import confine_in_force
 from cleveragents.model.tool import ToolCall, ToolResult, ToolSpec
 from cleveragents.sandbox.protocol import TakesSql, WatchesSql
-from cleveragents.session import Session
 from cleveragents.tools.confinement.confine import Bounds, cache_dir
 from cleveragents.tools.confinement.mounts import StandIn
 from cleveragents.tools.runner import CallContext

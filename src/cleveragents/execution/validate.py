@@ -4,9 +4,9 @@ from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.context import Context
 from cleveragents.errors import ValidationFailed
 from cleveragents.execution.tool_call import call_context
+from cleveragents.lease import Session
 from cleveragents.model.plan_spec import ValidateSpec
 from cleveragents.model.tool import ToolResult, ToolSpec
-from cleveragents.session import Session
 from cleveragents.tools.runner import run_tool
 
 

@@ -5,13 +5,13 @@ from cleveragents.context import Context
 from cleveragents.errors import NotAllowed
 from cleveragents.execution.leasing import work_on
 from cleveragents.execution.manual_edits import adopt_edits, changes_since, without_kept_folders
+from cleveragents.lease import Session
+from cleveragents.lookup import require_label
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.model.journal import Operation
 from cleveragents.model.lifecycle import require_not_final, require_rollback
 from cleveragents.model.plan import Plan, StepState
 from cleveragents.model.retention import Verdict
-from cleveragents.names import require_label
-from cleveragents.session import Session
 from cleveragents.store import Lease
 
 

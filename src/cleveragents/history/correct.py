@@ -28,6 +28,7 @@ from cleveragents.history.rollback import (
     require_own,
     restoration_to,
 )
+from cleveragents.lease import Session, spec_of
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.model.decision import (
     Correction,
@@ -46,7 +47,6 @@ from cleveragents.model.plan import Phase, Plan, State, Step, StepState
 from cleveragents.model.plan_spec import StepSpec
 from cleveragents.model.resource import Change
 from cleveragents.model.revision import Revision, revised
-from cleveragents.session import Session, spec_of
 from cleveragents.store import Store
 from cleveragents.tools import resolve_tool
 

@@ -12,12 +12,12 @@ from cleveragents.context import Context
 from cleveragents.errors import NotFound, UsageError
 from cleveragents.execution.leasing import before_looking, work_on
 from cleveragents.history.rollback import require_rollback
+from cleveragents.lookup import find_group
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType, RollbackResult
 from cleveragents.model.ids import new_id
 from cleveragents.model.journal import Operation
 from cleveragents.model.plan import Plan
 from cleveragents.model.resource import Change
-from cleveragents.names import find_group
 
 
 class Part(msgspec.Struct, frozen=True):

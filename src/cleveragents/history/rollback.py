@@ -10,7 +10,9 @@ from cleveragents.context import Context
 from cleveragents.errors import CheckpointPruned, NotAllowed, PlanBusy
 from cleveragents.execution import compensation
 from cleveragents.execution.leasing import before_looking, work_on
-from cleveragents.leases import holder
+from cleveragents.lease import Session
+from cleveragents.leases_only import holder
+from cleveragents.lookup import find_group
 from cleveragents.model.checkpoint import CheckpointGroup, ChildMoment, RollbackResult
 from cleveragents.model.decision import Decision, DecisionState
 from cleveragents.model.effect import EffectState
@@ -18,8 +20,6 @@ from cleveragents.model.journal import Operation
 from cleveragents.model.lifecycle import require_rollback
 from cleveragents.model.plan import Phase, Plan, State, Step, StepState
 from cleveragents.model.resource import Change
-from cleveragents.names import find_group
-from cleveragents.session import Session
 from cleveragents.store import Store, View
 
 

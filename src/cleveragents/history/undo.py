@@ -8,12 +8,12 @@ from cleveragents.execution.leasing import work_on
 from cleveragents.execution.manual_edits import adopt_edits
 from cleveragents.execution.reconcile import Settled, difference
 from cleveragents.history.rollback import accepted, go_back, require_own, restoration
+from cleveragents.lease import Session
+from cleveragents.lookup import find_group
 from cleveragents.model.checkpoint import RollbackResult
 from cleveragents.model.journal import JournalEntry, Moment, Operation, undo_stack
 from cleveragents.model.lifecycle import require_rollback
 from cleveragents.model.plan import Plan, State
-from cleveragents.names import find_group
-from cleveragents.session import Session
 
 
 class Undone(msgspec.Struct, frozen=True, kw_only=True):

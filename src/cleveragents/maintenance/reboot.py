@@ -15,11 +15,11 @@ from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.execution.manual_edits import changes_since
 from cleveragents.history.rollback import restoration_to
+from cleveragents.lease import Session
 from cleveragents.model.checkpoint import CheckpointGroup
 from cleveragents.model.plan import Plan
 from cleveragents.model.resource import SandboxRecord
 from cleveragents.sandbox.marks import put_mark
-from cleveragents.session import Session
 
 
 def reconcile(ctx: Context, session: Session) -> None:

@@ -6,11 +6,11 @@ from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError, PlanBusy
 from cleveragents.execution.compensation import compensate_plan, shown
-from cleveragents.leases import RECOVERY, hold, holder
+from cleveragents.lease import Session
+from cleveragents.leases_only import RECOVERY, hold, holder
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.journal import EntryState, Operation
 from cleveragents.model.plan import Failure, Phase, State
-from cleveragents.session import Session
 from cleveragents.store import Intent
 from cleveragents.tools.leftovers import end_leftovers
 

@@ -15,7 +15,7 @@ import msgspec
 
 from cleveragents.content.fsio import boot_id
 from cleveragents.errors import NotAllowed, PlanBusy
-from cleveragents.session import Session
+from cleveragents.lease import Session
 from cleveragents.store import Lease, Store
 
 ELSEWHERE = timedelta(minutes=10)
