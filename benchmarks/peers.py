@@ -34,7 +34,9 @@ sys.path.insert(0, os.fspath(Path(__file__).resolve().parents[1]))
 
 from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.content.native import walker
-from cleveragents.leases_only import working_on
+from cleveragents.lease import (
+    working_on,
+)
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.sandbox.git.worktree import GitWorktree
 from cleveragents.workspace import open_workspace

@@ -8,7 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cleveragents.leases_only import working_on
+from cleveragents.lease import (
+    working_on,
+)
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.plan import Phase
 from cleveragents.workspace import open_workspace

@@ -19,7 +19,9 @@ import pytest
 from cleveragents.actors import pyactor
 from cleveragents.actors.lines import LineActor
 from cleveragents.errors import ActorFailed
-from cleveragents.leases_only import working_on
+from cleveragents.lease import (
+    working_on,
+)
 from cleveragents.model.decision import Decision, DecisionKind
 from cleveragents.model.ids import new_id
 from cleveragents.tools import conversation

@@ -16,7 +16,10 @@ from typing import Any
 
 import pytest
 
-from cleveragents.leases_only import host_name, is_alive
+from cleveragents.lease import (
+    host_name,
+    is_alive,
+)
 from cleveragents.store import Lease
 from tests.harness import Agents, Outcome, command
 

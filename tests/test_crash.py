@@ -524,7 +524,7 @@ def test_an_apply_that_could_not_be_taken_back_at_once_is_taken_back_later(
 ) -> None:
     """The second target is locked; by then somebody has locked the first one too."""
     connect = sqlite3.connect
-    monkeypatch.setattr(sqlite_live, "BUSY_SECONDS", 0.5)
+    monkeypatch.setattr("cleveragents.sandbox.sqlite.live.BUSY_SECONDS", 0.5)
     monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **{**k, "timeout": 0.5}))
     one, two = tmp_path / "one.db", tmp_path / "two.db"
     for path in (one, two):

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 from blake3 import blake3
 
-from cleveragents import leases_only
+from cleveragents import lease
 from cleveragents.checkpoints.prune import policy_of, reachable_groups, verdicts_on
 from cleveragents.checkpoints.sandboxes import layout
 from cleveragents.content import files, fsio, reserve, switch
@@ -47,8 +47,11 @@ from cleveragents.errors import (
 from cleveragents.execution import executor as executing
 from cleveragents.execution.executor import PlanExecutor
 from cleveragents.execution.sandboxes import make_sandboxes
-from cleveragents.lease import Session
-from cleveragents.leases_only import hold, working_on
+from cleveragents.lease import (
+    Session,
+    hold,
+    working_on,
+)
 from cleveragents.maintenance import recovery
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.ids import new_id
@@ -1185,10 +1188,10 @@ def test_recovery_leaves_alone_what_another_process_took_first(
 def test_a_machine_that_does_not_tell_its_boot_is_like_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (fsio, leases):
+    for module in (fsio, lease):
         monkeypatch.setattr(module, "open", fail_with(errno.ENOENT), raising=False)
-    assert leases_only.boot_id() == "unknown"
-    assert leases_only.start_time(os.getpid()) is None
+    assert fsio.boot_id() == "unknown"
+    assert lease.start_time(os.getpid()) is None
 
 
 def test_what_undo_can_reach_is_kept_and_the_plans_own_policy_goes_first(yard: Yard) -> None:

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from cleveragents.checkpoints.effects import (
+    class_of,
+)
 from cleveragents.cli.main import root
 from cleveragents.content import fsio
 from cleveragents.errors import LossNotAccepted, MayHaveHappened
-from cleveragents.execution.compensation import class_of
 from cleveragents.model.effect import Effect, EffectClass, EffectState
 from cleveragents.model.tool import ToolSpec
 from cleveragents.tools import BUILTINS

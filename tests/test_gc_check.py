@@ -16,8 +16,10 @@ from cleveragents.content import packs as packing
 from cleveragents.content.packs import BLOB, TREE
 from cleveragents.errors import CheckpointFailed, ContentDamaged, StoreError
 from cleveragents.history import checkpoints
-from cleveragents.lease import Session
-from cleveragents.leases_only import hold
+from cleveragents.lease import (
+    Session,
+    hold,
+)
 from cleveragents.maintenance import gc
 from cleveragents.maintenance.check import check
 from cleveragents.model.checkpoint import CheckpointType

@@ -138,7 +138,7 @@ def test_the_first_checkpoint_reads_nothing_again(
     def read_again(*_: object) -> None:
         raise AssertionError("the copy was read again")
 
-    monkeypatch.setattr(sqlite_image, "take", read_again)
+    monkeypatch.setattr(image, "take", read_again)
     make_database(folder / "live.db", 3)
     with open_workspace(str(folder / "store")) as ws:
         plan = ws.plan("first", {"db": {"kind": "sqlite", "path": str(folder / "live.db")}})
@@ -245,7 +245,7 @@ def test_a_note_of_another_boot_is_not_believed(
     assert image.load(str(note)) is not None
     other = small.folder / "boot_id"
     other.write_text("another\n")
-    monkeypatch.setattr(sqlite_image, "_BOOT", str(other))
+    monkeypatch.setattr(image, "_BOOT", str(other))
     assert image.load(str(note)) is None
 
 

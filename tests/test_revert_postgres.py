@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from cleveragents.apply.database_backups import Held, surplus
-from cleveragents.leases_only import hold
+from cleveragents.lease import (
+    hold,
+)
 from cleveragents.model.resource import EarlierState
 from cleveragents.workspace import open_workspace
 from tests import pgserver

@@ -593,7 +593,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         return patient(*arguments, **{**named, "timeout": 0.2})
 
     monkeypatch.setattr(sqlite3, "connect", connect)
-    monkeypatch.setattr(sqlite_live, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr("cleveragents.sandbox.sqlite.live.BUSY_SECONDS", 0.2)
 
 
 class SqliteContract(SandboxContract):

@@ -19,8 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cleveragents.errors import LeaseLost, PlanBusy, StoreError
-from cleveragents.lease import Session
-from cleveragents.leases_only import hold, holder
+from cleveragents.lease import (
+    Session,
+    hold,
+    holder,
+)
 from cleveragents.model import ids
 from cleveragents.model.checkpoint import Checkpoint, CheckpointGroup, CheckpointType
 from cleveragents.model.decision import Decision, DecisionKind, DecisionState
@@ -479,7 +482,7 @@ def test_a_process_that_is_paused_still_holds(home: str, store: Store) -> None:
 
 
 def elsewhere(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(leases, "host_name", lambda: name)
+    monkeypatch.setattr("cleveragents.lease.host_name", lambda: name)
 
 
 def test_on_another_machine_only_time_tells(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from cleveragents.checkpoints.restoration import (
+    rewound_steps,
+)
 from cleveragents.cli import data as reports
 from cleveragents.cli import render
 from cleveragents.cli.main import entry, root
@@ -43,7 +46,9 @@ from cleveragents.execution.run import Settled, preview_resume
 from cleveragents.execution.use import nest
 from cleveragents.history.checkpoints import delete_group, preview_prune, prune_plan
 from cleveragents.history.diff import diff_of_failure
-from cleveragents.history.rollback import preview, rewound_steps
+from cleveragents.history.rollback import (
+    preview,
+)
 from cleveragents.lookup import find_decision, find_group, find_plan, short_ids
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.model.journal import EntryState, JournalEntry, Moment, Operation, undo_stack

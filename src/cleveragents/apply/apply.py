@@ -29,8 +29,11 @@ from cleveragents.errors import (
 from cleveragents.execution.leasing import before_looking, work_on
 from cleveragents.execution.sandboxes import remove_sandboxes
 from cleveragents.execution.validate import validate
-from cleveragents.lease import Session, spec_of
-from cleveragents.leases_only import hold
+from cleveragents.lease import (
+    Session,
+    hold,
+    spec_of,
+)
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.decision import DecisionKind, DecisionState
 from cleveragents.model.ids import new_id

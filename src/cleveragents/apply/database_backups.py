@@ -13,8 +13,10 @@ import msgspec
 from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed, PlanBusy, SandboxError
-from cleveragents.lease import Session
-from cleveragents.leases_only import hold
+from cleveragents.lease import (
+    Session,
+    hold,
+)
 from cleveragents.model.plan import Plan
 from cleveragents.model.resource import Earlier, EarlierState, SandboxRecord, SandboxState
 from cleveragents.model.units import show_bytes

@@ -6,13 +6,15 @@ from typing import Any, get_type_hints
 import msgspec
 
 from cleveragents import codec
+from cleveragents.checkpoints import effects
+from cleveragents.errors import CheckpointPruned
 from cleveragents.lease import Session
-from cleveragents.model.checkpoint import CheckpointGroup
-from cleveragents.model.decision import Decision
+from cleveragents.model.checkpoint import CheckpointGroup, ChildMoment
+from cleveragents.model.decision import Decision, DecisionState
 from cleveragents.model.effect import EffectState, Outlook
 from cleveragents.model.journal import JournalEntry, Moment
-from cleveragents.model.plan import Plan, State, Step
-from cleveragents.store import Store
+from cleveragents.model.plan import Phase, Plan, State, Step, StepState
+from cleveragents.store import Store, View
 
 
 class Restoration(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,3 +94,113 @@ def cancel_child(store: Store, child: Plan) -> None:
         store.plans.commit(msgspec.structs.replace(child, state=State.CANCELLED))
     for below in store.plans.children(child.plan_id):
         cancel_child(store, below)
+
+
+def rewound_steps(now: list[Step], then: dict[str, Step]) -> tuple[list[Step], list[str]]:
+    """The steps as they shall be, and the ids of those that did not exist then (pure)."""
+    changed: list[Step] = []
+    for step in now:
+        old = then.get(step.step_id)
+        if old is None:
+            continue
+        state = StepState.COMPLETE if old.done else StepState.QUEUED
+        back = msgspec.structs.replace(old, state=state, attempts=step.attempts, error=None)
+        if back != step:
+            changed.append(back)
+    known = {step.step_id for step in now}
+    changed += [step for step_id, step in then.items() if step_id not in known]
+    return changed, [step.step_id for step in now if step.step_id not in then]
+
+
+def rewound_decisions(now: list[Decision], then: dict[str, Decision]) -> list[Decision]:
+    """Decisions whose state changes: later ones superseded, earlier ones in force again (pure)."""
+    changed: list[Decision] = []
+    for decision in now:
+        old = then.get(decision.decision_id)
+        state = old.state if old is not None else DecisionState.SUPERSEDED
+        if state is not decision.state:
+            changed.append(msgspec.structs.replace(decision, state=state))
+    return changed
+
+
+def restoration_to(store: Store, plan: Plan, group: CheckpointGroup, **fields: Any) -> Restoration:
+    """What going back to a group means for the plan; `fields` are set besides."""
+    return restoration(store, plan, group, store.plans.view_at(plan.plan_id, group.version), fields)
+
+
+def restoration(
+    store: Store, plan: Plan, group: CheckpointGroup, view: View, fields: dict[str, Any]
+) -> Restoration:
+    steps, removed = rewound_steps(store.plans.steps(plan.plan_id), view.steps)
+    decisions = rewound_decisions(store.plans.decisions(plan.plan_id), view.decisions)
+    back, later = _children(store, plan, group)
+    values = {
+        "phase": Phase.EXECUTE,
+        "state": State.QUEUED,
+        "error": None,
+        "view_mark": view.standing.view_mark,
+        "last_completed_step": view.standing.last_completed_step,
+        "actor_state": group.actor_state,
+        **fields,
+    }
+    if view.source.spec != plan.spec:
+        values |= msgspec.to_builtins(view.source)
+    own = effects.outlook_at(store, plan.plan_id, group.group_id, view, later)
+    outlook = effects.joined(own, *(todo.outlook for todo in back.values()))
+    return Restoration(
+        group_id=group.group_id,
+        plan=msgspec.to_builtins(values),
+        steps=tuple(steps),
+        removed_steps=tuple(removed),
+        decisions=tuple(decisions),
+        children={child: marked_above(todo) for child, todo in back.items()},
+        cancelled_children=tuple(later),
+        outlook=outlook,
+        effects=effects.marks(outlook, EffectState.LOST),
+    )
+
+
+def marked_above(todo: Restoration) -> Restoration:
+    """A child plan's way back; what it did outside is marked with the parent's."""
+    return msgspec.structs.replace(todo, effects={})
+
+
+def _children(
+    store: Store, plan: Plan, group: CheckpointGroup
+) -> tuple[dict[str, Restoration], list[str]]:
+    """Child plans that existed go back to where they stood; later ones are to be cancelled."""
+    back: dict[str, Restoration] = {}
+    later: list[str] = []
+    for child in store.plans.children(plan.plan_id):
+        moment = group.children.get(child.plan_id)
+        if moment is None:
+            later += [] if child.is_final else [child.plan_id]
+        elif child.state is State.APPLIED or child.version == moment.version:
+            continue
+        elif (todo := _child_back(store, child, moment)) is not None:
+            back[child.plan_id] = todo
+    return back, later
+
+
+def _child_back(store: Store, child: Plan, moment: ChildMoment) -> Restoration | None:
+    """None if the child never had a group: there is nothing to bring back but its view."""
+    groups = {g.group_id: g for g in store.checkpoints.groups(child.plan_id)}
+    if not groups:
+        return None
+    target = moment.group_id or next(iter(groups))
+    if target not in groups:
+        raise CheckpointPruned(
+            f"the child plan {child.name!r} stood at a checkpoint that was pruned",
+            f"agents plan checkpoints {child.plan_id}",
+        )
+    view = store.plans.view_at(child.plan_id, moment.version)
+    standing = view.standing
+    state = State.QUEUED if standing.state is State.PROCESSING else standing.state
+    fields = {
+        "phase": standing.phase,
+        "state": state,
+        "error": standing.error,
+        "attempt": standing.attempt,
+        "actor_state": standing.actor_state,
+    }
+    return restoration(store, child, groups[target], view, fields)

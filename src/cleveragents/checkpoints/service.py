@@ -18,8 +18,10 @@ from cleveragents.content import fsio
 from cleveragents.content.packs import Batch
 from cleveragents.content.reserve import SIZE
 from cleveragents.errors import CheckpointFailed, ContentDamaged, DiskFull, SandboxError
-from cleveragents.lease import Session
-from cleveragents.leases_only import hold
+from cleveragents.lease import (
+    Session,
+    hold,
+)
 from cleveragents.model.checkpoint import (
     Checkpoint,
     CheckpointGroup,

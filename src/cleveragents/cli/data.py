@@ -7,7 +7,9 @@ import msgspec
 
 from cleveragents.context import Context
 from cleveragents.errors import NotFound
-from cleveragents.leases_only import holder
+from cleveragents.lease import (
+    holder,
+)
 from cleveragents.model.checkpoint import Checkpoint, CheckpointGroup, RollbackResult
 from cleveragents.model.decision import Decision
 from cleveragents.model.effect import Effect, EffectClass, EffectState, Outlook

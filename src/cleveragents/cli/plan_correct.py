@@ -5,6 +5,9 @@ from typing import Any
 import click
 import msgspec
 
+from cleveragents.checkpoints.effects import (
+    require_accepted,
+)
 from cleveragents.cli import data as reports
 from cleveragents.cli.common import Asked, command
 from cleveragents.cli.plan_effects import (
@@ -17,7 +20,6 @@ from cleveragents.cli.plan_work import dry_option, loss_option, plan_reply, yes_
 from cleveragents.cli.render import Block, Panel, Reply, Table
 from cleveragents.context import Context
 from cleveragents.errors import UsageError
-from cleveragents.execution.compensation import require_accepted
 from cleveragents.execution.use import read_child, read_plan
 from cleveragents.history.append import append
 from cleveragents.history.correct import Outlook, Request, correct, preview

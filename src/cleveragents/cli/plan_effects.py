@@ -47,7 +47,9 @@ def effects(ctx: Context, asked: Asked, plan: str, retry: bool) -> Reply:
 
 
 def _line(effect: Effect) -> str:
-    from cleveragents.execution.compensation import shown
+    from cleveragents.checkpoints.effects import (
+        shown,
+    )
 
     why = f": {effect.error}" if effect.error else ""
     return f"{shown(effect)}, {WORDS[effect.state]}{why}" if _ended(effect) else shown(effect)

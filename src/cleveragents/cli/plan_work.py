@@ -156,7 +156,9 @@ def resume(
         return _go_on(
             ctx, asked, plan, "plan resume", discard_edits, repeat, plan_file, accept_loss
         )
-    from cleveragents.execution.compensation import shown
+    from cleveragents.checkpoints.effects import (
+        shown,
+    )
     from cleveragents.execution.run import preview_resume
 
     one, notes = found(ctx, plan)
@@ -198,7 +200,10 @@ def _go_on(
     plan_file: str | None = None,
     accept_loss: bool = False,
 ) -> Reply:
-    from cleveragents.execution.compensation import doubtful, shown
+    from cleveragents.checkpoints.effects import (
+        doubtful,
+        shown,
+    )
     from cleveragents.execution.run import Settled, execute_plan
     from cleveragents.execution.use import read_plan
 
@@ -255,7 +260,9 @@ def rollback(
     dry_run: bool,
 ) -> Reply:
     """Bring every sandbox and the plan's own view back to a checkpoint."""
-    from cleveragents.execution.compensation import require_accepted
+    from cleveragents.checkpoints.effects import (
+        require_accepted,
+    )
     from cleveragents.history import rollback as verb
 
     one, notes = found(ctx, plan)

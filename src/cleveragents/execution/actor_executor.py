@@ -26,6 +26,10 @@ from cleveragents.actors.protocol import (
     StepDone,
     SubplanAsked,
 )
+from cleveragents.checkpoints import effects
+from cleveragents.checkpoints.restoration import (
+    restoration_to,
+)
 from cleveragents.context import Context
 from cleveragents.errors import ActorFailed, UsageError
 from cleveragents.execution import compensation
@@ -33,7 +37,6 @@ from cleveragents.execution.executor import PlanExecutor
 from cleveragents.execution.preflight import impossible
 from cleveragents.execution.tool_call import actor_context
 from cleveragents.execution.use import read_child, step_of
-from cleveragents.history.rollback import restoration_to
 from cleveragents.lease import Session
 from cleveragents.model.decision import GUIDES, Decision, DecisionKind, DecisionState
 from cleveragents.model.ids import new_id
@@ -443,7 +446,7 @@ class ActingExecutor(PlanExecutor):
         first = store.checkpoints.groups(plan.plan_id)[0]
         todo = restoration_to(store, plan, first, phase=Phase.STRATEGIZE)
         if todo.outlook.irreversible:
-            lost = "; ".join(compensation.shown(effect) for effect in todo.outlook.irreversible)
+            lost = "; ".join(effects.shown(effect) for effect in todo.outlook.irreversible)
             raise ActorFailed(
                 f"the actor asks to revert what cannot be undone: {lost}",
                 f"agents plan rollback {plan.plan_id} first --accept-loss",

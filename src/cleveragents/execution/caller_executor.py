@@ -11,9 +11,9 @@ import msgspec
 
 from cleveragents.actors import CALLER
 from cleveragents.actors.protocol import DecisionAsked, StepAsked
+from cleveragents.checkpoints import effects
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError, NotAllowed, ToolFailed
-from cleveragents.execution import compensation
 from cleveragents.execution.actor_executor import ActingExecutor
 from cleveragents.execution.leasing import work_on
 from cleveragents.execution.reconcile import settle
@@ -174,7 +174,7 @@ def _held(
             )
         if repeat is not None:
             hint = "say repeat=[...] with the steps whose work may be done a second time"
-            compensation.require_repeatable(session, repeat, hint)
+            effects.require_repeatable(session, repeat, hint)
         started = session.plan.head_group_id is not None
         _HeldExecutor(ctx, session).strategize()
         if started:

@@ -21,8 +21,10 @@ from cleveragents.execution.leasing import work_on
 from cleveragents.execution.sandboxes import make_sandboxes
 from cleveragents.execution.use import Parent, use_plan
 from cleveragents.execution.validate import validate
-from cleveragents.lease import Session
-from cleveragents.leases_only import hold
+from cleveragents.lease import (
+    Session,
+    hold,
+)
 from cleveragents.model.plan import Plan, State, Step
 from cleveragents.model.plan_spec import ActorSpec, ApplySpec, PlanSpec, StepSpec
 from cleveragents.model.resource import Change, SandboxState

@@ -8,6 +8,7 @@ import msgspec
 
 from cleveragents import codec
 from cleveragents.apply.revert import REVERT, take_back
+from cleveragents.checkpoints import effects
 from cleveragents.checkpoints.manager import States
 from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.checkpoints.service import About
@@ -15,7 +16,6 @@ from cleveragents.content import fsio
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError, CheckpointFailed, DiskFull, MergeConflict, SandboxError
-from cleveragents.execution import compensation
 from cleveragents.execution.child_plans import Brought, merge_children, run_children, spawn
 from cleveragents.execution.failure import take_back_failure
 from cleveragents.execution.manual_edits import changes_since
@@ -341,7 +341,7 @@ class PlanExecutor:
         )
         with self._ctx.store.transaction(self._session.lease):
             self._ctx.store.calls.put(call)
-            compensation.note(self._ctx.store, tool, call, step.resource)
+            effects.note(self._ctx.store, tool, call, step.resource)
             self._session.write(steps=(step,))
         return call
 

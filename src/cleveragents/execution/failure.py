@@ -2,10 +2,13 @@
 
 import msgspec
 
-from cleveragents.checkpoints.restoration import Restoration
+from cleveragents.checkpoints import effects
+from cleveragents.checkpoints.restoration import (
+    Restoration,
+    restoration_to,
+)
 from cleveragents.context import Context
 from cleveragents.execution import compensation
-from cleveragents.history.rollback import restoration_to
 from cleveragents.lease import Session
 from cleveragents.model.plan import Failure, State, Step, StepState
 from cleveragents.model.resource import Change
@@ -28,7 +31,7 @@ def take_back_failure(ctx: Context, session: Session) -> tuple[Change, ...]:
     changes = ctx.checkpoints.rollback_to_checkpoint(session, todo, lossy=True)
     compensation.compensated(ctx, session, todo)
     for effect in todo.outlook.irreversible:
-        text = f"cannot be undone: {compensation.shown(effect)}"
+        text = f"cannot be undone: {effects.shown(effect)}"
         ctx.talk.tell("warning", {"message": text})
     return changes
 

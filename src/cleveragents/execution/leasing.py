@@ -5,8 +5,10 @@ from contextlib import contextmanager, suppress
 
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed, PlanBusy
-from cleveragents.lease import Session
-from cleveragents.leases_only import working_on
+from cleveragents.lease import (
+    Session,
+    working_on,
+)
 
 
 @contextmanager

@@ -5,11 +5,14 @@ from enum import StrEnum
 import msgspec
 
 from cleveragents.actors import KINDS
+from cleveragents.checkpoints import effects
+from cleveragents.checkpoints.restoration import (
+    restoration_to,
+)
 from cleveragents.context import Context
 from cleveragents.execution import compensation
 from cleveragents.execution.failure import take_back_failure
 from cleveragents.execution.manual_edits import adopt_edits, changes_since
-from cleveragents.history.rollback import restoration_to
 from cleveragents.lease import Session, spec_of
 from cleveragents.model.effect import Effect, EffectState, Outlook
 from cleveragents.model.plan import Plan, StepState
@@ -64,7 +67,7 @@ def of_dead_steps(ctx: Context, plan: Plan) -> Outlook:
     dead = {step.step_id for step in steps if step.state is StepState.PROCESSING}
     if not dead or plan.head_group_id is None:
         return Outlook()
-    return compensation.after(ctx.store, plan.plan_id, plan.head_group_id, dead)
+    return effects.after(ctx.store, plan.plan_id, plan.head_group_id, dead)
 
 
 def settle(ctx: Context, session: Session, discard_edits: bool) -> Resumption:
@@ -84,7 +87,7 @@ def settle(ctx: Context, session: Session, discard_edits: bool) -> Resumption:
         todo = restoration_to(
             ctx.store, plan, head, phase=plan.phase, state=plan.state, error=plan.error
         )
-        marks = compensation.marks(outlook, EffectState.ACCEPTED)
+        marks = effects.marks(outlook, EffectState.ACCEPTED)
         ctx.checkpoints.rollback_to_checkpoint(
             session, msgspec.structs.replace(todo, effects=marks), lossy=True
         )
@@ -95,7 +98,7 @@ def settle(ctx: Context, session: Session, discard_edits: bool) -> Resumption:
     )
     if running:
         with session.transaction():
-            compensation.mark(ctx.store, outlook, ctx.now())
+            effects.mark(ctx.store, outlook, ctx.now())
             session.write(steps=running)
     compensation.compensate_waiting(ctx, session)
     return Resumption(

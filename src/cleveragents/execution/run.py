@@ -4,8 +4,8 @@ from collections.abc import Collection
 
 import msgspec
 
+from cleveragents.checkpoints import effects
 from cleveragents.context import Context
-from cleveragents.execution import compensation
 from cleveragents.execution.actor_executor import executor_for
 from cleveragents.execution.leasing import before_looking, work_on
 from cleveragents.execution.reconcile import (
@@ -39,7 +39,7 @@ def execute_plan(
     """Run what is not done yet; returns when the plan is complete or has failed."""
     with work_on(ctx, plan_id, verb) as session:
         require_not_final(session.plan, "executed")
-        compensation.require_repeatable(session, repeat)
+        effects.require_repeatable(session, repeat)
         if plan_file is not None and session.plan.head_group_id is None:
             take_file(ctx, session, plan_file)
         executor = executor_for(ctx, session)
@@ -112,6 +112,6 @@ def preview_resume(ctx: Context, plan: Plan, discard_edits: bool = False) -> Res
         settled=settled,
         changes=changes,
         next_step=next_step(ctx, plan),
-        in_doubt=tuple(compensation.doubtful(ctx.store, plan)),
+        in_doubt=tuple(effects.doubtful(ctx.store, plan)),
         compensable=of_dead_steps(ctx, plan).compensable,
     )

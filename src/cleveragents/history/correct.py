@@ -10,8 +10,13 @@ from typing import Any
 import msgspec
 
 from cleveragents.actors import KINDS
+from cleveragents.checkpoints import effects
 from cleveragents.checkpoints.manager import States
-from cleveragents.checkpoints.restoration import Restoration
+from cleveragents.checkpoints.restoration import (
+    Restoration,
+    marked_above,
+    restoration_to,
+)
 from cleveragents.checkpoints.service import About
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
@@ -23,10 +28,8 @@ from cleveragents.execution.reconcile import settle
 from cleveragents.execution.use import PlanFile, step_of
 from cleveragents.history.dependents import Facts
 from cleveragents.history.rollback import (
-    marked_above,
     require_children_free,
     require_own,
-    restoration_to,
 )
 from cleveragents.lease import Session, spec_of
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
@@ -115,7 +118,7 @@ def correct(ctx: Context, decision: Decision, request: Request) -> Correction:
         require_own(ctx, session.plan, "corrected")
         if not request.accept_loss:
             command = f"agents plan correct {decision.decision_id} --accept-loss"
-            compensation.require_repeatable(session, (), command)
+            effects.require_repeatable(session, (), command)
         settle(ctx, session, discard_edits=False)
         roots = tuple(_current(ctx, session.plan, decision))
         outlook = work_out(ctx, session.plan, roots, request)
@@ -153,7 +156,7 @@ def take_back(ctx: Context, session: Session, outlook: Outlook, request: Request
             f"agents plan execute {plan.plan_id}",
         )
     command = f"agents plan correct {outlook.decision_id}"
-    compensation.require_accepted(outlook.effects, request.accept_loss, command)
+    effects.require_accepted(outlook.effects, request.accept_loss, command)
     correction, todo = _prepare(ctx, session, outlook, request)
     require_children_free(ctx, todo)
     entry = session.opened(
@@ -245,7 +248,7 @@ def _prepare(
         cancelled_children=tuple(child.plan_id for child in children),
         correction_id=correction.correction_id,
         outlook=outlook.effects,
-        effects=compensation.marks(outlook.effects, EffectState.ACCEPTED),
+        effects=effects.marks(outlook.effects, EffectState.ACCEPTED),
     )
 
 
@@ -418,7 +421,7 @@ def work_out(ctx: Context, plan: Plan, roots: tuple[Decision, ...], request: Req
         paths={rid: tuple(sorted(some)) for rid, some in paths.items()},
         children=tuple(child.plan_id for child in children),
         revision=revision,
-        effects=compensation.after(
+        effects=effects.after(
             ctx.store,
             plan.plan_id,
             decision_ids=set(found),

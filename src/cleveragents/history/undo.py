@@ -2,12 +2,19 @@
 
 import msgspec
 
+from cleveragents.checkpoints.restoration import (
+    restoration,
+)
 from cleveragents.context import Context
 from cleveragents.errors import NothingToUndo
 from cleveragents.execution.leasing import work_on
 from cleveragents.execution.manual_edits import adopt_edits
 from cleveragents.execution.reconcile import Settled, difference
-from cleveragents.history.rollback import accepted, go_back, require_own, restoration
+from cleveragents.history.rollback import (
+    accepted,
+    go_back,
+    require_own,
+)
 from cleveragents.lease import Session
 from cleveragents.lookup import find_group
 from cleveragents.model.checkpoint import RollbackResult

@@ -5,7 +5,9 @@ from cleveragents.context import Context
 from cleveragents.errors import NotAllowed, SandboxError, UnappliedWork
 from cleveragents.execution.leasing import before_looking, work_on
 from cleveragents.execution.sandboxes import remove_sandboxes
-from cleveragents.leases_only import hold
+from cleveragents.lease import (
+    hold,
+)
 from cleveragents.model.journal import Operation
 from cleveragents.model.lifecycle import require_not_final
 from cleveragents.model.plan import Plan, State

@@ -12,7 +12,10 @@ from cleveragents.content.fsio import boot_id
 from cleveragents.content.packs import BLOB, CHUNKS, TREE, Location, squeezed
 from cleveragents.context import Context, utc_now
 from cleveragents.errors import DiskFull, PlanBusy
-from cleveragents.leases_only import hold, uptime
+from cleveragents.lease import (
+    hold,
+    uptime,
+)
 from cleveragents.sandbox.protocol import KeepsElsewhere
 
 MOSTLY_DEAD = 0.5

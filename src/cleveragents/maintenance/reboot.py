@@ -10,11 +10,13 @@ import os
 
 import msgspec
 
-from cleveragents.checkpoints.restoration import Restoration
+from cleveragents.checkpoints.restoration import (
+    Restoration,
+    restoration_to,
+)
 from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.execution.manual_edits import changes_since
-from cleveragents.history.rollback import restoration_to
 from cleveragents.lease import Session
 from cleveragents.model.checkpoint import CheckpointGroup
 from cleveragents.model.plan import Plan

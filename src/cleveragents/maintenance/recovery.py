@@ -1,13 +1,22 @@
 """What every open does first: finish what a dead process had begun."""
 
 from cleveragents.apply.apply import finish_apply
+from cleveragents.checkpoints.effects import (
+    shown,
+)
 from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError, PlanBusy
-from cleveragents.execution.compensation import compensate_plan, shown
-from cleveragents.lease import Session
-from cleveragents.leases_only import RECOVERY, hold, holder
+from cleveragents.execution.compensation import (
+    compensate_plan,
+)
+from cleveragents.lease import (
+    RECOVERY,
+    Session,
+    hold,
+    holder,
+)
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.journal import EntryState, Operation
 from cleveragents.model.plan import Failure, Phase, State

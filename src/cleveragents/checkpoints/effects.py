@@ -1,0 +1,211 @@
+"""The ledger of effects outside the sandboxes: written before each call, read on the way back."""
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from cleveragents.errors import LossNotAccepted, MayHaveHappened
+from cleveragents.lease import Session, spec_of
+from cleveragents.model.effect import STANDING, Effect, EffectClass, EffectState, Outlook
+from cleveragents.model.ids import new_id
+from cleveragents.model.plan import Plan, Step, StepState
+from cleveragents.model.plan_spec import PlanSpec
+from cleveragents.model.tool import ToolCall, ToolSpec
+from cleveragents.store import Store, View
+from cleveragents.tools.builtin import runs_process
+
+GONE_OVER = (EffectState.ACCEPTED, EffectState.LOST)
+
+
+UNDONE = (EffectState.COMPENSATED, EffectState.COMPENSATING)
+
+
+def class_of(tool: ToolSpec) -> EffectClass | None:
+    """What a call of the tool may do outside the sandboxes; None: nothing (pure)."""
+    if tool.side_effects:
+        return EffectClass.COMPENSABLE if tool.compensate else EffectClass.IRREVERSIBLE
+    if tool.unsafe or (runs_process(tool) and tool.network and not tool.read_only):
+        return EffectClass.UNKNOWN
+    return None
+
+
+def note(store: Store, tool: ToolSpec, call: ToolCall, resource: str | None) -> None:
+    """Put the intent down, inside the commit that says the call is running."""
+    effect_class = class_of(tool)
+    if effect_class is None:
+        return
+    if tool.idempotent:
+        store.effects.same_again(call.plan_id, call.step_id)
+    declared = effect_class is not EffectClass.UNKNOWN
+    store.effects.put(
+        Effect(
+            effect_id=new_id(),
+            plan_id=call.plan_id,
+            step_id=call.step_id,
+            call_id=call.call_id,
+            decision_id=call.decision_id,
+            effect_class=effect_class,
+            side_effects=tool.side_effects,
+            tool=call.tool,
+            inputs=call.inputs if declared else {},
+            resource=resource,
+            compensate=tool.compensate if declared else None,
+            state=EffectState.INTENDED,
+            created_at=call.started_at,
+        )
+    )
+
+
+def foreseen(discarded: Iterable[Effect]) -> Outlook:
+    """What becomes of effects that the plan goes back over (pure)."""
+    standing = [effect for effect in discarded if effect.state in STANDING]
+    last_first = sorted(standing, key=lambda effect: effect.seq, reverse=True)
+
+    def of(effect_class: EffectClass) -> tuple[Effect, ...]:
+        return tuple(effect for effect in last_first if effect.effect_class is effect_class)
+
+    return Outlook(
+        compensable=of(EffectClass.COMPENSABLE),
+        irreversible=of(EffectClass.IRREVERSIBLE),
+        unknown=of(EffectClass.UNKNOWN),
+    )
+
+
+def after(
+    store: Store,
+    plan_id: str,
+    group_id: str = "",
+    step_ids: Collection[str] | None = None,
+    decision_ids: Collection[str | None] | None = None,
+    children: Iterable[str] = (),
+) -> Outlook:
+    """The effects of calls after a group, of these steps or decisions, and of these child plans."""
+    since = store.checkpoints.number(group_id) if group_id else 0
+    own = [
+        effect
+        for effect in store.effects.of_plan(plan_id)
+        if effect.seq > since
+        and (step_ids is None or effect.step_id in step_ids)
+        and (decision_ids is None or effect.decision_id in decision_ids)
+    ]
+    return foreseen((*own, *_below(store, children)))
+
+
+def _below(store: Store, children: Iterable[str]) -> list[Effect]:
+    """The effects of child plans, and of theirs."""
+    found: list[Effect] = []
+    for child in children:
+        found += store.effects.of_plan(child)
+        found += _below(store, (below.plan_id for below in store.plans.children(child)))
+    return found
+
+
+def outlook_at(
+    store: Store, plan_id: str, group_id: str, view: View, children: Iterable[str] = ()
+) -> Outlook:
+    """What a return of the plan to a group and that view means for the world outside."""
+    discarded: list[Effect] = []
+    since = store.checkpoints.number(group_id)
+    latest: dict[str, Effect] = {}
+    for effect in store.effects.of_plan(plan_id):
+        step = view.steps.get(effect.step_id)
+        if effect.seq > since or step is None or step.decision_id != effect.decision_id:
+            discarded.append(effect)
+        elif step.done:
+            latest[step.step_id] = effect
+    discarded += _below(store, children)
+    return msgspec.structs.replace(
+        foreseen(discarded),
+        returning=tuple(e for e in latest.values() if e.state in GONE_OVER),
+        not_repeated=tuple(e for e in latest.values() if e.state in UNDONE),
+    )
+
+
+def joined(first: Outlook, *others: Outlook) -> Outlook:
+    """Of a plan and its child plans together, last first (pure)."""
+
+    def all_of(name: str) -> tuple[Effect, ...]:
+        found = [effect for outlook in (first, *others) for effect in getattr(outlook, name)]
+        return tuple(sorted(found, key=lambda effect: effect.seq, reverse=True))
+
+    return Outlook(**{name: all_of(name) for name in Outlook.__struct_fields__})
+
+
+def marks(outlook: Outlook, without_way_back: EffectState) -> dict[str, tuple[str, ...]]:
+    """State -> the effects that come into it when the plan has gone back (pure)."""
+    lost = (*outlook.irreversible, *outlook.unknown)
+    found = {
+        EffectState.COMPENSATING: outlook.compensable,
+        without_way_back: lost,
+        EffectState.HAPPENED: outlook.returning,
+    }
+    return {
+        state.value: tuple(effect.effect_id for effect in effects)
+        for state, effects in found.items()
+        if effects
+    }
+
+
+def mark(store: Store, outlook: Outlook, now: str) -> None:
+    """The same inside a transaction of the caller, who was told what cannot be undone."""
+    for state, effect_ids in marks(outlook, EffectState.ACCEPTED).items():
+        store.effects.mark(effect_ids, EffectState(state), now)
+
+
+def shown(effect: Effect) -> str:
+    what = ", ".join(effect.side_effects) or "not known"
+    maybe = " (may have happened)" if effect.state is EffectState.INTENDED else ""
+    return f"step {effect.step_id!r}, {effect.tool}: {what}{maybe}"
+
+
+def require_accepted(outlook: Outlook, accept_loss: bool, command: str) -> None:
+    """Refuse to go back over what cannot be undone, unless that was accepted."""
+    if outlook.irreversible and not accept_loss:
+        raise LossNotAccepted(
+            f"this cannot be undone: {'; '.join(map(shown, outlook.irreversible))}",
+            outlook.irreversible,
+            f"{command} --accept-loss goes back all the same",
+        )
+
+
+def in_doubt(
+    effects: Iterable[Effect], steps: Iterable[Step], plan: Plan, spec: PlanSpec
+) -> list[Effect]:
+    """Effects of steps that would be repeated, that may have happened and would again (pure)."""
+    going_back = plan.error is not None and plan.error.undo_to is not None
+    waiting = {step.step_id: step for step in steps if not step.done}
+    found: list[Effect] = []
+    for effect in effects:
+        step, tool = waiting.get(effect.step_id), spec.tools.get(effect.tool)
+        declared = effect.effect_class is not EffectClass.UNKNOWN
+        if step is None or tool is None or tool.idempotent or not declared:
+            continue
+        # What the step of a dead process did is compensated before the step runs again.
+        undone = (
+            effect.effect_class is EffectClass.COMPENSABLE
+            and (going_back or step.state is StepState.PROCESSING)
+            and spec.policy.rollback_enabled
+        )
+        if effect.state in (*STANDING, EffectState.LOST) and not undone:
+            found.append(effect)
+    return found
+
+
+def doubtful(store: Store, plan: Plan) -> list[Effect]:
+    recorded, steps = store.effects.of_plan(plan.plan_id), store.plans.steps(plan.plan_id)
+    return in_doubt(recorded, steps, plan, spec_of(plan))
+
+
+def require_repeatable(session: Session, repeat: Collection[str], command: str = "") -> None:
+    """Refuse to repeat by accident what may have happened; `command` does it all the same."""
+    doubts = doubtful(session.store, session.plan)
+    left = [effect for effect in doubts if effect.step_id not in repeat]
+    if left:
+        flags = " ".join(
+            f"--repeat {step_id}" for step_id in dict.fromkeys(e.step_id for e in left)
+        )
+        raise MayHaveHappened(
+            f"this would be done a second time: {'; '.join(map(shown, left))}",
+            tuple(left),
+            command or f"agents plan resume {session.plan.plan_id} {flags}",
+        )

@@ -1,1 +1,0 @@
-"""PostgreSQL: addresses without passwords, servers, what a database holds, and scripts."""
