@@ -1,6 +1,6 @@
 """What the verbs work with: built once, in `open_workspace`, and passed to each of them."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +13,7 @@ from cleveragents.content import fsio
 from cleveragents.errors import CarryLimit
 from cleveragents.lease import Session
 from cleveragents.model.settings import Settings
-from cleveragents.model.tool import Attach
+from cleveragents.model.tool import Attach, ToolResult
 from cleveragents.store import Store
 
 
@@ -46,6 +46,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     """Run a plan to its end: what `agents plan execute` does."""
     reconcile: Callable[["Context", Session], None]
     """Restore what another boot left in a plan's sandboxes."""
+    internal_tools: Mapping[str, Callable[..., ToolResult]]
+    """Tools of steps that only our own plans have; called with the context and the leased plan."""
     now: Callable[[], str] = utc_now
     stop: Callable[[], None] = lambda: None
     """Asked again and again while a plan runs; raises if it shall stop."""

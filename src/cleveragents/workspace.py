@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from cleveragents.model.decision import Correction
     from cleveragents.model.effect import Effect
     from cleveragents.model.plan_spec import PlanSpec
+    from cleveragents.model.tool import ToolResult
 
 
 class PlanHandle:
@@ -122,13 +123,21 @@ class PlanHandle:
         """`repeat`: the steps that may do outside the sandboxes what they may have done before."""
         from cleveragents.execution.run import execute_plan
         from cleveragents.execution.use import read_plan
+        from cleveragents.history.revise import resume_with
 
-        return execute_plan(
+        if plan_file is None:
+            return execute_plan(
+                self._ctx,
+                self.plan_id,
+                verb="plan resume",
+                discard_edits=discard_edits,
+                repeat=repeat,
+            )
+        return resume_with(
             self._ctx,
             self.plan_id,
-            verb="plan resume",
+            read_plan(self._ctx, plan_file),
             discard_edits=discard_edits,
-            plan_file=read_plan(self._ctx, plan_file) if plan_file else None,
             repeat=repeat,
             accept_loss=accept_loss,
         )
@@ -347,6 +356,7 @@ def open_workspace(
             another=lambda: _another(settings, talk, now),
             execute=_execute,
             reconcile=_reconcile,
+            internal_tools={"plan.revert": _revert},
             now=now,
         )
         if not store.identity.made_at and not store.read_only:
@@ -386,6 +396,12 @@ def _reconcile(ctx: Context, session: Session) -> None:
     from cleveragents.maintenance.reboot import reconcile
 
     reconcile(ctx, session)
+
+
+def _revert(ctx: Context, session: Session, **inputs: str) -> "ToolResult":
+    from cleveragents.apply.revert import take_back
+
+    return take_back(ctx, session, **inputs)
 
 
 def _recovered(ctx: Context) -> tuple[str, ...]:

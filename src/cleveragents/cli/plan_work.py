@@ -206,6 +206,7 @@ def _go_on(
     )
     from cleveragents.execution.run import Settled, execute_plan
     from cleveragents.execution.use import read_plan
+    from cleveragents.history.revise import resume_with
 
     plan, notes = found(ctx, text)
     if asked.interactive:
@@ -213,19 +214,22 @@ def _go_on(
             if effect.step_id not in repeat:
                 asked.confirm(f"do this a second time? {shown(effect)}", "")
                 repeat = (*repeat, effect.step_id)
-    read = read_plan(ctx, plan_file) if plan_file else None
-    done = execute_plan(
-        ctx,
-        plan.plan_id,
-        verb=verb,
-        discard_edits=discard_edits,
-        plan_file=read,
-        repeat=repeat,
-        accept_loss=accept_loss,
-    )
+    if plan_file:
+        done = resume_with(
+            ctx,
+            plan.plan_id,
+            read_plan(ctx, plan_file),
+            discard_edits=discard_edits,
+            repeat=repeat,
+            accept_loss=accept_loss,
+        )
+    else:
+        done = execute_plan(
+            ctx, plan.plan_id, verb=verb, discard_edits=discard_edits, repeat=repeat
+        )
     if done.resumed_from:
         notes = (*notes, f"resumed from checkpoint {done.resumed_from}")
-    elif plan.state is State.COMPLETE and read is None:
+    elif plan.state is State.COMPLETE and not plan_file:
         notes = (*notes, "all steps were done already: nothing was run")
     if done.settled is not Settled.NOTHING:
         what = {

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from cleveragents import codec
-from cleveragents.apply.revert import REVERT, take_back
 from cleveragents.checkpoints import effects
 from cleveragents.checkpoints.manager import States
 from cleveragents.checkpoints.restoration import Restoration
@@ -449,8 +448,9 @@ class PlanExecutor:
     def _call(self, number: int, spec: StepSpec, tool: ToolSpec) -> tuple[ToolCall, ToolResult]:
         """Note that the tool runs, then run it."""
         call = self._begin(number, spec.inputs, tool)
-        if tool.builtin == REVERT:
-            return call, take_back(self._ctx, self._session, **spec.inputs)
+        internal = self._ctx.internal_tools.get(tool.builtin or "")
+        if internal is not None:
+            return call, internal(self._ctx, self._session, **spec.inputs)
         return call, run_tool(tool, spec.inputs, self._context(spec), spec.timeout)
 
     def _context(self, spec: StepSpec) -> CallContext:
