@@ -16,7 +16,7 @@ from cleveragents.model.plan_spec import PlanSpec, ResourceSpec
 from cleveragents.model.resource import Carry
 from cleveragents.model.settings import confine_in_force
 from cleveragents.sandbox.git import command
-from cleveragents.sandbox.registry import kinds
+from cleveragents.sandbox.registry import kinds, problems_of_kinds
 from cleveragents.sandbox.tree import require_not_too_wide
 from cleveragents.tools import resolve_tool
 from cleveragents.tools.builtin import runs_process
@@ -88,22 +88,18 @@ def found_wrong(ctx: Context, spec: PlanSpec, source: str, folder: str) -> list[
         if tool.unsafe and not spec.policy.allow_unsafe
     ]
     problems += [f"{source}: {text}" for text in (*impossible(spec), *map(str, _places(ctx)))]
-    problems += [f"{source}: {text}" for text in _databases(spec, frozenset())]
+    problems += [f"{source}: {text}" for text in _of_kinds(spec, frozenset())]
     return problems
 
 
-def _databases(spec: PlanSpec, known: frozenset[str]) -> list[str]:
-    """Of a plan and of those child plans that have databases of their own."""
-    own = tuple(r for r in spec.resources if r.kind == "postgres" and r.name not in known)
-    problems: list[str] = []
-    if own:
-        from cleveragents.maintenance.databases import problems_of
-
-        problems += problems_of(spec, own)
+def _of_kinds(spec: PlanSpec, known: frozenset[str]) -> list[str]:
+    """What kinds ask of a plan, and of child plans that have resources of their own."""
+    own = tuple(item for item in spec.resources if item.name not in known)
+    problems = problems_of_kinds(spec, own)
     known |= {item.name for item in spec.resources}
     for step in spec.steps:
         if step.subplan is not None and step.subplan.plan is not None:
-            below = _databases(step.subplan.plan, known)
+            below = _of_kinds(step.subplan.plan, known)
             problems += [f"step {step.id!r}: {text}" for text in below]
     return problems
 

@@ -1,9 +1,11 @@
 """Which class makes which sandbox: the built-in ones, and what others registered."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from cleveragents.errors import UsageError
+from cleveragents.model.plan_spec import PlanSpec, ResourceSpec
 from cleveragents.sandbox.protocol import Place, Sandbox
 
 ENTRY_POINTS = "cleveragents.sandboxes"
@@ -22,6 +24,8 @@ BUILT_IN: dict[tuple[str, str], str] = {
         "transaction_rollback",
     ): "cleveragents.sandbox.postgres.transaction:TransactionRollback",
 }
+PREFLIGHTS = {"postgres": "cleveragents.sandbox.postgres.preflight:problems_of"}
+"""Kinds that ask something of a plan before it starts: called with its specification and theirs."""
 ALIASES = {"filesystem_copy": "copy_on_write"}
 
 
@@ -38,10 +42,23 @@ def kinds() -> dict[str, tuple[str, ...]]:
     return found
 
 
+def problems_of_kinds(spec: PlanSpec, resources: Sequence[ResourceSpec]) -> list[str]:
+    """What keeps the plan from running, as the kinds of these resources see it."""
+    problems: list[str] = []
+    for kind, target in PREFLIGHTS.items():
+        if own := [item for item in resources if item.kind == kind]:
+            problems += _load(target)(spec, own)
+    return problems
+
+
 def _factory(kind: str, strategy: str) -> Callable[[Place], Sandbox]:
     target = BUILT_IN.get((kind, strategy)) or _registered().get((kind, strategy))
     if target is None:
         raise UsageError(f"no sandbox for {kind} with strategy {strategy!r}")
+    return _load(target)
+
+
+def _load(target: str) -> Callable[..., Any]:
     from importlib import import_module
 
     module, _, name = target.partition(":")
