@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import cleveragents
-from cleveragents.cli import main
+from cleveragents.cli import quick
 from cleveragents.content import fsio
 from tests.harness import Outcome, private_environment
 
@@ -216,7 +216,7 @@ class PoweredAgents:
         setattr(fsio, "_points", 0)  # noqa: B010
         setattr(fsio, "_kill_at", kill_at)  # noqa: B010
         sys.argv = ["agents", *argv]
-        main.entry()
+        quick.entry()
 
     def sh(self, script: str) -> str:
         return self.machine.run("sh", "-ec", script, cwd=self.work, env=self.env).expect(0).stdout

@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 import cleveragents
-from cleveragents.cli import main
+from cleveragents.cli import quick
 from cleveragents.content import fsio
 from cleveragents.errors import AgentsError
 from cleveragents.model.settings import Settings
@@ -148,7 +148,7 @@ class World(Agents):
             setattr(fsio, "_points", 0)  # noqa: B010
             setattr(fsio, "_kill_at", kill_at)  # noqa: B010
             sys.argv = ["agents", *argv]
-            main.entry()
+            quick.entry()
         except SystemExit as stop:
             status = int(stop.code or 0)
         finally:

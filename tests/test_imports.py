@@ -1,7 +1,8 @@
-"""Imports only point down: edges -> verbs -> seams -> rules -> nouns.
+"""Imports only point down the list of rooms, and never in a circle.
 
-Every import counts, also those inside functions and under TYPE_CHECKING. A new module at the top
-of the package has to be given its layer here.
+Every import counts, also those inside functions and under TYPE_CHECKING. A new folder or module at
+the top of the package has to be given its place here. `python -m tests.test_imports` writes the
+table in docs/design.md anew.
 """
 
 import ast
@@ -11,65 +12,52 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "src" / "cleveragents"
+PROJECT = Path(__file__).parents[1]
+PACKAGE = PROJECT / "src" / "cleveragents"
+DESIGN = PROJECT / "docs" / "design.md"
 
-LAYERS = {
-    "nouns": "plan planspec decision checkpoint resource tool effect journal ids errors units "
-    "codec machine",
-    "rules": "triggers retention lifecycle impact revision settings",
-    "seams": "store content sandbox tools actors planfile postgres",
-    "verbs": "acting adopting appending applied apply calling check checkpoints context correction "
-    "databases deciding difference doctor earlier effects ending executor export failing gc "
-    "hanging keeping leases making moving names oneshot only preflight prune reboot recovery "
-    "reports restoring resume reverting rollback sandboxes session settling snapshots subplans "
-    "undo unsaved usage use validating working",
-    "edges": "workspace config cli render demo",
-    "kit": "testing",
+ROOMS = (
+    ("__init__", "__main__"),
+    ("cli",),
+    ("workspace",),
+    ("maintenance",),
+    ("apply",),
+    ("history",),
+    ("execution",),
+    ("lookup", "context"),
+    ("checkpoints",),
+    ("lease",),
+    ("store", "planfile", "config", "actors"),
+    ("sandbox",),
+    ("tools",),
+    ("content",),
+    ("model",),
+    ("machine", "codec"),
+    ("errors",),
+)
+"""From top to bottom; rooms of one line do not know each other."""
+BEHIND = {"cli": {"store", "content", "sandbox", "tools", "actors", "planfile"}}
+"""What a room must not reach for although it lies below: `workspace` alone wires."""
+KIT = {
+    "testing": {"testing", "store", "sandbox", "content", "model", "codec", "errors"},
 }
-LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names.split()}
-TOP = {"__init__", "__main__"}  # the public surface and `python -m cleveragents`
+"""For other packages' tests: knows the seams, and nobody here knows it."""
+RANK = {name: rank for rank, names in enumerate(ROOMS) for name in names}
+MOST_MODULES, MOST_AT_THE_TOP, MOST_LINES = 20, 10, 400
 
 
-def members(*layers: str) -> set[str]:
-    return {name for name, layer in LAYER_OF.items() if layer in layers}
+def may_import(room: str, other: str) -> bool:
+    if room in KIT:
+        return other in KIT[room]
+    return other == room or (RANK.get(other, -1) > RANK[room] and other not in BEHIND.get(room, ()))
 
 
-# Nouns, rules and verbs may use their neighbours; a seam knows no other seam.
-BY_LAYER = {
-    "nouns": members("nouns"),
-    "rules": members("nouns", "rules"),
-    "seams": members("nouns", "rules"),
-    "verbs": members("nouns", "rules", "seams", "verbs"),
-}
-# Only `workspace` wires: the other edges reach the seams through it.
-EXCEPT = {
-    "store": BY_LAYER["seams"] | {"content"},
-    "planfile": BY_LAYER["seams"] | {"tools", "postgres"},
-    "sandbox": BY_LAYER["seams"] | {"content", "postgres"},
-    "tools": BY_LAYER["seams"] | {"content"},
-    "workspace": BY_LAYER["verbs"] | {"config"},
-    "config": BY_LAYER["rules"],
-    "render": members("nouns", "rules", "verbs"),
-    "demo": members("nouns", "rules", "verbs") | {"workspace", "config"},
-    "cli": members("nouns", "rules", "verbs", "edges"),
-    # For other packages' tests: knows the seams, and nobody here knows it.
-    "testing": members("nouns", "seams"),
-}
-
-
-def allowed(module: str) -> set[str]:
-    """What `module` may import; `module` has a layer or is one of TOP."""
-    if module in TOP:
-        return set(LAYER_OF) - members("kit")
-    return {module} | (EXCEPT.get(module) or BY_LAYER[LAYER_OF[module]])
-
-
-def top_module(path: Path) -> str:
+def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imported(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
-    """(line, top module of ours) for every import; `package` is where the file lives."""
+def imported(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[int, list[str]]]:
+    """(line, path of ours) for every import; `package` is where the file lives."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -81,29 +69,33 @@ def imported(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[int, str
                 yield from _ours(node.lineno, [*path, alias.name])
 
 
-def _ours(line: int, path: list[str]) -> Iterator[tuple[int, str]]:
+def _ours(line: int, path: list[str]) -> Iterator[tuple[int, list[str]]]:
     if path[0] == "cleveragents" and path[1:] != ["__version__"]:
-        yield line, path[1] if len(path) > 1 else "__init__"
+        yield line, path[1:] or ["__init__"]
 
 
-def uses(path: Path, source: str) -> list[tuple[int, str]]:
+def uses(path: Path, source: str) -> list[tuple[int, list[str]]]:
     package = ("cleveragents", *path.relative_to(PACKAGE).parts[:-1])
     return list(imported(ast.parse(source), package))
 
 
 def violations(path: Path, source: str) -> list[str]:
-    module = top_module(path)
-    if module not in LAYER_OF and module not in TOP:
-        return [f"{path.relative_to(PACKAGE)}: {module} has no layer, add it to LAYERS"]
+    room = room_of(path)
+    if room not in RANK and room not in KIT:
+        return [f"{path.relative_to(PACKAGE)}: {room} has no place, add it to ROOMS"]
     return [
-        f"{path.relative_to(PACKAGE)}:{line}: {module} may not import {name}"
-        for line, name in uses(path, source)
-        if name not in allowed(module)
+        f"{path.relative_to(PACKAGE)}:{line}: {room} may not import {found[0]}"
+        for line, found in uses(path, source)
+        if not may_import(room, found[0])
     ]
 
 
 def sources() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
 
 
 def test_imports_only_point_down() -> None:
@@ -112,34 +104,77 @@ def test_imports_only_point_down() -> None:
 
 
 def test_modules_do_not_import_in_a_circle() -> None:
+    known = {module_name(path) for path in sources()}
     graph: dict[str, set[str]] = {}
     for path in sources():
-        module = top_module(path)
-        if module not in TOP:
-            names = {name for _, name in uses(path, path.read_text())}
-            graph.setdefault(module, set()).update(names - {module})
+        name = module_name(path)
+        for _, found in uses(path, path.read_text()):
+            full, above = ".".join(found), ".".join(found[:-1])
+            target = full if full in known else above
+            if target in known - {name}:
+                graph.setdefault(name, set()).add(target)
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
 
 
+def test_no_room_is_crowded() -> None:
+    for folder in {path.parent for path in sources()}:
+        most = MOST_AT_THE_TOP if folder == PACKAGE else MOST_MODULES
+        modules = [path.name for path in folder.glob("*.py")]
+        assert len(modules) <= most, f"{folder.relative_to(PACKAGE)}: {len(modules)} modules"
+
+
+def sentence_of(room: str) -> str:
+    """The first paragraph of what a room says about itself."""
+    folder = PACKAGE / room / "__init__.py"
+    path = folder if folder.exists() else PACKAGE / f"{room}.py"
+    text = ast.get_docstring(ast.parse(path.read_text()))
+    assert text, f"{room} does not say what it is for"
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def table() -> str:
+    lines = ["| room | what it is for |", "| --- | --- |"]
+    for names in ROOMS[1:]:
+        for name in names:
+            shown = f"`{name}/`" if (PACKAGE / name).is_dir() else f"`{name}.py`"
+            lines.append(f"| {shown} | {sentence_of(name)} |")
+    return "\n".join(lines)
+
+
+START, END = "<!-- rooms -->\n", "\n<!-- end of rooms -->"
+
+
+def test_the_design_shows_the_rooms_as_they_are() -> None:
+    text = DESIGN.read_text()
+    shown = text[text.index(START) + len(START) : text.index(END)]
+    assert shown == table(), "python -m tests.test_imports writes the table anew"
+
+
+def test_every_folder_says_what_it_is_for() -> None:
+    for path in sources():
+        if path.name == "__init__.py" and path.parent != PACKAGE:
+            assert ast.get_docstring(ast.parse(path.read_text())), path
+
+
 @pytest.mark.parametrize(
     ("file", "source", "wrong"),
     [
-        ("plan.py", "from cleveragents.model.ids import new_id", []),
-        ("plan.py", "from cleveragents import __version__", []),
-        ("plan.py", "from cleveragents import open_workspace", ["open_workspace"]),
-        ("plan.py", "import cleveragents", ["__init__"]),
-        ("plan.py", "import json, cleveragents.model.retention", ["retention"]),
-        ("plan.py", "def f():\n    from .store import sqlite", ["store"]),
-        ("retention.py", "from cleveragents import store", ["store"]),
+        ("model/plan.py", "from cleveragents.model.ids import new_id", []),
+        ("model/plan.py", "from cleveragents import __version__", []),
+        ("model/plan.py", "from cleveragents import open_workspace", ["open_workspace"]),
+        ("model/plan.py", "import cleveragents", ["__init__"]),
+        ("model/plan.py", "import json, cleveragents.content.trees", ["content"]),
+        ("model/plan.py", "def f():\n    from ..store import sqlite", ["store"]),
         ("sandbox/copy.py", "from ..content import trees\nfrom . import registry", []),
         ("sandbox/copy.py", "if TYPE_CHECKING:\n    from ..store import Store", ["store"]),
-        ("sandbox/git/tree.py", "from ... import executor", ["executor"]),
-        ("store/sqlite.py", "from cleveragents.sandbox import git", ["sandbox"]),
-        ("rollback.py", "from cleveragents.store import Store", []),
-        ("rollback.py", "from cleveragents.workspace import Workspace", ["workspace"]),
+        ("sandbox/git/tree.py", "from ...execution import executor", ["execution"]),
+        ("store/sqlite.py", "from cleveragents.planfile import node", ["planfile"]),
+        ("history/rollback.py", "from cleveragents.store import Store", []),
+        ("history/rollback.py", "from cleveragents.apply import apply", ["apply"]),
+        ("history/rollback.py", "from cleveragents.workspace import Workspace", ["workspace"]),
         ("cli/plan.py", "from cleveragents.workspace import open_workspace", []),
         ("cli/plan.py", "from cleveragents.store.sqlite import connect", ["store"]),
         ("cli/plan.py", "from cleveragents.testing import look", ["testing"]),
@@ -151,6 +186,12 @@ def test_the_rule_itself(file: str, source: str, wrong: list[str]) -> None:
     assert [text.split()[-1] for text in found] == wrong
 
 
-def test_a_module_without_a_layer_is_named() -> None:
+def test_a_module_without_a_room_is_named() -> None:
     (found,) = violations(PACKAGE / "utils.py", "")
-    assert found == "utils.py: utils has no layer, add it to LAYERS"
+    assert found == "utils.py: utils has no place, add it to ROOMS"
+
+
+if __name__ == "__main__":
+    old = DESIGN.read_text()
+    start, end = old.index(START) + len(START), old.index(END)
+    DESIGN.write_text(old[:start] + table() + old[end:])

@@ -91,7 +91,7 @@ def test_what_to_look_at_again_is_one_node_per_directory(monkeypatch: pytest.Mon
 
 WAYS: dict[str, Callable[[int, bytes], int]] = {"Python": fsio.python_descend}
 if walker.ACCELERATED:
-    from cleveragents.content import _walk
+    from cleveragents.content.native import _walk
 
     WAYS["compiled"] = _walk.open_below
 

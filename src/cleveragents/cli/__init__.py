@@ -1,1 +1,4 @@
-"""The command line: parse, call, render."""
+"""The command line: parse, call, render.
+
+Decides nothing and reaches the store only through the rooms below.
+"""

@@ -8,9 +8,8 @@ import click
 
 from cleveragents import __version__
 from cleveragents.cli.again import TYPED
-from cleveragents.cli.quick import entry
 
-__all__ = ["entry", "main", "root"]
+__all__ = ["main", "root"]
 
 PLAN = "cleveragents.cli.plan_work"
 READ = "cleveragents.cli.plan_read"

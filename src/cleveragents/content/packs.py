@@ -76,11 +76,9 @@ def git_key(data: bytes, algorithm: str = "sha1") -> bytes:
 @functools.cache
 def _compiled_name() -> Callable[[bytes], bytes] | None:
     """Where the processor itself can: `hashlib` takes longer to import than this to hash 5 MB."""
-    try:
-        from cleveragents.content import _copy
-    except ImportError:
-        return None
-    return _copy.blob_name if _copy.KNOWS_SHA else None
+    from cleveragents.content.native.compiled import copy
+
+    return copy.blob_name if copy is not None and copy.KNOWS_SHA else None
 
 
 def matches(key: bytes, data: bytes) -> bool:

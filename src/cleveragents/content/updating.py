@@ -3,34 +3,53 @@
 import errno
 import os
 import stat
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 from cleveragents.content import attributes, fsio, trees
 from cleveragents.content.files import (
     CHUNK,
     Base,
     Seen,
+    Stamp,
     capture_file,
     look,
     stamp,
     store_small,
 )
-from cleveragents.content.known_files import relied_on
+from cleveragents.content.known_files import Vouched, relied_on
 from cleveragents.content.native import walker
-from cleveragents.content.packs import BLOB, GIT, Batch, key_of
-from cleveragents.content.trees import Entry, EntryKind, Listing, Tree, kind_of
+from cleveragents.content.packs import BLOB, GIT, Batch, Packs, key_of
+from cleveragents.content.scope import Scope
+from cleveragents.content.statcache import Known
+from cleveragents.content.tracker import Tracker
+from cleveragents.content.trees import Entry, EntryKind, Listing, Manifests, Tree, kind_of
 from cleveragents.errors import CheckpointFailed
 from cleveragents.model.resource import show_path
-
-if TYPE_CHECKING:
-    from cleveragents.content.engine import TreeEngine
 
 
 class Borrowed(Protocol):
     """Content that need not be stored: path -> its git key and size."""
 
     def get(self, path: bytes, /) -> Base | None: ...
+
+
+class Engine(Protocol):
+    """What a capture needs of the `TreeEngine` that makes it, which tells of each."""
+
+    root: str
+    scope: Scope
+    base: Borrowed
+    packs: Packs
+    manifests: Manifests
+    tracker: Tracker | None
+    linked: dict[bytes, Stamp]
+    vouched: Vouched
+    tell_gone: Callable[[Entry], None] | None
+    replaced: tuple[Tree, list[tuple[Entry, Entry | None]]] | None
+
+    @property
+    def known(self) -> Known | None: ...
 
 
 class NeedsWalk(Exception):
@@ -93,7 +112,7 @@ class Pass:
     """What one capture looks at, and the tree it makes of that."""
 
     def __init__(
-        self, engine: "TreeEngine", batch: Batch, stats: Mapping[bytes, bytes] | None = None
+        self, engine: Engine, batch: Batch, stats: Mapping[bytes, bytes] | None = None
     ) -> None:
         self._engine = engine
         self.batch = batch

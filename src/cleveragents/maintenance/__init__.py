@@ -1,0 +1,1 @@
+"""Care of the store: recovery, collection, checks, deletion; works on any plan and runs no step."""

@@ -7,12 +7,12 @@ FORM = 2
 """What the functions of both take and give; raised in the C sources as well when that changes."""
 
 try:
-    from cleveragents.content import _walk as walk
+    from cleveragents.content.native import _walk as walk
 except ImportError:
     walk = None
 
 try:
-    from cleveragents.content import _copy as copy
+    from cleveragents.content.native import _copy as copy
 except ImportError:
     copy = None
 

@@ -1,0 +1,1 @@
+"""Git repositories, with git run so that a hostile repository executes nothing."""

@@ -1,0 +1,1 @@
+"""PostgreSQL databases: addresses without passwords, servers, clones, statement journals."""

@@ -1,0 +1,1 @@
+"""SQLite files: private copies, captured by the chunks that changed and applied through SQLite."""

@@ -1,0 +1,1 @@
+"""How older stores are brought up to date, one step per file."""

@@ -1,0 +1,1 @@
+"""What a tool may touch, and what holds it to that: bubblewrap and Landlock."""
