@@ -23,7 +23,7 @@ class Rollback:
 
     def back(self):
         todo = Restoration(group_id=self.target, plan={})
-        return self.plan.ctx.checkpoints.rollback_to_checkpoint(self.plan.session, todo)
+        return self.plan.ctx.checkpoints.rollback_to_checkpoint(self.plan.leased, todo)
 
     def time_ten_changes_taken_back(self, files):
         self.turn += 1

@@ -233,7 +233,7 @@ class Ours:
         self.first_checkpoint_ms, self.sandbox_ms = checkpoint[0], sandbox[0]
         self.root = Path(self.plan.sandboxes["work"])
         self.ctx = self.ws.ctx
-        self.session = self.stack.enter_context(
+        self.leased = self.stack.enter_context(
             working_on(self.ctx.store, self.plan.plan_id, "bench", self.ctx.now)
         )
         self.at_work = threading.Lock()
@@ -253,13 +253,13 @@ class Ours:
 
     def checkpoint(self) -> str:
         with self.at_work:
-            made = self.ctx.checkpoints.create_checkpoint(CheckpointType.MANUAL, self.session)
+            made = self.ctx.checkpoints.create_checkpoint(CheckpointType.MANUAL, self.leased)
         return made.group_id
 
     def restore(self, group: str) -> None:
         todo = Restoration(group_id=group, plan={})
         with self.at_work:
-            self.ctx.checkpoints.rollback_to_checkpoint(self.session, todo)
+            self.ctx.checkpoints.rollback_to_checkpoint(self.leased, todo)
 
     def stored(self) -> int:
         """Bytes of content and database, with nothing left in the write-ahead log."""

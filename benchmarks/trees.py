@@ -88,7 +88,7 @@ class OpenPlan:
         self.plan_id = plan.plan_id
         self.root = Path(plan.sandboxes["work"])
         self._held = working_on(self.ctx.store, plan.plan_id, "bench", self.ctx.now)
-        self.session = self._held.__enter__()
+        self.leased = self._held.__enter__()
         self.shadow = Shadow(self.root, top / "shadow.git")
         self.shadow.checkpoint()
 
@@ -109,7 +109,7 @@ class OpenPlan:
         self.workspace.ctx.manager.forget(self.plan_id)
 
     def checkpoint(self) -> str:
-        group = self.ctx.checkpoints.create_checkpoint(CheckpointType.MANUAL, self.session)
+        group = self.ctx.checkpoints.create_checkpoint(CheckpointType.MANUAL, self.leased)
         return group.group_id
 
     def close(self) -> None:

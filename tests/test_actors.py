@@ -684,8 +684,8 @@ def intervene(agents: Agents, text: str) -> None:
             chosen=text,
             created_at=ws.ctx.now(),
         )
-        with working_on(ws.ctx.store, plan.plan_id, "test", ws.ctx.now) as session:
-            session.commit(decisions=(said,), view_changed=True)
+        with working_on(ws.ctx.store, plan.plan_id, "test", ws.ctx.now) as leased:
+            leased.commit(decisions=(said,), view_changed=True)
 
 
 def test_guidance_in_force_reaches_the_actor_oldest_first(stage: Stage) -> None:

@@ -26,7 +26,7 @@ from cleveragents.tools import resolve_tool
 from cleveragents.tools.confinement import bwrap, landlock
 from cleveragents.tools.confinement.confine import Bounds, mechanism
 from cleveragents.tools.confinement.denied import denied_writes
-from cleveragents.tools.confinement.mounts import Seen, StandIn
+from cleveragents.tools.confinement.mounts import Mount, Seen
 from cleveragents.tools.runner import CallContext, run_tool
 from cleveragents.workspace import settings_here
 from tests.harness import Agents
@@ -62,8 +62,8 @@ class Yard:
         self.writable: tuple[str, ...] = ()
         self.environ = {"PATH": os.environ["PATH"], "HOME": str(top / "user")}
 
-    def stand_in(self, name: str, own: Path, sandbox: Path, **links: str) -> StandIn:
-        return StandIn(name=name, own=str(own), root=str(sandbox), path=str(sandbox), links=links)
+    def stand_in(self, name: str, own: Path, sandbox: Path, **links: str) -> Mount:
+        return Mount(name=name, own=str(own), root=str(sandbox), path=str(sandbox), links=links)
 
     def call(self, how: str) -> CallContext:
         return CallContext(
@@ -363,7 +363,7 @@ def test_a_database_stays_in_its_folder_where_its_side_files_are(yard: Yard) -> 
     own = yard.top / "user" / "app.db"
     own.write_text("the user's")
     yard.stand_ins.append(
-        StandIn(name="db", own=str(own), root=str(database.parent), path=str(database))
+        Mount(name="db", own=str(own), root=str(database.parent), path=str(database))
     )
     program = (
         "import os, sqlite3; db = sqlite3.connect(os.environ['AGENTS_SANDBOX_DB']);"

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from cleveragents.content import copying, engine, files, fsio, packs, trees, updating
 from cleveragents.content import exchange as exchanging
-from cleveragents.content.background import Beside
+from cleveragents.content.background import Background
 from cleveragents.content.census import census
 from cleveragents.content.exchange import Exchange, Folder
 from cleveragents.content.native import filecopy
@@ -548,11 +548,11 @@ def test_something_done_meanwhile_is_waited_for_and_its_error_raised() -> None:
     def broken() -> int:
         raise ValueError("from over there")
 
-    with Beside(lambda: 7) as fine:
+    with Background(lambda: 7) as fine:
         assert fine.wait() == 7
-    with pytest.raises(ValueError, match="from over there"), Beside(broken):
+    with pytest.raises(ValueError, match="from over there"), Background(broken):
         pass
-    with pytest.raises(KeyError), Beside(broken):
+    with pytest.raises(KeyError), Background(broken):
         raise KeyError("the block's own comes first")
 
 
@@ -562,10 +562,10 @@ def test_what_is_done_meanwhile_is_traced_like_any_thread_and_leaves_none_behind
     before = threading.gettrace()
     threading.settrace(trace)
     try:
-        assert Beside(sys.gettrace).wait() is trace
+        assert Background(sys.gettrace).wait() is trace
     finally:
         threading.settrace(before)  # pyright: ignore[reportArgumentType]
-    assert Beside(threading.get_ident).wait() != threading.get_ident()
+    assert Background(threading.get_ident).wait() != threading.get_ident()
     assert threading.active_count() == 1
 
 
@@ -701,9 +701,9 @@ def test_a_collection_during_the_first_checkpoint_is_noticed_by_its_commit(
 ) -> None:
     real, once = engine.still_kept, list[int]()
 
-    def collecting(vouched: Any, packs: Any) -> Any:
-        kept = real(vouched, packs)
-        if vouched and not once:
+    def collecting(known_files: Any, packs: Any) -> Any:
+        kept = real(known_files, packs)
+        if known_files and not once:
             with open_workspace(str(tmp_path / "store")) as other:
                 once.append(gc.collect(other.ctx, 0).removed)
         return kept

@@ -48,7 +48,7 @@ from cleveragents.execution import executor as executing
 from cleveragents.execution.executor import PlanExecutor
 from cleveragents.execution.sandboxes import make_sandboxes
 from cleveragents.lease import (
-    Session,
+    LeasedPlan,
     hold,
     working_on,
 )
@@ -818,8 +818,8 @@ def yard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Yard:
 def execute(ws: Workspace, plan: PlanHandle) -> list[float]:
     """Run a plan without waiting; the pauses it would have made."""
     slept: list[float] = []
-    with working_on(ws.ctx.store, plan.plan_id, "test", ws.ctx.now) as session:
-        executor = PlanExecutor(ws.ctx, session, sleep=slept.append)
+    with working_on(ws.ctx.store, plan.plan_id, "test", ws.ctx.now) as leased:
+        executor = PlanExecutor(ws.ctx, leased, sleep=slept.append)
         executor.strategize()
         executor.prepare()
         executor.execute(Operation.EXECUTE)
@@ -945,10 +945,10 @@ def test_a_tool_does_not_write_without_a_checkpoint_from_before_unless_allowed(
     policy = f"policy: {{auto_create_on: [], require_checkpoints: {str(required).lower()}}}\n"
     with yard.open() as ws:
         plan = yard.use(ws, policy + "steps: [{id: a, run: touch one}]")
-        with working_on(ws.ctx.store, plan.plan_id, "test", ws.ctx.now) as session:
-            executor = PlanExecutor(ws.ctx, session)
+        with working_on(ws.ctx.store, plan.plan_id, "test", ws.ctx.now) as leased:
+            executor = PlanExecutor(ws.ctx, leased)
             executor.strategize()
-            make_sandboxes(ws.ctx, session)
+            make_sandboxes(ws.ctx, leased)
             if not required:
                 executor.execute(Operation.EXECUTE)
                 assert (box(plan) / "one").exists()
@@ -1081,10 +1081,10 @@ def test_what_cannot_be_finished_is_told_and_blocks_only_its_plan(yard: Yard) ->
             working_on(store, plan.plan_id, "test", ws.ctx.now),
         ):
             raise AssertionError
-        with working_on(store, plan.plan_id, "test", ws.ctx.now, whatever_waits=True) as session:
-            assert session.plan.plan_id == plan.plan_id
-        with working_on(store, other.plan_id, "test", ws.ctx.now) as session:
-            assert session.plan.plan_id == other.plan_id
+        with working_on(store, plan.plan_id, "test", ws.ctx.now, whatever_waits=True) as leased:
+            assert leased.plan.plan_id == plan.plan_id
+        with working_on(store, other.plan_id, "test", ws.ctx.now) as leased:
+            assert leased.plan.plan_id == other.plan_id
         assert [item.intent_id for item in store.intents.all()] == [intent.intent_id]
 
 
@@ -1104,11 +1104,11 @@ def die_while(ws: Workspace, plan: PlanHandle, **fields: Any) -> None:
     """Leave the plan as a process does that was killed while it held it."""
     store = ws.ctx.store
     with hold(store, plan.plan_id, "test", ws.ctx.now) as lease:
-        session = Session(store, plan.plan, lease, ws.ctx.now)
-        with session.transaction():
-            store.journal.put(session.opened(Operation.RESUME))
+        leased = LeasedPlan(store, plan.plan, lease, ws.ctx.now)
+        with leased.transaction():
+            store.journal.put(leased.opened(Operation.RESUME))
             if fields:
-                session.write(**fields)
+                leased.write(**fields)
     with store.transaction():
         store.leases.put(msgspec.structs.replace(lease, held=True, started="0"))
 
@@ -1155,9 +1155,9 @@ def test_a_plan_that_died_before_it_began_is_simply_queued_again(yard: Yard) -> 
 def test_what_the_validations_of_a_dead_apply_left_is_taken_back(yard: Yard) -> None:
     with yard.open() as ws:
         plan = done(yard, ws, "validate: [{run: 'true'}]\n" + TWO)
-        with working_on(ws.ctx.store, plan.plan_id, "test", ws.ctx.now) as session:
-            session.commit(phase=Phase.APPLY, state=State.QUEUED)
-            ws.ctx.checkpoints.create_checkpoint(CheckpointType.PRE_APPLY, session, force=True)
+        with working_on(ws.ctx.store, plan.plan_id, "test", ws.ctx.now) as leased:
+            leased.commit(phase=Phase.APPLY, state=State.QUEUED)
+            ws.ctx.checkpoints.create_checkpoint(CheckpointType.PRE_APPLY, leased, force=True)
         (box(plan) / "residue").write_text("x")
         die_while(ws, plan, state=State.PROCESSING)
     with yard.open() as ws:
@@ -1357,7 +1357,7 @@ def test_an_interrupted_apply_is_finished_as_an_apply(
         with ws.ctx.store.transaction():
             ws.ctx.store.intents.put(intent)
     monkeypatch.setattr(
-        recovery, "finish_apply", lambda _ctx, _session, found: finished.append(found.intent_id)
+        recovery, "finish_apply", lambda _ctx, _leased, found: finished.append(found.intent_id)
     )
     with yard.open() as ws:
         assert ws.recovered == ("plan 'edges': an interrupted apply was finished",)

@@ -542,7 +542,7 @@ def test_in_a_terminal_it_asks(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> N
     yard.flag("stop")
     agents("plan", "run", yard.plan("{id: fee, tool: pay}\n"), expect=5)
     yard.flag("stop", on=False)
-    monkeypatch.setattr("cleveragents.cli.common.Asked.interactive", True)
+    monkeypatch.setattr("cleveragents.cli.common.Options.interactive", True)
     for answer, expected in (("n\n", 4), ("y\n", 0)):
         result = CliRunner().invoke(root, ["plan", "resume", "trip"], answer, standalone_mode=False)
         assert "do this a second time? step 'fee', pay: payment" in result.stderr

@@ -1,4 +1,4 @@
-"""The examples, run as their READMEs say: fail, go back, settle, go on, apply."""
+"""The examples, run as their READMEs say: fail, go back, reconcile, go on, apply."""
 
 import re
 import shutil

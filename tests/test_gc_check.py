@@ -17,7 +17,7 @@ from cleveragents.content.packs import BLOB, TREE
 from cleveragents.errors import CheckpointFailed, ContentDamaged, StoreError
 from cleveragents.history import checkpoints
 from cleveragents.lease import (
-    Session,
+    LeasedPlan,
     hold,
 )
 from cleveragents.maintenance import gc
@@ -366,9 +366,9 @@ def test_a_checkpoint_is_made_also_if_a_collection_takes_content_it_had_found(
     other = place.open()
     subprocess.run(["/bin/sh", "-c", step], cwd=plan.sandboxes["docs"], check=True)
     with hold(ws.ctx.store, plan.plan_id, "test", ws.ctx.now) as lease:
-        session = Session(ws.ctx.store, plan.plan, lease, ws.ctx.now)
+        leased = LeasedPlan(ws.ctx.store, plan.plan, lease, ws.ctx.now)
         ws.ctx.checkpoints.create_checkpoint(
-            CheckpointType.MANUAL, session, prepare=lambda _now: collect(other)
+            CheckpointType.MANUAL, leased, prepare=lambda _now: collect(other)
         )
     require_whole(place.open())
     plan.rollback("first")

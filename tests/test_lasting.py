@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from cleveragents.checkpoints.manager import CheckpointManager
 from cleveragents.content import files, fsio
-from cleveragents.content.background import Beside
+from cleveragents.content.background import Background
 from cleveragents.errors import StoreError
 from cleveragents.workspace import Workspace, open_workspace
 from tests.harness import Agents
@@ -185,7 +185,7 @@ def test_what_fails_beside_is_raised_where_it_is_waited_for() -> None:
     def broken() -> None:
         raise OSError("the disk did not take it")
 
-    work = Beside(broken)
+    work = Background(broken)
     for _ in range(2):
         with pytest.raises(OSError, match="did not take it"):
             work.wait()

@@ -12,7 +12,7 @@ from cleveragents.apply.database_backups import Held, surplus
 from cleveragents.lease import (
     hold,
 )
-from cleveragents.model.resource import EarlierState
+from cleveragents.model.resource import BackupState
 from cleveragents.workspace import open_workspace
 from tests import pgserver
 from tests.harness import Agents
@@ -423,7 +423,7 @@ def test_the_last_applied_stay() -> None:
             where=where,
             name="",
             bytes=0,
-            state=EarlierState.KEPT,
+            state=BackupState.KEPT,
             by="",
             applied_at="",
             applied_as=int(at),

@@ -405,7 +405,7 @@ class Machine(RuleBasedStateMachine):
             raise AssertionError(f"{name}: {self.differs(allowed[0].end, facts, bool(refused))}")
         if refused is not None:
             Machine.used[f"{name} refused"] += 1
-        self.settle(found[0], facts)
+        self.reconcile(found[0], facts)
 
     def take_in(self, operation: Operation, facts: Facts) -> None:
         """Believe what is there: no model can know how far a tool got."""
@@ -442,7 +442,7 @@ class Machine(RuleBasedStateMachine):
             os.fsdecode(p): content if k == "file" else None for p, (k, _, content) in found.items()
         }
 
-    def settle(self, operation: Operation, facts: Facts) -> None:
+    def reconcile(self, operation: Operation, facts: Facts) -> None:
         """The operation was what the model said: remember what it made."""
         run, before = operation.run, self.facts
         names = {group.group_id for group in before.groups} | self.known.keys()
@@ -741,7 +741,7 @@ class Machine(RuleBasedStateMachine):
     def learn(self, operation: Operation, facts: Facts) -> None:
         """Remember what the dead command made, as far as the model can know it."""
         new = {group.group_id for group in facts.groups} - self.known.keys()
-        self.settle(operation, facts)
+        self.reconcile(operation, facts)
         for group in facts.groups:
             if group.group_id in new and group.checkpoint_type is CheckpointType.PRE_ROLLBACK:
                 self.known[group.group_id] = None

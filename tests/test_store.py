@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from cleveragents.errors import LeaseLost, PlanBusy, StoreError
 from cleveragents.lease import (
-    Session,
+    LeasedPlan,
     hold,
     holder,
 )
@@ -510,11 +510,11 @@ def test_a_holder_that_was_paused_while_another_took_over_writes_nothing(
         with ExitStack() as sleep:
             elsewhere(monkeypatch, "paused")
             old = sleep.enter_context(hold(store, plan.plan_id, "plan execute", clock))
-            paused = Session(store, plan, old, clock)
+            paused = LeasedPlan(store, plan, old, clock)
             elsewhere(monkeypatch, "awake")
             clock.pass_by(hours=1)
             lease = stack.enter_context(hold(store, plan.plan_id, "plan resume", clock))
-            awake = Session(store, store.plans.get(plan.plan_id), lease, clock)
+            awake = LeasedPlan(store, store.plans.get(plan.plan_id), lease, clock)
             with pytest.raises(LeaseLost):
                 paused.commit(state=State.COMPLETE)
             awake.commit(state=State.ERRORED)
@@ -559,8 +559,8 @@ def test_of_many_processes_that_want_a_plan_one_has_it(home: str, store: Store) 
             while done < 10:
                 try:
                     with hold(own, plan.plan_id, "plan execute", lambda: NOW) as lease:
-                        session = Session(own, own.plans.get(plan.plan_id), lease, lambda: NOW)
-                        session.commit(actor_state=session.plan.actor_state + 1)
+                        leased = LeasedPlan(own, own.plans.get(plan.plan_id), lease, lambda: NOW)
+                        leased.commit(actor_state=leased.plan.actor_state + 1)
                         done += 1
                 except PlanBusy:
                     time.sleep(0.001)

@@ -42,7 +42,7 @@ from cleveragents.errors import (
 )
 from cleveragents.execution.one_shot import one_step_plan
 from cleveragents.execution.preflight import preflight
-from cleveragents.execution.run import Settled, preview_resume
+from cleveragents.execution.run import Reconciled, preview_resume
 from cleveragents.execution.use import nest
 from cleveragents.history.checkpoints import delete_group, preview_prune, prune_plan
 from cleveragents.history.diff import diff_of_failure
@@ -229,7 +229,7 @@ def test_a_plan_without_checkpoints_has_no_first_and_no_last(yard: Yard) -> None
         with pytest.raises(NotAllowed, match="no sandbox yet"):
             plan.checkpoint("too early")
         assert plan.diff().files_changed == 0
-        assert preview_resume(ws.ctx, plan.plan).settled is Settled.NOTHING
+        assert preview_resume(ws.ctx, plan.plan).reconciled is Reconciled.NOTHING
         with pytest.raises(NotFound, match="has no error"):
             reports.failed_step(ws.ctx, plan.plan)
 
@@ -413,10 +413,10 @@ def test_resume_of_a_failed_plan_adopts_edits_and_runs_only_what_is_left(yard: Y
             require_appliable(plan.plan)
         write(plan, "ok")
         todo = preview_resume(ws.ctx, plan.plan)
-        assert (todo.settled, todo.next_step) == (Settled.ADOPTED, "three")
-        assert preview_resume(ws.ctx, plan.plan, True).settled is Settled.DISCARDED
+        assert (todo.reconciled, todo.next_step) == (Reconciled.ADOPTED, "three")
+        assert preview_resume(ws.ctx, plan.plan, True).reconciled is Reconciled.DISCARDED
         done = plan.resume()
-        assert done.settled is Settled.ADOPTED
+        assert done.reconciled is Reconciled.ADOPTED
         assert [c.shown for c in done.changes] == ["ok"]
         assert files(plan) == {"one.txt", "two.txt", "half.txt", "ok"}
         steps = {s.step_id: s.attempts for s in ws.ctx.store.plans.steps(plan.plan_id)}
@@ -429,7 +429,7 @@ def test_resume_can_discard_edits_by_hand(yard: Yard) -> None:
         plan = ws.run(yard.plan(FAILING))
         write(plan, "ok")
         done = plan.resume(discard_edits=True)
-        assert done.settled is Settled.DISCARDED
+        assert done.reconciled is Reconciled.DISCARDED
         assert files(plan) == {"one.txt", "two.txt"}
         assert plan.plan.state is State.ERRORED
 

@@ -11,7 +11,7 @@ from cleveragents.checkpoints.manager import CheckpointManager
 from cleveragents.checkpoints.service import CheckpointService
 from cleveragents.content import fsio
 from cleveragents.errors import CarryLimit
-from cleveragents.lease import Session
+from cleveragents.lease import LeasedPlan
 from cleveragents.model.settings import Settings
 from cleveragents.model.tool import Attach, ToolResult
 from cleveragents.store import Store
@@ -44,7 +44,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     """A context of its own on the same store, for another thread."""
     execute: Callable[["Context", str], None]
     """Run a plan to its end: what `agents plan execute` does."""
-    reconcile: Callable[["Context", Session], None]
+    reconcile: Callable[["Context", LeasedPlan], None]
     """Restore what another boot left in a plan's sandboxes."""
     internal_tools: Mapping[str, Callable[..., ToolResult]]
     """Tools of steps that only our own plans have; called with the context and the leased plan."""

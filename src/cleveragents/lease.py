@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from cleveragents import codec
-from cleveragents.content.background import Beside
+from cleveragents.content.background import Background
 from cleveragents.content.fsio import boot_id
 from cleveragents.errors import NotAllowed, PlanBusy
 from cleveragents.model.decision import Decision
@@ -30,7 +30,7 @@ def spec_of(plan: Plan) -> PlanSpec:
     return codec.convert(plan.spec, PlanSpec)
 
 
-class Session:
+class LeasedPlan:
     """A plan held by this process: every commit carries the lease and moves `plan` on."""
 
     def __init__(self, store: Store, plan: Plan, lease: Lease, now: Callable[[], str]) -> None:
@@ -39,7 +39,7 @@ class Session:
         self.lease = lease
         self.now = now
         self._read: tuple[dict[str, Any], PlanSpec] | None = None
-        self._behind: tuple[str, Beside[None]] | None = None
+        self._background: tuple[str, Background[None]] | None = None
 
     @property
     def spec(self) -> PlanSpec:
@@ -76,37 +76,37 @@ class Session:
             ended_at=self.now(),
         )
 
-    def afterwards(self, intent_id: str, work: Callable[[], None]) -> None:
+    def run_in_background(self, intent_id: str, work: Callable[[], None]) -> None:
         """Do `work` beside; the next commit waits for it and takes the intent off."""
         self._wait()
-        self._behind = intent_id, Beside(work)
+        self._background = intent_id, Background(work)
 
-    def settle(self) -> None:
+    def finish_background(self) -> None:
         """Wait for what is still done beside, and take its intent off."""
-        if self._behind is not None:
+        if self._background is not None:
             with self.transaction():
-                self._take_off()
+                self._remove_intent()
 
-    def _take_off(self) -> None:
+    def _remove_intent(self) -> None:
         if (intent_id := self._wait()) is not None:
             self.store.intents.remove(intent_id)
-            self._behind = None
+            self._background = None
 
     def _wait(self) -> str | None:
-        if self._behind is None:
+        if self._background is None:
             return None
-        self._behind[1].wait()
-        return self._behind[0]
+        self._background[1].wait()
+        return self._background[0]
 
     @contextmanager
     def transaction(self) -> Generator[None]:
         """One commit under the lease; if it fails, `plan` is what it was."""
-        before, behind = self.plan, self._behind
+        before, behind = self.plan, self._background
         try:
             with self.store.transaction(self.lease):
                 yield
         except BaseException:
-            self.plan, self._behind = before, behind
+            self.plan, self._background = before, behind
             raise
 
     def write(
@@ -119,7 +119,7 @@ class Session:
         **fields: Any,
     ) -> None:
         """Put the plan's next version down; call it inside `store.transaction(lease)`."""
-        self._take_off()
+        self._remove_intent()
         plan = msgspec.structs.replace(self.plan, updated_at=self.now(), **fields)
         self.plan = self.store.plans.commit(
             plan,
@@ -218,7 +218,7 @@ def working_on(
     *,
     whatever_waits: bool = False,
     patient: bool = False,
-) -> Generator[Session]:
+) -> Generator[LeasedPlan]:
     """Hold a plan and work on it; an operation that could not be finished comes first."""
     with hold(store, plan_id, verb, now, patient) as lease:
         waiting = [
@@ -233,11 +233,11 @@ def working_on(
                 f"plan {plan_id} has an interrupted {waiting[0].kind} that could not be finished",
                 "agents plan list tells why; a rollback to another checkpoint replaces a restore",
             )
-        session = Session(store, store.plans.get(plan_id), lease, now)
+        leased = LeasedPlan(store, store.plans.get(plan_id), lease, now)
         try:
-            yield session
+            yield leased
         finally:
-            session.settle()
+            leased.finish_background()
 
 
 def _wait_for(store: Store, plan_id: str, verb: str, now: Callable[[], str]) -> Lease:

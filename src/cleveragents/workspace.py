@@ -28,7 +28,7 @@ from cleveragents.content import fsio
 from cleveragents.content.packs import Packs
 from cleveragents.context import Context, Talk, utc_now
 from cleveragents.errors import StoreError
-from cleveragents.lease import Session
+from cleveragents.lease import LeasedPlan
 from cleveragents.model.checkpoint import Checkpoint, CheckpointGroup, RollbackResult
 from cleveragents.model.plan import Plan, State
 from cleveragents.model.settings import Settings
@@ -86,10 +86,10 @@ class PlanHandle:
         leaves the block, the plan is errored; the next decision goes on from there. `repeat` names
         steps that failed or died and may do outside the sandboxes what they may have done before.
         """
-        from cleveragents.actors.protocol import DecisionAsked
+        from cleveragents.actors.protocol import DecisionProposal
         from cleveragents.execution.caller_executor import deciding
 
-        asked = DecisionAsked(
+        asked = DecisionProposal(
             question=question,
             chosen=chosen,
             alternatives=tuple(alternatives),
@@ -392,16 +392,16 @@ def _execute(ctx: Context, plan_id: str) -> None:
     execute_plan(ctx, plan_id)
 
 
-def _reconcile(ctx: Context, session: Session) -> None:
+def _reconcile(ctx: Context, leased: LeasedPlan) -> None:
     from cleveragents.maintenance.reboot import reconcile
 
-    reconcile(ctx, session)
+    reconcile(ctx, leased)
 
 
-def _revert(ctx: Context, session: Session, **inputs: str) -> "ToolResult":
-    from cleveragents.apply.revert import take_back
+def _revert(ctx: Context, leased: LeasedPlan, **inputs: str) -> "ToolResult":
+    from cleveragents.apply.revert import revert_paths
 
-    return take_back(ctx, session, **inputs)
+    return revert_paths(ctx, leased, **inputs)
 
 
 def _recovered(ctx: Context) -> tuple[str, ...]:

@@ -43,13 +43,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
     undone: bool = False
 
 
-class _Asked(
+class _Proposal(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True
 ):
     pass
 
 
-class DecisionAsked(_Asked, frozen=True, tag="decision"):
+class DecisionProposal(_Proposal, frozen=True, tag="decision"):
     question: str
     chosen: str = ""
     id: Name | None = None
@@ -61,7 +61,7 @@ class DecisionAsked(_Asked, frozen=True, tag="decision"):
     influences: tuple[str, ...] = ()
 
 
-class StepAsked(_Asked, frozen=True, tag="step", rename={"inputs": "with"}):
+class StepProposal(_Proposal, frozen=True, tag="step", rename={"inputs": "with"}):
     """A step as in a plan file; `decision` names one asked before, or an earlier step's."""
 
     tool: str | None = None
@@ -77,7 +77,7 @@ class StepAsked(_Asked, frozen=True, tag="step", rename={"inputs": "with"}):
     retries: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
-class SubplanAsked(_Asked, frozen=True, tag="subplan"):
+class SubplanProposal(_Proposal, frozen=True, tag="subplan"):
     """A child plan: a plan file, or steps as in one; it ends before the next message is read."""
 
     id: Name | None = None
@@ -86,21 +86,21 @@ class SubplanAsked(_Asked, frozen=True, tag="subplan"):
     decision: str | None = None
 
 
-class RevertAsked(_Asked, frozen=True, tag="revert"):
+class RevertProposal(_Proposal, frozen=True, tag="revert"):
     """Back to strategize: everything is taken back, and the actor begins anew with the reason."""
 
     reason: str
 
 
-class StateKept(_Asked, frozen=True, tag="state"):
+class StateKept(_Proposal, frozen=True, tag="state"):
     state: Any
 
 
-class Finished(_Asked, frozen=True, tag="done"):
+class Finished(_Proposal, frozen=True, tag="done"):
     pass
 
 
-Answer = DecisionAsked | StepAsked | SubplanAsked | RevertAsked | StateKept | Finished
+Answer = DecisionProposal | StepProposal | SubplanProposal | RevertProposal | StateKept | Finished
 
 
 class Actor(Protocol):

@@ -30,7 +30,7 @@ from cleveragents.execution.leasing import before_looking, work_on
 from cleveragents.execution.sandboxes import remove_sandboxes
 from cleveragents.execution.validate import validate
 from cleveragents.lease import (
-    Session,
+    LeasedPlan,
     hold,
     spec_of,
 )
@@ -50,8 +50,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     hooks: bool = False
 
 
-def options_for(ctx: Context, plan: Plan, session_spec: Any, request: Request) -> ApplyOptions:
-    spec = session_spec.apply
+def options_for(ctx: Context, plan: Plan, plan_spec: Any, request: Request) -> ApplyOptions:
+    spec = plan_spec.apply
     mode = request.mode or (str(spec.as_) if spec.as_ else None)
     subject = spec.message or plan.name
     decisions = [
@@ -91,35 +91,35 @@ def apply(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
     if plan.result is not None:
         return _verified(ctx, plan, request)
     with (
-        work_on(ctx, plan.plan_id, "plan apply", patient=True) as session,
+        work_on(ctx, plan.plan_id, "plan apply", patient=True) as leased,
         _alone_on_targets(ctx, plan),
     ):
-        if session.plan.result is not None:
-            return session.plan.result
-        require_not_final(session.plan, "applied")
-        require_own_targets(ctx, session.plan)
-        require_appliable(session.plan)
-        ignored = request.ignored or session.spec.apply.ignored
-        entry = session.opened(Operation.APPLY, ignored=ignored)
-        with ctx.store.transaction(session.lease):
+        if leased.plan.result is not None:
+            return leased.plan.result
+        require_not_final(leased.plan, "applied")
+        require_own_targets(ctx, leased.plan)
+        require_appliable(leased.plan)
+        ignored = request.ignored or leased.spec.apply.ignored
+        entry = leased.opened(Operation.APPLY, ignored=ignored)
+        with ctx.store.transaction(leased.lease):
             ctx.store.journal.put(entry)
-            session.write(phase=Phase.APPLY, state=State.PROCESSING, error=None)
+            leased.write(phase=Phase.APPLY, state=State.PROCESSING, error=None)
         try:
-            return _apply(ctx, session, request, entry)
+            return _apply(ctx, leased, request, entry)
         except (ApplyConflict, ValidationFailed, ApplyRefused) as error:
-            _stop(ctx, session, State.CONSTRAINED, error, entry)
+            _stop(ctx, leased, State.CONSTRAINED, error, entry)
             raise
         except AgentsError as error:
-            _stop(ctx, session, State.ERRORED, error, entry)
+            _stop(ctx, leased, State.ERRORED, error, entry)
             raise
         except OSError as error:
             doing = "a target could not be written, and every target is as it was"
             refused = machine.of_os(error, doing, ApplyRefused)
-            _stop(ctx, session, State.CONSTRAINED, refused, entry)
+            _stop(ctx, leased, State.CONSTRAINED, refused, entry)
             raise refused from error
         except BaseException:
             interrupted = NotAllowed("apply was interrupted; every target is as it was")
-            _stop(ctx, session, State.ERRORED, interrupted, entry, EntryState.INTERRUPTED)
+            _stop(ctx, leased, State.ERRORED, interrupted, entry, EntryState.INTERRUPTED)
             raise
 
 
@@ -149,35 +149,37 @@ def _alone_on_targets(ctx: Context, plan: Plan) -> Generator[None]:
 
 def _stop(
     ctx: Context,
-    session: Session,
+    leased: LeasedPlan,
     state: State,
     error: AgentsError,
     entry: JournalEntry,
     ended: EntryState = EntryState.DONE,
 ) -> None:
-    if session.plan.result is not None:
+    if leased.plan.result is not None:
         return  # it is applied, whatever could not be tidied up
     ending = Ending.REFUSED if state is State.CONSTRAINED else Ending.FAILED
     outcome = {"outcome": str(ending)} if ended is EntryState.DONE else {}
-    error.hint = re.sub(r"\bPLAN\b", session.plan.plan_id, error.hint)
+    error.hint = re.sub(r"\bPLAN\b", leased.plan.plan_id, error.hint)
     failure = Failure(type(error).__name__, error.message, error.hint)
-    with ctx.store.transaction(session.lease):
-        session.write(phase=Phase.APPLY, state=state, error=failure)
-        ctx.store.journal.put(session.closed(entry, ended, **outcome))
+    with ctx.store.transaction(leased.lease):
+        leased.write(phase=Phase.APPLY, state=state, error=failure)
+        ctx.store.journal.put(leased.closed(entry, ended, **outcome))
 
 
-def _apply(ctx: Context, session: Session, request: Request, entry: JournalEntry) -> dict[str, Any]:
-    plan = session.plan
-    options = options_for(ctx, plan, session.spec, request)
+def _apply(
+    ctx: Context, leased: LeasedPlan, request: Request, entry: JournalEntry
+) -> dict[str, Any]:
+    plan = leased.plan
+    options = options_for(ctx, plan, leased.spec, request)
     try:
         origin = _origin(ctx, plan)
-        result = _result(ctx, session, origin)
+        result = _result(ctx, leased, origin)
         proposals = _propose(ctx, plan, origin, result, options)
-        validate(ctx, session)
+        validate(ctx, leased)
         if ctx.settings.sandbox_cleanup != "manual":
             # All that can be refused for want of room or budget comes before the first target.
-            _keep_borrowed(ctx, session)
-        return _switch(ctx, session, proposals, options, entry)
+            _keep_borrowed(ctx, leased)
+        return _switch(ctx, leased, proposals, options, entry)
     finally:
         # An apply that could not be taken back at once still needs what is staged there.
         waiting = (item for item in ctx.store.intents.all() if not item.is_done)
@@ -190,13 +192,13 @@ def _origin(ctx: Context, plan: Plan) -> States:
     return ctx.checkpoints.began_with(plan.plan_id)
 
 
-def _result(ctx: Context, session: Session, origin: States) -> States:
+def _result(ctx: Context, leased: LeasedPlan, origin: States) -> States:
     """The state to apply, kept as the `pre_apply` group while rollback is enabled."""
-    ctx.manager.doubt(session.plan.plan_id)
-    if session.plan.rollback_enabled:
-        group = ctx.checkpoints.create_checkpoint(CheckpointType.PRE_APPLY, session, force=True)
+    ctx.manager.doubt(leased.plan.plan_id)
+    if leased.plan.rollback_enabled:
+        group = ctx.checkpoints.create_checkpoint(CheckpointType.PRE_APPLY, leased, force=True)
         return ctx.checkpoints.states(group)
-    return ctx.checkpoints.keep_states(session, origin)
+    return ctx.checkpoints.keep_states(leased, origin)
 
 
 def _propose(
@@ -240,12 +242,12 @@ def _compare_in(
 
 def _switch(
     ctx: Context,
-    session: Session,
+    leased: LeasedPlan,
     proposals: tuple[Proposal, ...],
     options: ApplyOptions,
     entry: JournalEntry,
 ) -> dict[str, Any]:
-    plan_id = session.plan.plan_id
+    plan_id = leased.plan.plan_id
     sandboxes = ctx.manager.sandboxes(plan_id)
     staged: dict[str, Any] = {}
     intent = Intent(
@@ -257,7 +259,7 @@ def _switch(
         created_at=ctx.now(),
     )
     intent = msgspec.structs.replace(intent, body={"staging": options.staging})
-    with ctx.store.transaction(session.lease):
+    with ctx.store.transaction(leased.lease):
         ctx.store.intents.put(intent)
     try:
         for rid, proposal in _commits_last(sandboxes, proposals):
@@ -266,15 +268,15 @@ def _switch(
         body = {**intent.body, "staged": staged, "control_files": named}
         body["entry"] = msgspec.to_builtins(entry)
         intent = msgspec.structs.replace(intent, state="staged", body=body)
-        with ctx.store.transaction(session.lease):
+        with ctx.store.transaction(leased.lease):
             ctx.store.intents.put(intent)
         _switch_all(sandboxes, staged)
     except BaseException:
         if intent.state != "staged" or not _is_committed(sandboxes, staged):
-            undo_switch(ctx, session, intent, staged)
+            undo_switch(ctx, leased, intent, staged)
             raise
         _commit_rest(sandboxes, staged)
-    return record(ctx, session, intent)
+    return record(ctx, leased, intent)
 
 
 def _commits_last(
@@ -314,17 +316,17 @@ def _commit_rest(sandboxes: PlanSandboxes, staged: dict[str, Any]) -> None:
         sandboxes[rid].switch_apply(staged[rid])
 
 
-def undo_switch(ctx: Context, session: Session, intent: Intent, staged: dict[str, Any]) -> None:
+def undo_switch(ctx: Context, leased: LeasedPlan, intent: Intent, staged: dict[str, Any]) -> None:
     """Bring every target back; the intent stays until that is done."""
     if intent.state != "prepared":
-        with ctx.store.transaction(session.lease):
+        with ctx.store.transaction(leased.lease):
             ctx.store.intents.put(msgspec.structs.replace(intent, state="undoing"))
-    sandboxes = ctx.manager.sandboxes(session.plan.plan_id)
+    sandboxes = ctx.manager.sandboxes(leased.plan.plan_id)
     for rid, one in reversed(staged.items()):
         sandboxes[rid].undo_apply(one)
     for sandbox in sandboxes.opened.values():
         sandbox.discard_apply(intent.body["staging"])
-    with ctx.store.transaction(session.lease):
+    with ctx.store.transaction(leased.lease):
         ctx.store.intents.remove(intent.intent_id)
 
 
@@ -333,9 +335,9 @@ def _applied(one: Applied, intent: Intent) -> dict[str, Any]:
     return {**msgspec.to_builtins(one), "control_files": named}
 
 
-def record(ctx: Context, session: Session, intent: Intent) -> dict[str, Any]:
+def record(ctx: Context, leased: LeasedPlan, intent: Intent) -> dict[str, Any]:
     """The one commit that makes it applied, then the tidying up."""
-    plan_id = session.plan.plan_id
+    plan_id = leased.plan.plan_id
     sandboxes = ctx.manager.sandboxes(plan_id)
     staged: dict[str, Any] = intent.body["staged"]
     entry = codec.convert(intent.body["entry"], JournalEntry)
@@ -345,28 +347,28 @@ def record(ctx: Context, session: Session, intent: Intent) -> dict[str, Any]:
         "conflicts": [],
         "applied_at": ctx.now(),
     }
-    with ctx.store.transaction(session.lease):
-        session.write(phase=Phase.APPLY, state=State.APPLIED, result=result, error=None)
-        ctx.store.journal.put(session.closed(entry, outcome=str(Ending.DONE)))
+    with ctx.store.transaction(leased.lease):
+        leased.write(phase=Phase.APPLY, state=State.APPLIED, result=result, error=None)
+        ctx.store.journal.put(leased.closed(entry, outcome=str(Ending.DONE)))
         ctx.store.intents.put(msgspec.structs.replace(intent, state="committed"))
     try:
-        tidy(ctx, session, msgspec.structs.replace(intent, state="committed"))
+        tidy(ctx, leased, msgspec.structs.replace(intent, state="committed"))
     except (AgentsError, OSError) as error:
         # What is done is not reported as failed: the intent stays, and the next command tidies up.
         text = (
-            f"plan {session.plan.name!r} is applied; what is left over could not be removed yet,"
+            f"plan {leased.plan.name!r} is applied; what is left over could not be removed yet,"
             f" the next command tries again: {error}"
         )
         ctx.talk.tell("warning", {"message": text})
     return result
 
 
-def _keep_borrowed(ctx: Context, session: Session) -> None:
+def _keep_borrowed(ctx: Context, leased: LeasedPlan) -> None:
     """What the groups of the plan and its children need comes into the store."""
-    for child in _absorbed(ctx, session.plan.plan_id):
+    for child in _absorbed(ctx, leased.plan.plan_id):
         with hold(ctx.store, child.plan_id, "plan apply", ctx.now) as lease:
-            ctx.checkpoints.keep_borrowed(Session(ctx.store, child, lease, ctx.now))
-    ctx.checkpoints.keep_borrowed(session)
+            ctx.checkpoints.keep_borrowed(LeasedPlan(ctx.store, child, lease, ctx.now))
+    ctx.checkpoints.keep_borrowed(leased)
 
 
 def _absorbed(ctx: Context, plan_id: str) -> Iterator[Plan]:
@@ -377,26 +379,26 @@ def _absorbed(ctx: Context, plan_id: str) -> Iterator[Plan]:
             yield child
 
 
-def tidy(ctx: Context, session: Session, intent: Intent) -> None:
+def tidy(ctx: Context, leased: LeasedPlan, intent: Intent) -> None:
     """Remove staging and, if so configured, the sandboxes; may be repeated."""
-    sandboxes = ctx.manager.sandboxes(session.plan.plan_id)
+    sandboxes = ctx.manager.sandboxes(leased.plan.plan_id)
     for rid, one in intent.body["staged"].items():
         sandboxes[rid].finish_apply(one)
     fsio.remove_tree(intent.body["staging"])
     if ctx.settings.sandbox_cleanup != "manual":
-        _remove_children(ctx, session.plan.plan_id)
-        ctx.checkpoints.keep_borrowed(session)
-        database_backups.keep(ctx, session, intent.body["staged"])
-        remove_sandboxes(ctx, session.plan.plan_id)
-        database_backups.make_room(ctx, session.plan)
-    with ctx.store.transaction(session.lease):
+        _remove_children(ctx, leased.plan.plan_id)
+        ctx.checkpoints.keep_borrowed(leased)
+        database_backups.keep(ctx, leased, intent.body["staged"])
+        remove_sandboxes(ctx, leased.plan.plan_id)
+        database_backups.make_room(ctx, leased.plan)
+    with ctx.store.transaction(leased.lease):
         ctx.store.intents.remove(intent.intent_id)
 
 
 def _remove_children(ctx: Context, plan_id: str) -> None:
     for child in _absorbed(ctx, plan_id):
         with hold(ctx.store, child.plan_id, "plan apply", ctx.now) as lease:
-            ctx.checkpoints.keep_borrowed(Session(ctx.store, child, lease, ctx.now))
+            ctx.checkpoints.keep_borrowed(LeasedPlan(ctx.store, child, lease, ctx.now))
             remove_sandboxes(ctx, child.plan_id)
 
 
@@ -410,17 +412,17 @@ def require_own_targets(ctx: Context, plan: Plan) -> None:
         )
 
 
-def finish_apply(ctx: Context, session: Session, intent: Intent) -> None:
+def finish_apply(ctx: Context, leased: LeasedPlan, intent: Intent) -> None:
     """After a crash: forward if every target can still go there, else back."""
     if intent.state == "committed":
-        tidy(ctx, session, intent)
+        tidy(ctx, leased, intent)
         return
     staged: dict[str, Any] = intent.body.get("staged", {})
     if intent.state == "staged":
-        sandboxes = ctx.manager.sandboxes(session.plan.plan_id)
+        sandboxes = ctx.manager.sandboxes(leased.plan.plan_id)
         if _is_committed(sandboxes, staged):
             _commit_rest(sandboxes, staged)
-            record(ctx, session, intent)
+            record(ctx, leased, intent)
             return
         try:
             _switch_all(sandboxes, staged)
@@ -428,12 +430,12 @@ def finish_apply(ctx: Context, session: Session, intent: Intent) -> None:
             if _is_committed(sandboxes, staged):
                 raise
         else:
-            record(ctx, session, intent)
+            record(ctx, leased, intent)
             return
-    undo_switch(ctx, session, intent, staged)
+    undo_switch(ctx, leased, intent, staged)
     fsio.remove_tree(intent.body["staging"])
     if "entry" not in intent.body:
         return
     entry = codec.convert(intent.body["entry"], JournalEntry)
     error = ApplyRefused("apply was interrupted and taken back", "agents plan apply PLAN")
-    _stop(ctx, session, State.ERRORED, error, entry, EntryState.INTERRUPTED)
+    _stop(ctx, leased, State.ERRORED, error, entry, EntryState.INTERRUPTED)

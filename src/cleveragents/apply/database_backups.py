@@ -14,14 +14,14 @@ from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed, PlanBusy, SandboxError
 from cleveragents.lease import (
-    Session,
+    LeasedPlan,
     hold,
 )
 from cleveragents.model.plan import Plan
-from cleveragents.model.resource import Earlier, EarlierState, SandboxRecord, SandboxState
+from cleveragents.model.resource import Backup, BackupState, SandboxRecord, SandboxState
 from cleveragents.model.units import show_bytes
 from cleveragents.sandbox.postgres.address import shown
-from cleveragents.sandbox.protocol import STATEMENTS, SWAP, KeepsEarlier, Proposal
+from cleveragents.sandbox.protocol import STATEMENTS, SWAP, KeepsBackup, Proposal
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """The database that holds what that one held before."""
     bytes: int
-    state: EarlierState
+    state: BackupState
     by: str
     applied_at: str
     applied_as: int
@@ -52,16 +52,16 @@ def held(ctx: Context) -> list[Held]:
 
 
 def kept(ctx: Context) -> list[Held]:
-    return [one for one in held(ctx) if one.state is EarlierState.KEPT]
+    return [one for one in held(ctx) if one.state is BackupState.KEPT]
 
 
 def kept_of(ctx: Context, plan: Plan) -> list[Held]:
     records = ctx.store.resources.sandboxes(plan.plan_id)
     found = [_held(ctx, record, record.earlier) for record in records if record.earlier]
-    return [one for one in found if one.state is EarlierState.KEPT]
+    return [one for one in found if one.state is BackupState.KEPT]
 
 
-def _held(ctx: Context, record: SandboxRecord, earlier: Earlier) -> Held:
+def _held(ctx: Context, record: SandboxRecord, earlier: Backup) -> Held:
     plan = ctx.store.plans.get(record.plan_id)
     resources = ctx.store.resources.of_plan(record.plan_id)
     resource = next(one for one in resources if one.resource_id == record.resource_id)
@@ -90,23 +90,23 @@ def surplus(found: Iterable[Held], limit: int) -> list[Held]:
 # keeping
 
 
-def keep(ctx: Context, session: Session, staged: dict[str, Any]) -> None:
+def keep(ctx: Context, leased: LeasedPlan, staged: dict[str, Any]) -> None:
     """Note for each database that was changed what holds its earlier state; may be repeated."""
-    plan = session.plan
+    plan = leased.plan
     if not plan.rollback_enabled or ctx.settings.keep_applied == 0:
         return
     sandboxes = ctx.manager.sandboxes(plan.plan_id)
     began = ctx.checkpoints.began_with(plan.plan_id)
     for rid, one in staged.items():
         sandbox, record = sandboxes[rid], sandboxes.records[rid]
-        if not (isinstance(sandbox, KeepsEarlier) and one.get("files")):
+        if not (isinstance(sandbox, KeepsBackup) and one.get("files")):
             continue
         if record.earlier is not None or record.state is not SandboxState.READY:
             continue
         if (found := sandbox.holding(began[rid])) is not None:
             name, size = found
-            noted = record.with_earlier(Earlier(name=name, bytes=size))
-            with ctx.store.transaction(session.lease):
+            noted = record.with_earlier(Backup(name=name, bytes=size))
+            with ctx.store.transaction(leased.lease):
                 ctx.store.resources.put_sandbox(noted)
             # In place: the sandboxes that are open know what else must stay.
             sandboxes.records[rid] = noted
@@ -126,13 +126,13 @@ def make_room(ctx: Context, plan: Plan) -> None:
         return
     targets = _targets(ctx, plan, changed)
     here = [one for one in held(ctx) if one.where in targets]
-    promised = [one for one in here if one.state is EarlierState.KEPT]
-    begun = [one for one in here if one.state is EarlierState.LET_GO and one.by == plan.plan_id]
+    promised = [one for one in here if one.state is BackupState.KEPT]
+    begun = [one for one in here if one.state is BackupState.RELEASED and one.by == plan.plan_id]
     for one in (*begun, *surplus(promised, ctx.settings.keep_applied)):
         let_go(ctx, one, by=plan.plan_id)
 
 
-def outdone_by(ctx: Context, plan: Plan, proposals: Iterable[Proposal]) -> list[Held]:
+def replaced_by(ctx: Context, plan: Plan, proposals: Iterable[Proposal]) -> list[Held]:
     """What applying the plan would let go of."""
     changed = [item.resource for item in proposals if item.mode == SWAP and item.files]
     if not changed:
@@ -152,11 +152,11 @@ def let_go(ctx: Context, one: Held, by: str) -> Held:
     """
     try:
         with hold(ctx.store, one.plan_id, "letting go of an earlier state", ctx.now):
-            one = _noted(ctx, one, EarlierState.LET_GO, by)
+            one = _noted(ctx, one, BackupState.RELEASED, by)
             fsio.point("let go")
             ctx.manager.sandboxes(one.plan_id).named(one.resource).remove()
             fsio.point("dropped")
-            return _noted(ctx, one, EarlierState.GONE, by)
+            return _noted(ctx, one, BackupState.GONE, by)
     except (PlanBusy, SandboxError):
         return one
 
@@ -164,11 +164,11 @@ def let_go(ctx: Context, one: Held, by: str) -> Held:
 def finish(ctx: Context) -> None:
     """Drop what was let go and could not be dropped then."""
     for one in held(ctx):
-        if one.state is EarlierState.LET_GO:
+        if one.state is BackupState.RELEASED:
             let_go(ctx, one, one.by)
 
 
-def _noted(ctx: Context, one: Held, state: EarlierState, by: str) -> Held:
+def _noted(ctx: Context, one: Held, state: BackupState, by: str) -> Held:
     with ctx.store.transaction():
         for record in ctx.store.resources.sandboxes(one.plan_id):
             if record.earlier is not None and record.earlier.name == one.name:
@@ -204,13 +204,13 @@ def looked_at(ctx: Context, one: Held) -> Held:
     """As it is on its server now; as it was noted, if that cannot be reached."""
     sandbox = ctx.manager.sandboxes(one.plan_id).named(one.resource)
     began = ctx.checkpoints.began_with(one.plan_id)[sandbox.place.resource.resource_id]
-    assert isinstance(sandbox, KeepsEarlier)
+    assert isinstance(sandbox, KeepsBackup)
     try:
         found = sandbox.holding(began)
     except SandboxError:
         return one
     if found is None:
-        return msgspec.structs.replace(one, state=EarlierState.GONE, bytes=0)
+        return msgspec.structs.replace(one, state=BackupState.GONE, bytes=0)
     return msgspec.structs.replace(one, bytes=found[1])
 
 
@@ -221,10 +221,10 @@ def _missing(ctx: Context, plan: Plan, name: str) -> str:
     rid = sandbox.place.resource.resource_id
     record = sandboxes.records[rid]
     earlier = record.earlier
-    if earlier is not None and earlier.state is not EarlierState.KEPT:
+    if earlier is not None and earlier.state is not BackupState.KEPT:
         return f"what it held before was let go, {by_whom(earlier.by)}"
     state = ctx.checkpoints.began_with(plan.plan_id)[rid]
-    if isinstance(sandbox, KeepsEarlier) and sandbox.holding(state) is not None:
+    if isinstance(sandbox, KeepsBackup) and sandbox.holding(state) is not None:
         return ""
     if earlier is None:
         return "what it held before was not kept (postgres.keep-applied says how many are)"
@@ -267,7 +267,7 @@ def _told(plan: Plan, resource: str, one: Held | None) -> str:
             f"what database {resource!r} held before is not kept: the plan cannot be taken back"
             " by a plan"
         )
-    if one.state is not EarlierState.KEPT:
+    if one.state is not BackupState.KEPT:
         return f"what database {resource!r} held before was let go, {by_whom(one.by)}"
     return (
         f"what database {resource!r} held before is kept as {one.name}, {show_bytes(one.bytes)}:"
@@ -280,9 +280,9 @@ def left_behind(one: Held) -> str:
     """What it means that an earlier state will go, or is gone."""
     what = f"{one.name}, {show_bytes(one.bytes)}, what {one.where} held before"
     plan = f"plan {one.plan!r} {one.plan_id}"
-    if one.state is EarlierState.KEPT:
+    if one.state is BackupState.KEPT:
         return f"this drops {what}: {plan} cannot be taken back then"
-    if one.state is EarlierState.GONE:
+    if one.state is BackupState.GONE:
         return f"dropped {what}: {plan} cannot be taken back any more"
     return f"could not drop {what}: agents gc tries again; {plan} cannot be taken back any more"
 
@@ -291,7 +291,7 @@ def told_of(found: list[Held]) -> tuple[str, ...]:
     """What became of those that a command was to let go."""
     return tuple(
         f"plan {one.plan!r} {one.plan_id} is busy: {one.name} stays"
-        if one.state is EarlierState.KEPT
+        if one.state is BackupState.KEPT
         else left_behind(one)
         for one in found
     )

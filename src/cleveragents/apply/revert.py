@@ -12,7 +12,7 @@ from cleveragents.content.switch import Op, Switch, stage
 from cleveragents.content.trees import Difference
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed, RollbackDisabled
-from cleveragents.lease import Session, spec_of
+from cleveragents.lease import LeasedPlan, spec_of
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType, SandboxCheckpoint
 from cleveragents.model.ids import new_id
 from cleveragents.model.journal import Operation
@@ -106,9 +106,9 @@ def nothing_to_revert(plan: Plan) -> NotAllowed:
     )
 
 
-def take_back(ctx: Context, session: Session, *, plan: str, group: str) -> ToolResult:
+def revert_paths(ctx: Context, leased: LeasedPlan, *, plan: str, group: str) -> ToolResult:
     """The step: every path goes back, or none and the conflicts are told."""
-    plan_id = session.plan.plan_id
+    plan_id = leased.plan.plan_id
     applied = ctx.checkpoints.states(ctx.store.checkpoints.group(group))
     began = ctx.checkpoints.began_with(plan)
     old = {s.place.resource.name: s for s in ctx.manager.sandboxes(plan).opened.values()}
@@ -119,7 +119,7 @@ def take_back(ctx: Context, session: Session, *, plan: str, group: str) -> ToolR
         was = old[sandbox.place.resource.name]
         key = was.place.resource.resource_id
         settled = {c.shown for c in sandbox.changes(first[rid], now[rid])}
-        way = _Way(ctx, session, sandbox, now[rid])
+        way = _Way(ctx, leased, sandbox, now[rid])
         if isinstance(sandbox, TreeSandbox) and isinstance(was, TreeSandbox):
             way.merge(was, began[key], applied[key], _with_ignored(ctx, plan))
         else:
@@ -163,13 +163,13 @@ class _Way:
     """How one sandbox gets to where the applied plan had not been."""
 
     def __init__(
-        self, ctx: Context, session: Session, sandbox: Sandbox, now: SandboxCheckpoint
+        self, ctx: Context, leased: LeasedPlan, sandbox: Sandbox, now: SandboxCheckpoint
     ) -> None:
         self._ctx = ctx
-        self._session = session
+        self._leased = leased
         self._sandbox = sandbox
         self._now = now
-        self._staging = ctx.manager.staging(session.plan.plan_id, new_id())
+        self._staging = ctx.manager.staging(leased.plan.plan_id, new_id())
         self._target: SandboxCheckpoint | None = None
         self._was: TreeSandbox | None = None
         self._work: list[Difference] = []
@@ -225,7 +225,7 @@ class _Way:
                 place.root, place.resource.name, wanted, was.read, batch, f"{self._staging}-merge"
             )
             batch.seal()
-            with self._session.transaction():
+            with self._leased.transaction():
                 ctx.store.objects.add(batch.located.items())
                 ctx.store.objects.reuse(batch.reused)
         fsio.remove_tree(f"{self._staging}-merge")

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from cleveragents.errors import LossNotAccepted, MayHaveHappened
-from cleveragents.lease import Session, spec_of
+from cleveragents.lease import LeasedPlan, spec_of
 from cleveragents.model.effect import STANDING, Effect, EffectClass, EffectState, Outlook
 from cleveragents.model.ids import new_id
 from cleveragents.model.plan import Plan, Step, StepState
@@ -196,9 +196,9 @@ def doubtful(store: Store, plan: Plan) -> list[Effect]:
     return in_doubt(recorded, steps, plan, spec_of(plan))
 
 
-def require_repeatable(session: Session, repeat: Collection[str], command: str = "") -> None:
+def require_repeatable(leased: LeasedPlan, repeat: Collection[str], command: str = "") -> None:
     """Refuse to repeat by accident what may have happened; `command` does it all the same."""
-    doubts = doubtful(session.store, session.plan)
+    doubts = doubtful(leased.store, leased.plan)
     left = [effect for effect in doubts if effect.step_id not in repeat]
     if left:
         flags = " ".join(
@@ -207,5 +207,5 @@ def require_repeatable(session: Session, repeat: Collection[str], command: str =
         raise MayHaveHappened(
             f"this would be done a second time: {'; '.join(map(shown, left))}",
             tuple(left),
-            command or f"agents plan resume {session.plan.plan_id} {flags}",
+            command or f"agents plan resume {leased.plan.plan_id} {flags}",
         )

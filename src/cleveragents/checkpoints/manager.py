@@ -59,7 +59,7 @@ class CheckpointManager:
         return self._open[plan_id]
 
     def staging(self, plan_id: str, name: str) -> str:
-        """Beside the plan's sandboxes: renames must not cross a file system."""
+        """Background the plan's sandboxes: renames must not cross a file system."""
         return f"{self.sandbox_home}/{plan_id}/.staging-{name}"
 
     def discard_staging(self, plan_id: str) -> None:

@@ -8,7 +8,7 @@ import msgspec
 from cleveragents import codec
 from cleveragents.checkpoints import effects
 from cleveragents.errors import CheckpointPruned
-from cleveragents.lease import Session
+from cleveragents.lease import LeasedPlan
 from cleveragents.model.checkpoint import CheckpointGroup, ChildMoment
 from cleveragents.model.decision import Decision, DecisionState
 from cleveragents.model.effect import EffectState, Outlook
@@ -49,13 +49,13 @@ def _hints() -> dict[str, Any]:
 
 
 def commit_restoration(
-    store: Store, session: Session, todo: Restoration, group: CheckpointGroup, intent_id: str
+    store: Store, leased: LeasedPlan, todo: Restoration, group: CheckpointGroup, intent_id: str
 ) -> None:
     """The one commit after every sandbox was switched and verified."""
     first = store.checkpoints.first_of(group)
-    with store.transaction(session.lease):
-        came_from = todo.came_from or session.plan.head_group_id
-        session.write(
+    with store.transaction(leased.lease):
+        came_from = todo.came_from or leased.plan.head_group_id
+        leased.write(
             steps=todo.steps,
             decisions=todo.decisions,
             removed_steps=todo.removed_steps,
@@ -65,7 +65,7 @@ def commit_restoration(
             **{name: codec.convert(value, _hints()[name]) for name, value in todo.plan.items()},
         )
         if todo.made:
-            plan = session.plan
+            plan = leased.plan
             store.checkpoints.stand_for(group.group_id, plan.version, plan.view_mark)
         if todo.correction_id is not None:
             store.corrections.restored(todo.correction_id)
@@ -73,9 +73,9 @@ def commit_restoration(
             # Undo must find what was there just before, edits by hand included.
             before = Moment(came_from, todo.entry.before.version)
             entry = msgspec.structs.replace(todo.entry, before=before)
-            store.journal.put(session.closed(entry))
+            store.journal.put(leased.closed(entry))
         for state, effect_ids in todo.effects.items():
-            store.effects.mark(effect_ids, EffectState(state), session.now())
+            store.effects.mark(effect_ids, EffectState(state), leased.now())
         for child in todo.cancelled_children:
             cancel_child(store, store.plans.get(child))
         # After a power cut the files may not be what was committed: this tells what to do again.
@@ -83,8 +83,8 @@ def commit_restoration(
             intent_id,
             {
                 "group_id": group.group_id,
-                "version": session.plan.version,
-                "boot_id": session.lease.boot_id,
+                "version": leased.plan.version,
+                "boot_id": leased.lease.boot_id,
             },
         )
 

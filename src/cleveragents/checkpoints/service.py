@@ -19,7 +19,7 @@ from cleveragents.content.packs import Batch
 from cleveragents.content.reserve import SIZE
 from cleveragents.errors import CheckpointFailed, ContentDamaged, DiskFull, SandboxError
 from cleveragents.lease import (
-    Session,
+    LeasedPlan,
     hold,
 )
 from cleveragents.model.checkpoint import (
@@ -86,7 +86,7 @@ class CheckpointService:
     def auto_create_if_configured(
         self,
         trigger: CheckpointType,
-        session: Session,
+        leased: LeasedPlan,
         *,
         steps: tuple[Step, ...] = (),
         decisions: tuple[Decision, ...] = (),
@@ -97,20 +97,20 @@ class CheckpointService:
         **fields: Any,
     ) -> CheckpointGroup | None:
         """Make the group of a trigger if it is configured; commit the plan's changes either way."""
-        if not self.is_configured(trigger, session):
+        if not self.is_configured(trigger, leased):
             if not (steps or decisions or view_changed or also or fields):
                 return None
-            if not session.plan.rollback_enabled and any(step.done for step in steps):
+            if not leased.plan.rollback_enabled and any(step.done for step in steps):
                 # No group holds what the step did: only the sandbox's own files can last.
-                self._manager.sync(session.plan.plan_id)
-            with self._store.transaction(session.lease):
+                self._manager.sync(leased.plan.plan_id)
+            with self._store.transaction(leased.lease):
                 if also is not None:
                     also({}, {})
-                session.write(steps=steps, decisions=decisions, view_changed=view_changed, **fields)
+                leased.write(steps=steps, decisions=decisions, view_changed=view_changed, **fields)
             return None
         return self.create_checkpoint(
             trigger,
-            session,
+            leased,
             steps=steps,
             decisions=decisions,
             view_changed=view_changed,
@@ -120,17 +120,17 @@ class CheckpointService:
             **fields,
         )
 
-    def is_configured(self, trigger: CheckpointType, session: Session) -> bool:
-        return session.plan.rollback_enabled and fires(trigger, self.triggers(session))
+    def is_configured(self, trigger: CheckpointType, leased: LeasedPlan) -> bool:
+        return leased.plan.rollback_enabled and fires(trigger, self.triggers(leased))
 
-    def triggers(self, session: Session) -> tuple[str, ...]:
-        own = session.spec.policy.auto_create_on
+    def triggers(self, leased: LeasedPlan) -> tuple[str, ...]:
+        own = leased.spec.policy.auto_create_on
         return self._settings.auto_create_on if own is None else own
 
     def create_checkpoint(
         self,
         trigger: CheckpointType,
-        session: Session,
+        leased: LeasedPlan,
         *,
         steps: tuple[Step, ...] = (),
         decisions: tuple[Decision, ...] = (),
@@ -154,21 +154,21 @@ class CheckpointService:
         """
 
         strict = trigger not in _LENIENT
-        if strict and session.plan.head_group_id is not None:
-            self._manager.require_seen(session.plan.plan_id)
+        if strict and leased.plan.head_group_id is not None:
+            self._manager.require_seen(leased.plan.plan_id)
 
         def attempt() -> CheckpointGroup:
-            head = self.head(session)
+            head = self.head(leased)
             before = self.states(head) if head else {}
             dropped: list[str] = []
             with self._manager.packs.batch(urgent=not strict) as batch:
-                after = self._manager.create_checkpoint(session.plan.plan_id, batch, before, strict)
+                after = self._manager.create_checkpoint(leased.plan.plan_id, batch, before, strict)
                 changed = {
                     rid: state
                     for rid, state in after.items()
                     if rid not in before or before[rid].state_hash != state.state_hash
                 }
-                same_view = head is not None and head.view_mark == session.plan.view_mark
+                same_view = head is not None and head.view_mark == leased.plan.view_mark
                 same = not changed and same_view and not (view_changed or force or label)
                 writes = bool(steps or decisions or fields)
                 if same and head and trigger in head.triggers and not (writes or prepare or also):
@@ -178,21 +178,21 @@ class CheckpointService:
                 wait = batch.begin_seal() if kept else _nothing
                 if prepare is not None:
                     prepare(after)
-                with session.transaction():
+                with leased.transaction():
                     if kept:
                         self._keep_content(batch)
                     if also is not None:
                         also(before, after)
-                    self._newest.pop(session.plan.plan_id, None)
+                    self._newest.pop(leased.plan.plan_id, None)
                     if same and head is not None:
                         group = self._store.checkpoints.add_trigger(head, trigger)
                         if writes:
-                            session.write(steps=steps, decisions=decisions, **fields)
+                            leased.write(steps=steps, decisions=decisions, **fields)
                     else:
-                        rows = changed or self._unchanged_row(session, after, step)
+                        rows = changed or self._unchanged_row(leased, after, step)
                         ids = {rid: new_id() for rid in rows}
                         group_id = new_id()
-                        session.write(
+                        leased.write(
                             steps=steps,
                             decisions=decisions,
                             view_changed=view_changed,
@@ -202,24 +202,24 @@ class CheckpointService:
                         )
                         why = reason if isinstance(reason, str) else reason(before, after)
                         about = About(trigger, why or str(trigger), decision_id, step, label)
-                        state = session.plan.actor_state
-                        group = self._add(session, group_id, head, rows, ids, about, state)
-                        dropped = self._prune(session, head)
+                        state = leased.plan.actor_state
+                        group = self._add(leased, group_id, head, rows, ids, about, state)
+                        dropped = self._prune(leased, head)
                     if ending is not None:
                         ending(before, after)
                     wait()
-            self._newest[session.plan.plan_id] = group
+            self._newest[leased.plan.plan_id] = group
             for learned in batch.after_commit if kept else ():
                 learned()
             if dropped:
-                self.let_go(session.plan.plan_id)
+                self.release_dropped(leased.plan.plan_id)
             return group
 
         try:
             return attempt()
         except Collected:
             # A collection took content that was just found in the store: look once more.
-            self._manager.doubt(session.plan.plan_id)
+            self._manager.doubt(leased.plan.plan_id)
             return attempt()
 
     def look(self, plan_id: str, use: Callable[[States], T]) -> T:
@@ -227,18 +227,18 @@ class CheckpointService:
         with self._manager.packs.looking() as batch:
             return use(self._manager.create_checkpoint(plan_id, batch, {}, strict=False))
 
-    def keep_states(self, session: Session, previous: States) -> States:
+    def keep_states(self, leased: LeasedPlan, previous: States) -> States:
         """The states as they are now, their content kept, without a group."""
         with self._manager.packs.batch() as batch:
-            now = self._manager.create_checkpoint(session.plan.plan_id, batch, previous)
+            now = self._manager.create_checkpoint(leased.plan.plan_id, batch, previous)
             batch.seal()
-            with self._store.transaction(session.lease):
+            with self._store.transaction(leased.lease):
                 self._keep_content(batch)
         return now
 
-    def keep_borrowed(self, session: Session) -> None:
+    def keep_borrowed(self, leased: LeasedPlan) -> None:
         """Before sandboxes go: everything that a kept group needs comes into the store."""
-        plan_id = session.plan.plan_id
+        plan_id = leased.plan.plan_id
         sandboxes = self._manager.sandboxes(plan_id)
         roots: dict[str, list[bytes]] = {}
         for group in self._store.checkpoints.groups(plan_id):
@@ -250,18 +250,18 @@ class CheckpointService:
                 if record.state is SandboxState.READY:
                     sandboxes[rid].keep_borrowed(list(dict.fromkeys(found)), batch)
             batch.seal()
-            with session.transaction():
+            with leased.transaction():
                 self._keep_content(batch)
 
-    def keep_origins(self, session: Session) -> None:
+    def keep_origins(self, leased: LeasedPlan) -> None:
         """For a plan without groups: note in each sandbox's row what it was made with."""
-        self._manager.sync(session.plan.plan_id)
-        for rid, state in self.keep_states(session, {}).items():
-            record = self._manager.sandboxes(session.plan.plan_id).records[rid]
+        self._manager.sync(leased.plan.plan_id)
+        for rid, state in self.keep_states(leased, {}).items():
+            record = self._manager.sandboxes(leased.plan.plan_id).records[rid]
             origin = {**record.origin, "state": msgspec.to_builtins(state)}
-            with self._store.transaction(session.lease):
+            with self._store.transaction(leased.lease):
                 self._store.resources.put_sandbox(msgspec.structs.replace(record, origin=origin))
-        self._manager.forget(session.plan.plan_id)
+        self._manager.forget(leased.plan.plan_id)
 
     def began_with(self, plan_id: str) -> States:
         """The states the sandboxes were made with; empty before they are."""
@@ -286,9 +286,9 @@ class CheckpointService:
                 "run the command again",
             )
 
-    def _unchanged_row(self, session: Session, after: States, step: Step | None) -> States:
+    def _unchanged_row(self, leased: LeasedPlan, after: States, step: Step | None) -> States:
         """Only the view changed: one row, of the step's resource, that adds no content."""
-        resources = self._manager.sandboxes(session.plan.plan_id).resources
+        resources = self._manager.sandboxes(leased.plan.plan_id).resources
         wanted = [rid for rid in after if step and resources[rid].name == step.resource]
         if not after:
             raise CheckpointFailed("the plan has no resource that can be checkpointed")
@@ -297,7 +297,7 @@ class CheckpointService:
 
     def _add(
         self,
-        session: Session,
+        leased: LeasedPlan,
         group_id: str,
         head: CheckpointGroup | None,
         rows: States,
@@ -305,7 +305,7 @@ class CheckpointService:
         about: About,
         actor_state: Any,
     ) -> CheckpointGroup:
-        plan, now, step = session.plan, self._now(), about.step
+        plan, now, step = leased.plan, self._now(), about.step
         records = self._manager.sandboxes(plan.plan_id).records
         step_index = step.index if step else plan.last_completed_step
         made = [
@@ -357,9 +357,9 @@ class CheckpointService:
         self._snapshots.update((row.checkpoint_id, row.snapshot) for row in made)
         return group
 
-    def head(self, session: Session) -> CheckpointGroup | None:
-        group_id = session.plan.head_group_id
-        newest = self._newest.get(session.plan.plan_id)
+    def head(self, leased: LeasedPlan) -> CheckpointGroup | None:
+        group_id = leased.plan.head_group_id
+        newest = self._newest.get(leased.plan.plan_id)
         if newest is not None and newest.group_id == group_id:
             return newest
         return self._store.checkpoints.group(group_id) if group_id else None
@@ -375,7 +375,7 @@ class CheckpointService:
 
     def rollback_to_checkpoint(
         self,
-        session: Session,
+        leased: LeasedPlan,
         restoration: Restoration,
         *,
         label: str | None = None,
@@ -390,7 +390,7 @@ class CheckpointService:
         target's content, staging it. After that the way is forward only: `finish_rollback` goes
         the rest of it if this process dies.
         """
-        plan_id, intent_id = session.plan.plan_id, new_id()
+        plan_id, intent_id = leased.plan.plan_id, new_id()
         group = self._store.checkpoints.group(restoration.group_id)
         targets = self.states(group)
         staging = self._manager.staging(plan_id, intent_id)
@@ -406,7 +406,7 @@ class CheckpointService:
         self._store.reserve.give_back_below(SIZE)
         try:
             self._keep_before(
-                session,
+                leased,
                 reason,
                 lambda now: staged.append(self._manager.stage(plan_id, now, targets, staging)),
                 lambda: self._store.intents.replace(intent),
@@ -416,12 +416,12 @@ class CheckpointService:
         except BaseException:
             fsio.remove_tree(staging)
             raise
-        self._switch(session, staged[-1], restoration, group, targets, intent_id)
+        self._switch(leased, staged[-1], restoration, group, targets, intent_id)
         return staged[-1].changes
 
     def _keep_before(
         self,
-        session: Session,
+        leased: LeasedPlan,
         reason: str,
         prepare: Callable[[States], None],
         note: Callable[[], None],
@@ -432,7 +432,7 @@ class CheckpointService:
         try:
             self.create_checkpoint(
                 CheckpointType.PRE_ROLLBACK,
-                session,
+                leased,
                 label=label,
                 reason=reason,
                 prepare=prepare,
@@ -446,14 +446,14 @@ class CheckpointService:
                     "make room, or give it up: the same command with --accept-loss",
                 ) from error
         with self._manager.packs.looking() as batch:
-            prepare(self._manager.create_checkpoint(session.plan.plan_id, batch, {}, strict=False))
-            with session.transaction():
+            prepare(self._manager.create_checkpoint(leased.plan.plan_id, batch, {}, strict=False))
+            with leased.transaction():
                 note()
         self._warn("the disk is full: what the sandboxes held since the last group was not kept")
 
     def restore_made(
         self,
-        session: Session,
+        leased: LeasedPlan,
         about: About,
         make: Callable[[States, Batch], States],
         todo: Restoration,
@@ -465,8 +465,8 @@ class CheckpointService:
         the group `todo.group_id`. `also(now)` runs in the commit of that group and of the intent,
         with the group that keeps what was there; the way from then on is that of a rollback.
         """
-        plan_id, intent_id = session.plan.plan_id, new_id()
-        kept = self._kept_now(session, about)
+        plan_id, intent_id = leased.plan.plan_id, new_id()
+        kept = self._kept_now(leased, about)
         now = self.states(kept)
         staging = self._manager.staging(plan_id, intent_id)
         todo = msgspec.structs.replace(todo, made=True, came_from=kept.group_id)
@@ -488,38 +488,38 @@ class CheckpointService:
                     for rid, state in targets.items()
                     if now[rid].state_hash != state.state_hash
                 }
-                rows = changed or self._unchanged_row(session, now, about.step)
+                rows = changed or self._unchanged_row(leased, now, about.step)
                 first = next(iter(rows))
                 rows[first] = msgspec.structs.replace(rows[first], added_bytes=batch.added_bytes)
-                with session.transaction():
+                with leased.transaction():
                     self._keep_content(batch)
                     ids = {rid: new_id() for rid in rows}
-                    state = todo.plan.get("actor_state", session.plan.actor_state)
-                    group = self._add(session, todo.group_id, kept, rows, ids, about, state)
+                    state = todo.plan.get("actor_state", leased.plan.actor_state)
+                    group = self._add(leased, todo.group_id, kept, rows, ids, about, state)
                     also(kept)
                     self._store.intents.replace(intent)
         except BaseException:
             fsio.remove_tree(staging)
             raise
-        self._switch(session, staged, todo, group, targets, intent_id)
+        self._switch(leased, staged, todo, group, targets, intent_id)
         return staged.changes
 
-    def _kept_now(self, session: Session, about: About) -> CheckpointGroup:
+    def _kept_now(self, leased: LeasedPlan, about: About) -> CheckpointGroup:
         """The group that holds what the sandboxes have now; made if there is none."""
-        head = self.head(session)
+        head = self.head(leased)
         if head is not None:
-            same = self._is_at(session.plan.plan_id, head.group_id)
-            if same and head.view_mark == session.plan.view_mark:
+            same = self._is_at(leased.plan.plan_id, head.group_id)
+            if same and head.view_mark == leased.plan.view_mark:
                 return head
         reason = f"before: {about.reason}"
-        return self.create_checkpoint(CheckpointType.PRE_ROLLBACK, session, reason=reason)
+        return self.create_checkpoint(CheckpointType.PRE_ROLLBACK, leased, reason=reason)
 
-    def finish_rollback(self, session: Session, intent: Intent) -> None:
+    def finish_rollback(self, leased: LeasedPlan, intent: Intent) -> None:
         """Go the rest of the way after a crash: look at what is there, stage and switch again."""
-        plan_id = session.plan.plan_id
+        plan_id = leased.plan.plan_id
         restoration = codec.convert(intent.body, Restoration)
         # What is there now may be half of each: it is kept, but undo goes to what was whole.
-        came_from = restoration.came_from or session.plan.head_group_id
+        came_from = restoration.came_from or leased.plan.head_group_id
         restoration = msgspec.structs.replace(restoration, came_from=came_from)
         intent = msgspec.structs.replace(intent, body=msgspec.to_builtins(restoration))
         group = self._store.checkpoints.group(restoration.group_id)
@@ -529,32 +529,32 @@ class CheckpointService:
         self._store.reserve.give_back_below(SIZE)
         staged: list[Staged] = []
         self._keep_before(
-            session,
+            leased,
             "found after an interrupted rollback",
             lambda now: staged.append(self._manager.stage(plan_id, now, targets, staging)),
             lambda: self._store.intents.put(intent),
             lossy=True,
         )
-        self._switch(session, staged[-1], restoration, group, targets, intent.intent_id)
+        self._switch(leased, staged[-1], restoration, group, targets, intent.intent_id)
 
-    def confirm_rollback(self, session: Session, intent: Intent) -> bool:
+    def confirm_rollback(self, leased: LeasedPlan, intent: Intent) -> bool:
         """A committed rollback whose end nobody saw: verified by reading, or done again.
 
         True if it was done again. That a sync succeeds now proves nothing: if one failed before,
         the kernel may have dropped the pages that it could not write.
         """
-        plan, noted = session.plan, intent.body
+        plan, noted = leased.plan, intent.body
         if plan.version == noted["version"]:
-            if session.lease.boot_id == noted["boot_id"]:
+            if leased.lease.boot_id == noted["boot_id"]:
                 self._manager.sync(plan.plan_id)
             self._manager.distrust(plan.plan_id)
             if not self._is_at(plan.plan_id, noted["group_id"]):
                 todo = Restoration(group_id=noted["group_id"], plan={})
                 why = "found instead of a rollback"
-                self.rollback_to_checkpoint(session, todo, reason=why, lossy=True)
-                session.settle()
+                self.rollback_to_checkpoint(leased, todo, reason=why, lossy=True)
+                leased.finish_background()
                 return True
-        with self._store.transaction(session.lease):
+        with self._store.transaction(leased.lease):
             self._store.intents.remove(intent.intent_id)
         return False
 
@@ -567,29 +567,29 @@ class CheckpointService:
 
     def _switch(
         self,
-        session: Session,
+        leased: LeasedPlan,
         staged: Staged,
         restoration: Restoration,
         group: CheckpointGroup,
         targets: States,
         intent_id: str,
     ) -> None:
-        plan_id = session.plan.plan_id
+        plan_id = leased.plan.plan_id
         self._manager.rollback_to(plan_id, staged, targets)
         for child_id, todo in restoration.children.items():
             self._restore_child(child_id, todo)
         self._newest.pop(plan_id, None)
-        commit_restoration(self._store, session, restoration, group, intent_id)
+        commit_restoration(self._store, leased, restoration, group, intent_id)
         if not restoration.made:
             self._newest[plan_id] = group
-        session.afterwards(intent_id, self._manager.making_last(plan_id, staged))
+        leased.run_in_background(intent_id, self._manager.making_last(plan_id, staged))
 
     def _restore_child(self, plan_id: str, todo: Restoration) -> None:
         """A child plan goes back with its parent; repeated after a crash it finds itself there."""
         with hold(self._store, plan_id, "rollback of the parent plan", self._now) as lease:
-            session = Session(self._store, self._store.plans.get(plan_id), lease, self._now)
-            self.rollback_to_checkpoint(session, todo, lossy=True)
-            session.settle()
+            leased = LeasedPlan(self._store, self._store.plans.get(plan_id), lease, self._now)
+            self.rollback_to_checkpoint(leased, todo, lossy=True)
+            leased.finish_background()
 
     def list_checkpoints(self, plan_id: str) -> list[Checkpoint]:
         return self._store.checkpoints.of_plan(plan_id)
@@ -608,30 +608,30 @@ class CheckpointService:
                     f"checkpoint {row.checkpoint_id} has lost its content", "agents check"
                 )
 
-    def _prune(self, session: Session, before: CheckpointGroup | None) -> list[str]:
+    def _prune(self, leased: LeasedPlan, before: CheckpointGroup | None) -> list[str]:
         """Keep to the limit; the group that was newest until now may be needed to go back to."""
-        policy = policy_of(session.spec.policy, self._settings)
+        policy = policy_of(leased.spec.policy, self._settings)
         if (
             policy.max_bytes is None
-            and self._store.checkpoints.count(session.plan.plan_id) <= policy.max_checkpoints
+            and self._store.checkpoints.count(leased.plan.plan_id) <= policy.max_checkpoints
         ):
             return []
-        verdicts = self.verdicts(session)
+        verdicts = self.verdicts(leased)
         safe = before.group_id if before else None
-        return self.drop(session, tuple(v for v in verdicts if v.group_id != safe))
+        return self.drop(leased, tuple(v for v in verdicts if v.group_id != safe))
 
-    def verdicts(self, session: Session) -> tuple[Verdict, ...]:
+    def verdicts(self, leased: LeasedPlan) -> tuple[Verdict, ...]:
         """What retention says of each group."""
-        policy = policy_of(session.spec.policy, self._settings)
-        return verdicts_on(self._store, session.plan, policy, self._now())
+        policy = policy_of(leased.spec.policy, self._settings)
+        return verdicts_on(self._store, leased.plan, policy, self._now())
 
-    def drop(self, session: Session, verdicts: tuple[Verdict, ...]) -> list[str]:
+    def drop(self, leased: LeasedPlan, verdicts: tuple[Verdict, ...]) -> list[str]:
         gone = [item.group_id for item in verdicts if not item.keep]
         if gone:
-            self._manager.delete_checkpoint(session.plan.plan_id, gone, self._now())
+            self._manager.delete_checkpoint(leased.plan.plan_id, gone, self._now())
         return gone
 
-    def let_go(self, plan_id: str) -> None:
+    def release_dropped(self, plan_id: str) -> None:
         """What kinds keep outside of the store goes when no kept group needs it any more.
 
         What cannot be reached now is let go by the next call.
@@ -649,10 +649,10 @@ class CheckpointService:
                 with suppress(SandboxError):
                     sandbox.keep_only(frozenset(roots + ([began.root] if began else [])))
 
-    def prune_checkpoints(self, session: Session) -> tuple[Verdict, ...]:
+    def prune_checkpoints(self, leased: LeasedPlan) -> tuple[Verdict, ...]:
         """Prune now; returns the verdict on every group there was."""
-        verdicts = self.verdicts(session)
-        with self._store.transaction(session.lease):
-            self.drop(session, verdicts)
-        self.let_go(session.plan.plan_id)
+        verdicts = self.verdicts(leased)
+        with self._store.transaction(leased.lease):
+            self.drop(leased, verdicts)
+        self.release_dropped(leased.plan.plan_id)
         return verdicts

@@ -25,7 +25,7 @@ NO_READER = 141
 FORMATS = ("rich", "plain", "json", "yaml")
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class Options(msgspec.Struct, frozen=True, kw_only=True):
     """How the user wants to be spoken to."""
 
     form: str
@@ -72,7 +72,7 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
 def command(
     name: str, context: bool = True, own_failure: int | None = None, **attributes: Any
 ) -> "Callable[[Callable[..., Reply]], click.Command]":
-    """A click command around `function(ctx, asked, ...) -> Reply`.
+    """A click command around `function(ctx, options, ...) -> Reply`.
 
     `own_failure`: the exit code of every error, where all others are the command's that it runs.
     """
@@ -90,8 +90,8 @@ def command(
         ) -> int:
             form = form_of(form, as_json)
             settings = {key: value for key, _, value in (item.partition("=") for item in overrides)}
-            asked = Asked(form=form, quiet=quiet, debug=debug, settings=settings)
-            return run_command(name, function, asked, context, arguments, own_failure)
+            options = Options(form=form, quiet=quiet, debug=debug, settings=settings)
+            return run_command(name, function, options, context, arguments, own_failure)
 
         return click.command(name.rpartition(" ")[2], **attributes)(_options(run))
 
@@ -105,7 +105,7 @@ def form_of(form: str | None, as_json: bool) -> str:
 def run_command(
     name: str,
     function: Callable[..., Reply],
-    asked: Asked,
+    options: Options,
     context: bool,
     arguments: dict[str, Any],
     own_failure: int | None = None,
@@ -115,14 +115,14 @@ def run_command(
     warnings: list[str] = []
     try:
         if context:
-            settings = settings_here(overrides=asked.settings)
-            with open_workspace(settings=settings, talk=talk(asked, warnings)) as workspace:
+            settings = settings_here(overrides=options.settings)
+            with open_workspace(settings=settings, talk=talk(options, warnings)) as workspace:
                 notes = workspace.recovered
-                reply = function(workspace.ctx, asked, **arguments)
+                reply = function(workspace.ctx, options, **arguments)
         else:
-            reply = function(asked, **arguments)
+            reply = function(options, **arguments)
     except AgentsError as error:
-        if asked.debug:
+        if options.debug:
             raise
         error.hint = _completed(error.hint, name)
         reply = failure(error, own_failure=own_failure)
@@ -134,22 +134,22 @@ def run_command(
             exit_code=130,
         )
     except Exception as error:
-        if asked.debug:
+        if options.debug:
             raise
-        ours = machine.of_os(error) if isinstance(error, OSError) else bug(error)
+        ours = machine.of_os(error) if isinstance(error, OSError) else internal_error(error)
         reply = failure(ours, own_failure=own_failure)
     duration = (time.perf_counter() - clock) * 1000
     try:
-        if reply.exit_code and asked.form in ("rich", "plain") and "error" in reply.data:
+        if reply.exit_code and options.form in ("rich", "plain") and "error" in reply.data:
             _print_error(reply)
         render.write(
             reply,
-            form=asked.form,
+            form=options.form,
             command=f"agents {name}",
             started=started,
             duration_ms=duration,
             notes=(*notes, *warnings),
-            quiet=asked.quiet,
+            quiet=options.quiet,
         )
         sys.stdout.flush()
     except BrokenPipeError:
@@ -184,9 +184,10 @@ def _go_on_with(name: str, arguments: dict[str, Any]) -> str:
     return "" if here is None else shlex.join(["agents", *here.meta[TYPED]])
 
 
-def bug(error: Exception) -> AgentsError:
+def internal_error(error: Exception) -> AgentsError:
     return AgentsError(
-        f"a bug of ours: {type(error).__name__}: {error}", "run it again with --debug and report it"
+        f"internal error: {type(error).__name__}: {error}",
+        "run it again with --debug and report it",
     )
 
 
@@ -242,23 +243,23 @@ def fail_usage(error: "click.UsageError", argv: list[str]) -> int:
     return exit_code
 
 
-def talk(asked: Asked, warnings: list[str] | None = None) -> Talk:
+def talk(options: Options, warnings: list[str] | None = None) -> Talk:
     """Progress on stderr while steps run; questions where there is somebody to answer.
 
     Where nothing is shown, `warnings` are kept for the envelope's messages.
     """
 
     def confirm_large(problem: str, hint: str) -> None:
-        if not asked.interactive:
+        if not options.interactive:
             raise CarryLimit(problem, hint)
         sys.stderr.write(f"{render.safe_item(problem)}\n{render.safe_item(hint)}\n")
-        asked.confirm("copy it all the same?", hint)
+        options.confirm("copy it all the same?", hint)
 
     def keep_warning(event: str, data: dict[str, Any]) -> None:
         if event == "warning" and warnings is not None:
             warnings.append(data["message"])
 
-    silent = asked.quiet or asked.form not in ("rich", "plain")
+    silent = options.quiet or options.form not in ("rich", "plain")
     return Talk(tell=keep_warning if silent else Progress().tell, confirm=confirm_large)
 
 
@@ -317,4 +318,4 @@ def lines(*texts: str) -> tuple[Block, ...]:
     return tuple(Text(text) for text in texts)
 
 
-__all__ = ["Asked", "Context", "command", "failure", "lines"]
+__all__ = ["Context", "Options", "command", "failure", "lines"]

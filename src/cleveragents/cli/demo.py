@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from cleveragents.cli.common import Asked, command
+from cleveragents.cli.common import Options, command
 from cleveragents.cli.render import Reply, Text
 from cleveragents.errors import AgentsError
 
@@ -158,11 +158,11 @@ def _there(sandbox: str) -> bool:
 
 @command("demo", context=False)
 @click.option("--keep/--remove", default=True, help="Leave the demo's folder, or remove it.")
-def demo(asked: Asked, keep: bool) -> Reply:
+def demo(options: Options, keep: bool) -> Reply:
     """See a plan run, fail, roll back, resume, be undone and applied, on throw-away data."""
     began = time.perf_counter()
     folder = tempfile.mkdtemp(prefix="agents-demo-")
-    stage = Stage(folder, asked.quiet or asked.form in ("json", "yaml"))
+    stage = Stage(folder, options.quiet or options.form in ("json", "yaml"))
     try:
         play(stage)
     finally:

@@ -3,7 +3,7 @@
 import click
 import msgspec
 
-from cleveragents.cli.common import Asked, command
+from cleveragents.cli.common import Options, command
 from cleveragents.cli.render import Block, Panel, Reply, Table, Text
 from cleveragents.cli.upkeep import kept_table
 from cleveragents.context import Context
@@ -14,7 +14,7 @@ from cleveragents.model.units import show_bytes
 @command("doctor")
 @click.option("--fix", is_flag=True, help="Remove what plans that are gone have left behind.")
 @click.option("--adopt", is_flag=True, help="Take a store that was moved for where it is now.")
-def doctor(ctx: Context, asked: Asked, fix: bool, adopt: bool) -> Reply:
+def doctor(ctx: Context, options: Options, fix: bool, adopt: bool) -> Reply:
     """What this machine offers, what is not confined, and what is left over."""
     if adopt:
         return _adopted(ctx)

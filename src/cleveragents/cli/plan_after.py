@@ -7,7 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from cleveragents.cli.common import Asked, command
+from cleveragents.cli.common import Options, command
 from cleveragents.cli.plan_read import found
 from cleveragents.cli.plan_work import plan_reply
 from cleveragents.cli.render import Reply, Table, Text, safe
@@ -19,7 +19,7 @@ from cleveragents.workspace import PlanHandle
 
 @command("plan revert-applied")
 @click.argument("plan")
-def revert_applied(ctx: Context, asked: Asked, plan: str) -> Reply:
+def revert_applied(ctx: Context, options: Options, plan: str) -> Reply:
     """Make a plan that takes back what an applied plan did; look at it, then apply it."""
     from cleveragents.apply.revert import spec_to_revert
 
@@ -45,7 +45,7 @@ def revert_applied(ctx: Context, asked: Asked, plan: str) -> Reply:
 @click.option("--force", is_flag=True, help="Replace the branch or the files if they exist.")
 def export(
     ctx: Context,
-    asked: Asked,
+    options: Options,
     plan: str,
     branch: str | None,
     patch: str | None,
@@ -58,7 +58,7 @@ def export(
     one, notes = found(ctx, plan)
     if branch is not None:
         return _branch(ctx, one, branch, on, force, notes)
-    return _patches(ctx, asked, one, patch or "-", on, force, notes)
+    return _patches(ctx, options, one, patch or "-", on, force, notes)
 
 
 def _branch(
@@ -78,7 +78,7 @@ def _branch(
 
 def _patches(
     ctx: Context,
-    asked: Asked,
+    options: Options,
     plan: Plan,
     folder: str,
     on: str | None,
@@ -108,7 +108,7 @@ def _patches(
         for item, path in zip(patches, paths, strict=True)
     ]
     data = {"plan_id": plan.plan_id, "patches": listed}
-    if to_stdout and asked.form in ("rich", "plain"):
+    if to_stdout and options.form in ("rich", "plain"):
         for item in patches:
             # A terminal is no program that wants every byte.
             text = item.text

@@ -9,7 +9,7 @@ from cleveragents.checkpoints.effects import (
     require_accepted,
 )
 from cleveragents.cli import data as reports
-from cleveragents.cli.common import Asked, command
+from cleveragents.cli.common import Options, command
 from cleveragents.cli.plan_effects import (
     as_ended,
     not_compensated,
@@ -43,7 +43,7 @@ from cleveragents.model.decision import Decision
 @dry_option
 def correct_command(
     ctx: Context,
-    asked: Asked,
+    options: Options,
     decision: str,
     mode: str,
     guidance: str,
@@ -69,7 +69,7 @@ def correct_command(
         return _would(ctx, outlook, guidance)
     require_accepted(outlook.effects, accept_loss, f"agents plan correct {decision}")
     if not yes:
-        asked.confirm(
+        options.confirm(
             f"{outside_text(outlook.effects)}take back {len(outlook.superseded)} decisions and"
             f" {len(outlook.changes)} changes,"
             f" keep {len(outlook.kept)} decisions, run {len(outlook.steps)} steps?",

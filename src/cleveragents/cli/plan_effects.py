@@ -4,7 +4,7 @@ import click
 import msgspec
 
 from cleveragents.cli import data as reports
-from cleveragents.cli.common import Asked, command, failure
+from cleveragents.cli.common import Options, command, failure
 from cleveragents.cli.plan_read import WORDS, found, plan_argument
 from cleveragents.cli.render import Block, Panel, Reply, Table
 from cleveragents.context import Context
@@ -16,7 +16,7 @@ from cleveragents.model.plan import Plan
 @command("plan effects")
 @plan_argument
 @click.option("--retry", is_flag=True, help="Run the compensations that failed once more.")
-def effects(ctx: Context, asked: Asked, plan: str, retry: bool) -> Reply:
+def effects(ctx: Context, options: Options, plan: str, retry: bool) -> Reply:
     """What a plan did, or may have done, outside the sandboxes, oldest first."""
     one, notes = found(ctx, plan)
     if retry:

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from cleveragents.cli import data as reports
-from cleveragents.cli.common import Asked, command, lines
+from cleveragents.cli.common import Options, command, lines
 from cleveragents.cli.render import Block, Panel, Reply, Table, Text
 from cleveragents.context import Context
 from cleveragents.errors import UsageError
@@ -23,7 +23,7 @@ def found(ctx: Context, text: str) -> tuple[Plan, tuple[str, ...]]:
 
 @command("plan status")
 @plan_argument
-def status(ctx: Context, asked: Asked, plan: str) -> Reply:
+def status(ctx: Context, options: Options, plan: str) -> Reply:
     """How a plan stands: steps, checkpoints, sandboxes, and why it stopped."""
     one, notes = found(ctx, plan)
     data = reports.status_data(ctx, one)
@@ -81,7 +81,7 @@ def outside_rows(counts: dict[str, int], plan_id: str) -> list[tuple[str, str]]:
 
 
 @command("plan list")
-def list_plans(ctx: Context, asked: Asked) -> Reply:
+def list_plans(ctx: Context, options: Options) -> Reply:
     """All plans, newest first."""
     plans = reports.list_data(ctx)
     short = short_ids([plan["plan_id"] for plan in plans])
@@ -97,7 +97,7 @@ def list_plans(ctx: Context, asked: Asked) -> Reply:
 
 @command("plan checkpoints")
 @plan_argument
-def checkpoints(ctx: Context, asked: Asked, plan: str) -> Reply:
+def checkpoints(ctx: Context, options: Options, plan: str) -> Reply:
     """The checkpoints of a plan, oldest first; rows of one group were taken together."""
     one, notes = found(ctx, plan)
     rows = reports.checkpoints_data(ctx, one)
@@ -123,7 +123,7 @@ def checkpoints(ctx: Context, asked: Asked, plan: str) -> Reply:
 @command("plan checkpoint show")
 @click.argument("plan")
 @click.argument("checkpoint")
-def checkpoint_show(ctx: Context, asked: Asked, plan: str, checkpoint: str) -> Reply:
+def checkpoint_show(ctx: Context, options: Options, plan: str, checkpoint: str) -> Reply:
     """One checkpoint and the group it belongs to."""
     one, notes = found(ctx, plan)
     data = reports.group_data(ctx, one, find_group(ctx.store, one, checkpoint))
@@ -152,7 +152,7 @@ def _member(row: dict[str, Any]) -> str:
 @click.option("--ignored", is_flag=True, help="Ignored files too.")
 def diff(
     ctx: Context,
-    asked: Asked,
+    options: Options,
     plan: str,
     start: str | None,
     end: str | None,
@@ -216,7 +216,7 @@ def _table_row(resource: str, one: Any) -> tuple[str, ...]:
 
 @command("plan log")
 @plan_argument
-def log(ctx: Context, asked: Asked, plan: str) -> Reply:
+def log(ctx: Context, options: Options, plan: str) -> Reply:
     """Every operation on a plan, oldest first."""
     one, notes = found(ctx, plan)
     entries = ctx.store.journal.of_plan(one.plan_id)
@@ -238,7 +238,7 @@ def log(ctx: Context, asked: Asked, plan: str) -> Reply:
 @command("plan tree")
 @plan_argument
 @click.option("--show-superseded", is_flag=True, help="Decisions no longer in force too.")
-def tree(ctx: Context, asked: Asked, plan: str, show_superseded: bool) -> Reply:
+def tree(ctx: Context, options: Options, plan: str, show_superseded: bool) -> Reply:
     """The decisions of a plan, as a tree."""
     one, notes = found(ctx, plan)
     nodes = reports.tree_data(ctx, one, show_superseded)
@@ -259,7 +259,7 @@ def _branches(nodes: list[dict[str, Any]], depth: int = 0) -> list[str]:
 
 @command("plan explain")
 @click.argument("decision")
-def explain(ctx: Context, asked: Asked, decision: str) -> Reply:
+def explain(ctx: Context, options: Options, decision: str) -> Reply:
     """Everything about one decision: why, what else, what it wrote."""
     data = reports.explain_data(ctx, find_decision(ctx.store, decision))
     rows = (
@@ -277,7 +277,7 @@ def explain(ctx: Context, asked: Asked, decision: str) -> Reply:
 
 @command("plan errors")
 @plan_argument
-def errors(ctx: Context, asked: Asked, plan: str) -> Reply:
+def errors(ctx: Context, options: Options, plan: str) -> Reply:
     """Why a plan stopped: the step, its output, and how to get the failed state back."""
     from cleveragents.history.diff import diff_of_failure
 

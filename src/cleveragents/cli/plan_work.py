@@ -8,7 +8,7 @@ import msgspec
 
 from cleveragents.cli import data as reports
 from cleveragents.cli import quick
-from cleveragents.cli.common import Asked, command
+from cleveragents.cli.common import Options, command
 from cleveragents.cli.plan_effects import not_compensated, outside_blocks, outside_text
 from cleveragents.cli.plan_read import found, status_blocks
 from cleveragents.cli.render import Block, Panel, Reply, Table, Text
@@ -65,14 +65,14 @@ def take_in(ctx: Context, file: str) -> str:
 
 @command("plan use")
 @click.argument("file")
-def use(ctx: Context, asked: Asked, file: str) -> Reply:
+def use(ctx: Context, options: Options, file: str) -> Reply:
     """Take a plan file into the store; nothing runs yet."""
     return plan_reply(ctx, take_in(ctx, file))
 
 
 @command("plan run")
 @click.argument("file")
-def run(ctx: Context, asked: Asked, file: str) -> Reply:
+def run(ctx: Context, options: Options, file: str) -> Reply:
     """Use a plan file and execute it: the main job."""
     from cleveragents.execution.run import execute_plan
 
@@ -90,7 +90,7 @@ def run(ctx: Context, asked: Asked, file: str) -> Reply:
 @click.option("--name", help="The plan's name; default: the command's.")
 @click.argument("argv", nargs=-1, required=True, metavar="-- CMD...", type=click.UNPROCESSED)
 def run_command(
-    ctx: Context, asked: Asked, path: str, name: str | None, argv: tuple[str, ...]
+    ctx: Context, options: Options, path: str, name: str | None, argv: tuple[str, ...]
 ) -> Reply:
     """Run one command in a sandbox of where you stand, as a plan of one step.
 
@@ -100,7 +100,7 @@ def run_command(
     from cleveragents.execution.one_shot import one_step_plan
     from cleveragents.execution.run import execute_plan
 
-    attach = Attach.ALL if asked.form in ("rich", "plain") else Attach.INPUT
+    attach = Attach.ALL if options.form in ("rich", "plain") else Attach.INPUT
     ctx = msgspec.structs.replace(ctx, talk=msgspec.structs.replace(ctx.talk, attach=attach))
     spec = one_step_plan(path, argv, name)
     folder = spec.resources[0].path
@@ -125,9 +125,9 @@ def _passed_on(code: int | None, failed: bool) -> int:
 @command("plan execute")
 @click.argument("plan")
 @repeat_option
-def execute(ctx: Context, asked: Asked, plan: str, repeat: tuple[str, ...]) -> Reply:
+def execute(ctx: Context, options: Options, plan: str, repeat: tuple[str, ...]) -> Reply:
     """Execute a plan, or go on with it."""
-    return _go_on(ctx, asked, plan, "plan execute", False, repeat)
+    return _go_on(ctx, options, plan, "plan execute", False, repeat)
 
 
 @command("plan resume")
@@ -139,7 +139,7 @@ def execute(ctx: Context, asked: Asked, plan: str, repeat: tuple[str, ...]) -> R
 @dry_option
 def resume(
     ctx: Context,
-    asked: Asked,
+    options: Options,
     plan: str,
     plan_file: str | None,
     discard_edits: bool,
@@ -154,7 +154,7 @@ def resume(
     """
     if not dry_run:
         return _go_on(
-            ctx, asked, plan, "plan resume", discard_edits, repeat, plan_file, accept_loss
+            ctx, options, plan, "plan resume", discard_edits, repeat, plan_file, accept_loss
         )
     from cleveragents.checkpoints.effects import (
         shown,
@@ -165,7 +165,7 @@ def resume(
     todo = preview_resume(ctx, one, discard_edits)
     rows = (
         ("from", todo.resumed_from or "the beginning"),
-        ("differences", f"{len(todo.changes)} ({todo.settled})"),
+        ("differences", f"{len(todo.changes)} ({todo.reconciled})"),
         ("next step", todo.next_step or _nothing_waits(one)),
         *(("compensated first", shown(effect)) for effect in todo.compensable),
         *(("asks before it repeats", shown(effect)) for effect in todo.in_doubt),
@@ -174,7 +174,7 @@ def resume(
         "plan_id": one.plan_id,
         "dry_run": True,
         "resumed_from": todo.resumed_from,
-        "settled": str(todo.settled),
+        "settled": str(todo.reconciled),
         "changes": [reports.change_data(change) for change in todo.changes],
         "next_step": todo.next_step,
         "compensated": [reports.effect_data(effect) for effect in todo.compensable],
@@ -192,7 +192,7 @@ def _nothing_waits(plan: Plan) -> str:
 
 def _go_on(
     ctx: Context,
-    asked: Asked,
+    options: Options,
     text: str,
     verb: str,
     discard_edits: bool,
@@ -204,15 +204,15 @@ def _go_on(
         doubtful,
         shown,
     )
-    from cleveragents.execution.run import Settled, execute_plan
+    from cleveragents.execution.run import Reconciled, execute_plan
     from cleveragents.execution.use import read_plan
     from cleveragents.history.revise import resume_with
 
     plan, notes = found(ctx, text)
-    if asked.interactive:
+    if options.interactive:
         for effect in doubtful(ctx.store, plan):
             if effect.step_id not in repeat:
-                asked.confirm(f"do this a second time? {shown(effect)}", "")
+                options.confirm(f"do this a second time? {shown(effect)}", "")
                 repeat = (*repeat, effect.step_id)
     if plan_file:
         done = resume_with(
@@ -231,12 +231,12 @@ def _go_on(
         notes = (*notes, f"resumed from checkpoint {done.resumed_from}")
     elif plan.state is State.COMPLETE and not plan_file:
         notes = (*notes, "all steps were done already: nothing was run")
-    if done.settled is not Settled.NOTHING:
+    if done.reconciled is not Reconciled.NOTHING:
         what = {
-            Settled.ADOPTED: "edits by hand were adopted",
-            Settled.DISCARDED: "edits by hand were taken back, kept in a pre_rollback group",
-            Settled.RESIDUE: "changes of a step that died were taken back, kept in a group",
-        }[done.settled]
+            Reconciled.ADOPTED: "edits by hand were adopted",
+            Reconciled.DISCARDED: "edits by hand were taken back, kept in a pre_rollback group",
+            Reconciled.RESIDUE: "changes of a step that died were taken back, kept in a group",
+        }[done.reconciled]
         notes = (*notes, f"{len(done.changes)} {what}")
     return plan_reply(ctx, plan.plan_id, resumed_from=done.resumed_from, notes=notes)
 
@@ -255,7 +255,7 @@ def _go_on(
 @dry_option
 def rollback(
     ctx: Context,
-    asked: Asked,
+    options: Options,
     plan: str,
     checkpoint: str,
     only: tuple[str, ...],
@@ -273,14 +273,14 @@ def rollback(
     verb.require_rollback(one)
     group = find_group(ctx.store, one, checkpoint)
     if only:
-        return _restore_only(ctx, asked, one, group, only, yes, dry_run, notes)
+        return _restore_only(ctx, options, one, group, only, yes, dry_run, notes)
     if dry_run or not yes:
         todo = verb.preview(ctx, one, group)
         if dry_run:
             return rollback_reply(one, todo, notes)
         command = f"agents plan rollback {plan} {checkpoint}"
         require_accepted(todo.effects, accept_loss, command)
-        asked.confirm(
+        options.confirm(
             f"{outside_text(todo.effects)}take back {len(todo.changes)} changes, "
             f"{todo.decisions_after} decisions and {todo.tool_calls_after} tool calls?",
             f"{command} --yes",
@@ -291,7 +291,7 @@ def rollback(
 
 def _restore_only(
     ctx: Context,
-    asked: Asked,
+    options: Options,
     plan: Plan,
     group: CheckpointGroup,
     only: tuple[str, ...],
@@ -305,7 +305,7 @@ def _restore_only(
         todo = preview_only(ctx, plan, group, only)
         if dry_run:
             return rollback_reply(plan, todo, notes)
-        asked.confirm(
+        options.confirm(
             f"take back {len(todo.changes)} changes, and leave the plan as it is?",
             f"agents plan rollback {plan.plan_id} {group.group_id} --yes",
         )
@@ -376,7 +376,7 @@ def _reverted(summary: dict[str, Any], dry_run: bool) -> str:
 @command("plan undo")
 @click.argument("plan")
 @loss_option
-def undo(ctx: Context, asked: Asked, plan: str, accept_loss: bool) -> Reply:
+def undo(ctx: Context, options: Options, plan: str, accept_loss: bool) -> Reply:
     """Take back the last execute, resume, rollback or edit by hand as a whole."""
     from cleveragents.history import undo as verb
 
@@ -386,7 +386,7 @@ def undo(ctx: Context, asked: Asked, plan: str, accept_loss: bool) -> Reply:
 @command("plan redo")
 @click.argument("plan")
 @loss_option
-def redo(ctx: Context, asked: Asked, plan: str, accept_loss: bool) -> Reply:
+def redo(ctx: Context, options: Options, plan: str, accept_loss: bool) -> Reply:
     """Do again what undo took back."""
     from cleveragents.history import undo as verb
 
@@ -422,7 +422,7 @@ def _travelled(ctx: Context, text: str, verb: Any, word: str, accept_loss: bool)
 @dry_option
 def apply(
     ctx: Context,
-    asked: Asked,
+    options: Options,
     plan: str,
     mode: str | None,
     ignored: bool,
@@ -432,20 +432,20 @@ def apply(
 ) -> Reply:
     """Make the plan's work real: every resource or none, exactly once."""
     from cleveragents.apply import apply as verb
-    from cleveragents.apply.database_backups import left_behind, outdone_by, told_after_apply
+    from cleveragents.apply.database_backups import left_behind, replaced_by, told_after_apply
 
     one, notes = found(ctx, plan)
     request = verb.Request(mode=mode, ignored=ignored, hooks=hooks)
     if one.result is None and (dry_run or not yes):
         proposals = verb.preview_apply(ctx, one, request)
-        lost = tuple(left_behind(held) for held in outdone_by(ctx, one, proposals))
+        lost = tuple(left_behind(held) for held in replaced_by(ctx, one, proposals))
         if dry_run:
             return _proposal_reply(one, proposals, (*notes, *lost))
         controls = [name for item in proposals for name in item.control_files]
         warning = f" It changes control files: {', '.join(controls)}." if controls else ""
         warning += "".join(f" Also, {text}." for text in lost)
         count = sum(len(item.files) for item in proposals)
-        asked.confirm(f"apply {count} changes?{warning}", f"agents plan apply {plan} --yes")
+        options.confirm(f"apply {count} changes?{warning}", f"agents plan apply {plan} --yes")
     result = verb.apply(ctx, one, request)
     rows = tuple(
         (item["resource"], item["mode"], str(item["files"]), item["commit"] or "")
@@ -496,7 +496,7 @@ def _proposal_reply(plan: Plan, proposals: tuple[Any, ...], notes: tuple[str, ..
 
 @command("plan cancel")
 @click.argument("plan")
-def cancel(ctx: Context, asked: Asked, plan: str) -> Reply:
+def cancel(ctx: Context, options: Options, plan: str) -> Reply:
     """End a plan without applying it; its sandbox and checkpoints stay."""
     from cleveragents.maintenance import delete as ending
 
@@ -508,14 +508,14 @@ def cancel(ctx: Context, asked: Asked, plan: str) -> Reply:
 @command("plan delete")
 @click.argument("plan")
 @yes_option
-def delete(ctx: Context, asked: Asked, plan: str, yes: bool) -> Reply:
+def delete(ctx: Context, options: Options, plan: str, yes: bool) -> Reply:
     """Remove a plan with its sandboxes and checkpoints; asks if work was never applied."""
     from cleveragents.apply.database_backups import kept_of
     from cleveragents.maintenance import delete as ending
 
     one, notes = found(ctx, plan)
-    if not yes and asked.interactive and (count := ending.unapplied(ctx, one)):
-        asked.confirm(
+    if not yes and options.interactive and (count := ending.unapplied(ctx, one)):
+        options.confirm(
             f"{count} changes were never applied; delete them?", f"agents plan delete {plan} --yes"
         )
         yes = True
@@ -540,7 +540,7 @@ def delete(ctx: Context, asked: Asked, plan: str, yes: bool) -> Reply:
 @click.argument("plan")
 @click.option("--databases", is_flag=True, help="Also drop what is kept for revert-applied.")
 @dry_option
-def prune(ctx: Context, asked: Asked, plan: str, databases: bool, dry_run: bool) -> Reply:
+def prune(ctx: Context, options: Options, plan: str, databases: bool, dry_run: bool) -> Reply:
     """Drop checkpoint groups that the retention rule gives up; says why for each."""
     from cleveragents.apply.database_backups import kept_of, left_behind, let_go, told_of
     from cleveragents.history.checkpoints import preview_prune, prune_plan
@@ -566,16 +566,16 @@ def prune(ctx: Context, asked: Asked, plan: str, databases: bool, dry_run: bool)
 @command("plan checkpoint create")
 @click.argument("plan")
 @click.option("--label", help="A name to find it by; labelled groups are never pruned.")
-def checkpoint_create(ctx: Context, asked: Asked, plan: str, label: str | None) -> Reply:
+def checkpoint_create(ctx: Context, options: Options, plan: str, label: str | None) -> Reply:
     """Make a checkpoint group of the sandboxes as they are now."""
-    return quick.create(ctx, asked, plan, label)
+    return quick.create(ctx, options, plan, label)
 
 
 @command("plan checkpoint pin")
 @click.argument("plan")
 @click.argument("checkpoint")
 @click.option("--off", is_flag=True, help="Take the pin out again.")
-def checkpoint_pin(ctx: Context, asked: Asked, plan: str, checkpoint: str, off: bool) -> Reply:
+def checkpoint_pin(ctx: Context, options: Options, plan: str, checkpoint: str, off: bool) -> Reply:
     """Keep a checkpoint group from being pruned."""
     one, notes = found(ctx, plan)
     group = find_group(ctx.store, one, checkpoint)
@@ -590,14 +590,16 @@ def checkpoint_pin(ctx: Context, asked: Asked, plan: str, checkpoint: str, off: 
 @click.argument("plan")
 @click.argument("checkpoint")
 @yes_option
-def checkpoint_delete(ctx: Context, asked: Asked, plan: str, checkpoint: str, yes: bool) -> Reply:
+def checkpoint_delete(
+    ctx: Context, options: Options, plan: str, checkpoint: str, yes: bool
+) -> Reply:
     """Drop one checkpoint group; the first, the current and reachable ones stay."""
     from cleveragents.history.checkpoints import delete_group
 
     one, notes = found(ctx, plan)
     group = find_group(ctx.store, one, checkpoint)
     if not yes:
-        asked.confirm(
+        options.confirm(
             f"drop group {group.group_id}?",
             f"agents plan checkpoint delete {plan} {checkpoint} --yes",
         )

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
-    from cleveragents.cli.common import Asked
+    from cleveragents.cli.common import Options
     from cleveragents.cli.render import Reply
     from cleveragents.context import Context
 
@@ -56,7 +56,7 @@ def parsed(words: list[str]) -> Create | None:
     return found._replace(plan=plans[0]) if len(plans) == 1 else None
 
 
-def create(ctx: "Context", asked: "Asked", plan: str, label: str | None) -> "Reply":
+def create(ctx: "Context", options: "Options", plan: str, label: str | None) -> "Reply":
     """`plan checkpoint create`: make a group of the sandboxes as they are now."""
     from cleveragents.cli import data as reports
     from cleveragents.cli.render import Reply, Text
@@ -154,13 +154,13 @@ def _with_click() -> int:
 def _at_once(given: Create) -> int:
     gc.disable()  # nothing here lives long enough to be worth looking for
     _import_msgspec()
-    from cleveragents.cli.common import Asked, form_of, run_command
+    from cleveragents.cli.common import Options, form_of, run_command
 
-    asked = Asked(
+    options = Options(
         form=form_of(given.form, given.as_json), quiet=given.quiet, debug=False, settings={}
     )
     words = {"plan": given.plan, "label": given.label}
-    return run_command(" ".join(CREATE), create, asked, True, words)
+    return run_command(" ".join(CREATE), create, options, True, words)
 
 
 class _Later(ModuleType):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 import msgspec
 
-from cleveragents.cli.common import Asked, command
+from cleveragents.cli.common import Options, command
 from cleveragents.cli.render import Block, Reply, Table, Text
 from cleveragents.context import Context
 from cleveragents.model.units import parse_duration, show_bytes
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @command("check")
 @click.option("--read-data", is_flag=True, help="Read every byte and compare it with its hash.")
-def check(ctx: Context, asked: Asked, read_data: bool) -> Reply:
+def check(ctx: Context, options: Options, read_data: bool) -> Reply:
     """Check that the store is whole: its structure, and on request every byte."""
     from cleveragents.maintenance.check import check as verb
 
@@ -41,7 +41,7 @@ def check(ctx: Context, asked: Asked, read_data: bool) -> Reply:
 @click.option("--dry-run", is_flag=True, help="Show what would happen; do nothing.")
 @click.option("--grace", metavar="DURATION", help="How long unused content stays, e.g. 0s or 2h.")
 @click.option("--databases", is_flag=True, help="Also drop what is kept for revert-applied.")
-def gc(ctx: Context, asked: Asked, dry_run: bool, grace: str | None, databases: bool) -> Reply:
+def gc(ctx: Context, options: Options, dry_run: bool, grace: str | None, databases: bool) -> Reply:
     """Free what no plan refers to: first condemned, then, after the grace period, deleted."""
     from cleveragents.apply.database_backups import kept, left_behind, let_go, told_of
     from cleveragents.errors import UsageError
@@ -68,7 +68,7 @@ def gc(ctx: Context, asked: Asked, dry_run: bool, grace: str | None, databases: 
 
 
 @command("du")
-def du(ctx: Context, asked: Asked) -> Reply:
+def du(ctx: Context, options: Options) -> Reply:
     """Which plan holds how much of the content store."""
     from cleveragents.maintenance.disk_usage import usage
 
@@ -101,11 +101,11 @@ def kept_table(found: "tuple[Held, ...]") -> tuple[Block, ...]:
 
 
 @command("config list", context=False)
-def config_list(asked: Asked) -> Reply:
+def config_list(options: Options) -> Reply:
     """All settings, their values, and where each comes from."""
     from cleveragents.config import explain
 
-    values = explain(os.getcwd(), os.environ, asked.settings)
+    values = explain(os.getcwd(), os.environ, options.settings)
     rows = tuple((v.key, _shown(v.value), v.source) for v in values)
     data = {"settings": [msgspec.to_builtins(v) for v in values]}
     return Reply(data=data, blocks=(Table(("key", "value", "from"), rows),))
@@ -113,7 +113,7 @@ def config_list(asked: Asked) -> Reply:
 
 @command("config get", context=False)
 @click.argument("key")
-def config_get(asked: Asked, key: str) -> Reply:
+def config_get(options: Options, key: str) -> Reply:
     """One setting."""
     from cleveragents.config import explain
     from cleveragents.errors import ConfigError
@@ -123,7 +123,7 @@ def config_get(asked: Asked, key: str) -> Reply:
     if key not in BY_NAME:
         raise ConfigError(f"unknown setting {key!r}{nearest(key, BY_NAME)}", "agents config list")
     name = BY_NAME[key].name
-    values = explain(os.getcwd(), os.environ, asked.settings)
+    values = explain(os.getcwd(), os.environ, options.settings)
     value = next(v for v in values if v.key == name)
     return Reply(data=msgspec.to_builtins(value), blocks=(Text(_shown(value.value)),))
 
@@ -138,7 +138,7 @@ def _shown(value: Any) -> str:
 @click.argument("key")
 @click.argument("value")
 @click.option("--project", is_flag=True, help="In the project's .cleveragents.toml.")
-def config_set(asked: Asked, key: str, value: str, project: bool) -> Reply:
+def config_set(options: Options, key: str, value: str, project: bool) -> Reply:
     """Set one, in your own file or the project's."""
     from cleveragents.config import set_value
 
@@ -150,7 +150,7 @@ def config_set(asked: Asked, key: str, value: str, project: bool) -> Reply:
 @command("config unset", context=False)
 @click.argument("key")
 @click.option("--project", is_flag=True, help="In the project's .cleveragents.toml.")
-def config_unset(asked: Asked, key: str, project: bool) -> Reply:
+def config_unset(options: Options, key: str, project: bool) -> Reply:
     """Take one out again."""
     from cleveragents.config import unset_value
 

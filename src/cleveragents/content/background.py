@@ -9,7 +9,7 @@ from typing import Generic, Self, TypeVar
 T = TypeVar("T")
 
 
-class Beside(Generic[T]):
+class Background(Generic[T]):
     """Begins at once; `wait` gives what it made, or raises what it raised.
 
     As a block: the end of it waits too, whatever happened.

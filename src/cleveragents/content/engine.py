@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from cleveragents.content import fsio, trees
-from cleveragents.content.background import Beside
+from cleveragents.content.background import Background
 from cleveragents.content.files import Stamp, stamp
-from cleveragents.content.known_files import Vouched, still_kept
+from cleveragents.content.known_files import KnownFiles, still_kept
 from cleveragents.content.native import walker
 from cleveragents.content.packs import Batch, Packs
 from cleveragents.content.scope import Scope
@@ -50,8 +50,8 @@ class TreeEngine:
         self.manifests = manifests or Manifests(packs.get)
         self._cache = StatCache(cache, root) if cache else None
         self._known: Known | None = None
-        # Beside the walk, which leaves Python alone; of a small tree it is there at once.
-        self._loading = Beside(self._cache.load) if self._cache else None
+        # Background the walk, which leaves Python alone; of a small tree it is there at once.
+        self._loading = Background(self._cache.load) if self._cache else None
         self.tracker: Tracker | None = None
         self._synced = False
         """Whether everything since `known` is in the tracker or in `_again`."""
@@ -64,7 +64,7 @@ class TreeEngine:
         """Touched names of captures that were not committed: they count once more."""
         self.linked: dict[bytes, Stamp] = {}
         """Files with several names: a write through another name gives no event for this one."""
-        self.vouched: Vouched = {}
+        self.known_files: KnownFiles = {}
         self.tell_gone: Callable[[Entry], None] | None = None
         self.replaced: Replaced | None = None
         """What the last capture began with and what it found replaced; None if it read it all."""
@@ -207,8 +207,8 @@ class TreeEngine:
         began = time.time_ns()
         if self.tracker is not None:
             self._watch_all()
-        asking = Beside(lambda: mapped_files(self.root)) if self.tracker is None else None
-        self.vouched = still_kept(self.vouched, self.packs)
+        asking = Background(lambda: mapped_files(self.root)) if self.tracker is None else None
+        self.known_files = still_kept(self.known_files, self.packs)
         stats = self._readable(self._walk_draining())
         # Before a file is read: who unmaps it meanwhile has written before that.
         held = asking.wait() if asking else self.tracker.held if self.tracker else set[bytes]()
@@ -260,7 +260,7 @@ class TreeEngine:
     def _commit_walk(self, result: Known, linked: dict[bytes, Stamp]) -> None:
         self.known = result
         self._committed = True
-        self.vouched = {}
+        self.known_files = {}
         if self.tracker is not None:
             limit = walker.mark(result.young_from)
             young = [blob for blob in result.stats.values() if blob >= limit]

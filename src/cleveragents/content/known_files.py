@@ -4,24 +4,24 @@ from cleveragents.content.files import Stamp
 from cleveragents.content.packs import BLOB, CHUNKS, GIT, Batch, Packs
 from cleveragents.errors import ContentDamaged
 
-Vouched = dict[bytes, tuple[Stamp, bytes]]
+KnownFiles = dict[bytes, tuple[Stamp, bytes]]
 """Path -> stamp and key of a file whose content is known without reading it."""
 
 
-def still_kept(vouched: Vouched, packs: Packs) -> Vouched:
+def still_kept(known_files: KnownFiles, packs: Packs) -> KnownFiles:
     """Without the files whose content a collection took: those have to be read again."""
-    stored = {key for _, key in vouched.values() if key[:1] != GIT}
+    stored = {key for _, key in known_files.values() if key[:1] != GIT}
     if not stored:
-        return vouched
+        return known_files
     there = packs.index.among(stored)
     large = {key: _parts(key, packs) for key in there if key[:1] == CHUNKS}
     pieces = packs.index.among({part for parts in large.values() for part in parts})
     whole = {key for key in there if pieces.issuperset(large.get(key, ()))}
     if whole == stored:
-        return vouched
+        return known_files
     return {
         path: (stamp, key)
-        for path, (stamp, key) in vouched.items()
+        for path, (stamp, key) in known_files.items()
         if key[:1] == GIT or key in whole
     }
 

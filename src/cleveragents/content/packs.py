@@ -18,7 +18,7 @@ from blake3 import blake3
 
 from cleveragents import machine
 from cleveragents.content import fsio
-from cleveragents.content.background import Beside
+from cleveragents.content.background import Background
 from cleveragents.content.reserve import MARGIN, SIZE, Reserve
 from cleveragents.errors import ContentDamaged, DiskFull, StoreError
 from cleveragents.model.ids import new_id
@@ -187,7 +187,7 @@ class Packs:
             yield batch
         finally:
             self._batches.remove(batch)
-            self._let_go()
+            self._release()
 
     def append(self, records: list["Record"], urgent: bool = False) -> list[tuple[bytes, Location]]:
         """Write records behind the current pack; durable only after `sync`."""
@@ -220,7 +220,7 @@ class Packs:
             self._full.append(full.fd)
         self._writer = _open_writer(self.directory)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if not self._batches:
             for fd in self._full:
                 os.close(fd)
@@ -297,7 +297,7 @@ class Packs:
 
     def close(self) -> None:
         self._close_writer()
-        self._let_go()
+        self._release()
         for fd in self._readers.values():
             os.close(fd)
         self._readers.clear()
@@ -448,7 +448,7 @@ class Batch:
         for keep in self.before_seal:
             keep()
         self._flush()
-        return Beside(self._packs.sync).wait if self.located else lambda: None
+        return Background(self._packs.sync).wait if self.located else lambda: None
 
 
 class _Looking(Batch):

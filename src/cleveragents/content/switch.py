@@ -222,7 +222,7 @@ class Switch:
         with self._descriptors():
             for op in reversed(self._ops):
                 if op.goes_first:
-                    self._take_away(op)
+                    self._remove_old(op)
             for op in self._ops:
                 if op.after is not None:
                     self._put(op)
@@ -235,10 +235,10 @@ class Switch:
         with self._descriptors():
             for op in reversed(self._ops):
                 if op.after is not None:
-                    self._unput(op)
+                    self._undo_put(op)
             for op in self._ops:
                 if op.before is not None:
-                    self._give_back(op)
+                    self._put_old_back(op)
             self._set_attributes(backward=True)
             self._set_modes((op.path, op.before) for op in reversed(self._ops))
             self._sync()
@@ -300,7 +300,7 @@ class Switch:
             self._opened.setdefault(directory, mode)
             os.fchmod(fd, mode | 0o700)
 
-    def _take_away(self, op: Op) -> None:
+    def _remove_old(self, op: Op) -> None:
         parent = self._open_parent(op.path)
         if parent is None:
             return
@@ -385,7 +385,7 @@ class Switch:
             "nothing was applied; run the command again",
         )
 
-    def _unput(self, op: Op) -> None:
+    def _undo_put(self, op: Op) -> None:
         parent = self._open_parent(op.path)
         if parent is None:
             return
@@ -398,11 +398,11 @@ class Switch:
                 if not _is_dir(op.before) and stat.S_ISDIR(found.st_mode):
                     self._remove_directory(fd, op.path, op.before is None)
             elif op.is_in_place(found):
-                self._take_back(op, fd, name, found)
+                self._restore_old(op, fd, name, found)
         finally:
             os.close(fd)
 
-    def _take_back(self, op: Op, fd: int, name: bytes, found: os.stat_result) -> None:
+    def _restore_old(self, op: Op, fd: int, name: bytes, found: os.stat_result) -> None:
         has_old = fsio.lstat_at(self._staging, op.new) is not None
         if inode_of(found) != op.staged:
             # Somebody edited it meanwhile: theirs stays, what was there before goes beside it.
@@ -413,7 +413,7 @@ class Switch:
         else:
             fsio.rename(name, fd, op.new, self._staging)
 
-    def _give_back(self, op: Op) -> None:
+    def _put_old_back(self, op: Op) -> None:
         assert op.before is not None
         with self._parent(op.path) as (fd, name):
             if _is_dir(op.before):

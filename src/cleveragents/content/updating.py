@@ -17,7 +17,7 @@ from cleveragents.content.files import (
     stamp,
     store_small,
 )
-from cleveragents.content.known_files import Vouched, relied_on
+from cleveragents.content.known_files import KnownFiles, relied_on
 from cleveragents.content.native import walker
 from cleveragents.content.packs import BLOB, GIT, Batch, Packs, key_of
 from cleveragents.content.scope import Scope
@@ -44,7 +44,7 @@ class Engine(Protocol):
     manifests: Manifests
     tracker: Tracker | None
     linked: dict[bytes, Stamp]
-    vouched: Vouched
+    known_files: KnownFiles
     tell_gone: Callable[[Entry], None] | None
     replaced: tuple[Tree, list[tuple[Entry, Entry | None]]] | None
 
@@ -218,13 +218,13 @@ class Pass:
             self._gone(entries.pop(name), None)
         for name, found in now.items():
             entry = entries.get(name)
-            vouched = before.get(name) == found and max(found[2], found[3]) < limit
+            known_files = before.get(name) == found and max(found[2], found[3]) < limit
             if entry is not None and entry.kind is EntryKind.DIRECTORY and stat.S_ISDIR(found[4]):
-                if not vouched:
+                if not known_files:
                     mode, xattrs = stat.S_IMODE(found[4]), attributes.of(attributes.where(fd, name))
                     entries[name] = _directory_entry(name, mode, entry.tree, xattrs)
                 continue
-            if entry is None or not vouched:
+            if entry is None or not known_files:
                 work.names.add(name)
 
     def _below(self, fd: int, prefix: bytes, entry: Entry, work: Work) -> Entry | None:
@@ -243,7 +243,7 @@ class Pass:
         """The entry of one name as it is now."""
         if self._engine.scope.leaves_out(path):
             return None
-        known = self._engine.vouched.get(path)
+        known = self._engine.known_files.get(path)
         found = look(fd, name, -1) if known is not None else None
         if found is None or known is None or found[:5] != known[0]:
             found = look(fd, name, CHUNK - 1)
@@ -292,10 +292,10 @@ class Pass:
     ) -> Entry | None:
         engine = self._engine
         status, links, data = found[:5], found[5], found[7]
-        vouched = engine.vouched.get(path)
-        known = vouched is not None and vouched[0] == status
-        if vouched and known and relied_on(vouched[1], self.batch, engine.packs):
-            key = vouched[1]
+        known_files = engine.known_files.get(path)
+        known = known_files is not None and known_files[0] == status
+        if known_files and known and relied_on(known_files[1], self.batch, engine.packs):
+            key = known_files[1]
         else:
             before = old if old is not None and old.kind is EntryKind.FILE else None
             if data is not None:

@@ -16,15 +16,15 @@ from cleveragents.actors import KINDS
 from cleveragents.actors.lines import LineActor
 from cleveragents.actors.protocol import (
     Actor,
-    DecisionAsked,
+    DecisionProposal,
     Finished,
     Outcome,
-    RevertAsked,
+    RevertProposal,
     Start,
     StateKept,
-    StepAsked,
     StepDone,
-    SubplanAsked,
+    StepProposal,
+    SubplanProposal,
 )
 from cleveragents.checkpoints import effects
 from cleveragents.checkpoints.restoration import (
@@ -37,7 +37,7 @@ from cleveragents.execution.executor import PlanExecutor
 from cleveragents.execution.preflight import impossible
 from cleveragents.execution.tool_call import actor_context
 from cleveragents.execution.use import read_child, step_of
-from cleveragents.lease import Session
+from cleveragents.lease import LeasedPlan
 from cleveragents.model.decision import GUIDES, Decision, DecisionKind, DecisionState
 from cleveragents.model.ids import new_id
 from cleveragents.model.plan import Failure, OnFailure, Phase, State, Step
@@ -67,33 +67,33 @@ class Ran(NamedTuple):
     """False: the policy, or what had to be taken back with it, ends the run."""
 
 
-class ActingExecutor(PlanExecutor):
+class ActorExecutor(PlanExecutor):
     """Executes one plan whose steps come one by one."""
 
-    def __init__(self, ctx: Context, session: Session) -> None:
-        super().__init__(ctx, session)
+    def __init__(self, ctx: Context, leased: LeasedPlan) -> None:
+        super().__init__(ctx, leased)
         self._names: dict[str, str] = {}
         """What the actor calls a decision -> its id."""
         self._last_decision: str | None = None
         self._last_call: ToolCall | None = None
         self._failure: Failure | None = None
         """The last step failed, and none has succeeded since."""
-        self._state = session.plan.actor_state
-        numbers = [_OWN_ID.fullmatch(n) for n in ctx.store.calls.step_ids(session.plan.plan_id)]
+        self._state = leased.plan.actor_state
+        numbers = [_OWN_ID.fullmatch(n) for n in ctx.store.calls.step_ids(leased.plan.plan_id)]
         self._number = max((int(found[1]) for found in numbers if found), default=0)
 
     def _strategy(self) -> str:
-        spec = self._session.spec.actor
+        spec = self._leased.spec.actor
         return f"what {spec.target or ' '.join(spec.command) or 'the caller'} decides"
 
-    def decide(self, asked: DecisionAsked, parent: str | None = None) -> Decision:
+    def decide(self, asked: DecisionProposal, parent: str | None = None) -> Decision:
         """Record a decision, with its group; later steps hang on it."""
         self._go_on()
         if asked.parent is not None:
             parent = self._named(asked.parent)
         decision = Decision(
             decision_id=new_id(),
-            plan_id=self._session.plan.plan_id,
+            plan_id=self._leased.plan.plan_id,
             kind=DecisionKind.ACTOR,
             question=asked.question,
             chosen=asked.chosen,
@@ -102,7 +102,7 @@ class ActingExecutor(PlanExecutor):
             confidence=asked.confidence,
             parent_id=parent or self._root_decision(),
             influences=tuple(self._named(name) for name in asked.influences),
-            attempt=self._session.plan.attempt,
+            attempt=self._leased.plan.attempt,
             created_at=self._ctx.now(),
         )
         self.record_decision(decision)
@@ -111,22 +111,22 @@ class ActingExecutor(PlanExecutor):
             self._names[asked.id] = decision.decision_id
         return decision
 
-    def run(self, asked: StepAsked, decision_id: str | None = None) -> Ran:
+    def run(self, asked: StepProposal, decision_id: str | None = None) -> Ran:
         """Check it, add it to the plan, run it; a failure is taken back as the policy says."""
         spec = self._checked(asked)
         if decision_id is None and asked.decision is not None:
             decision_id = self._named(asked.decision)
         return self._run_asked(spec, decision_id)
 
-    def run_child(self, asked: SubplanAsked) -> Ran:
+    def run_child(self, asked: SubplanProposal) -> Ran:
         """A child plan to its end, merged back."""
         decision_id = self._named(asked.decision) if asked.decision else None
         child = self._child(asked)
         step_id = asked.id or self._next_id({step.step_id for step in self._steps})
         return self._run_asked(StepSpec(id=step_id, tool=SUBPLAN, subplan=child), decision_id)
 
-    def _child(self, asked: SubplanAsked) -> SubplanSpec:
-        plan, spec = self._session.plan, self._session.spec
+    def _child(self, asked: SubplanProposal) -> SubplanSpec:
+        plan, spec = self._leased.plan, self._leased.spec
         if (asked.file is None) is (not asked.steps):
             raise UsageError("a subplan has either 'file' or 'steps'")
         if asked.file is not None:
@@ -146,14 +146,14 @@ class ActingExecutor(PlanExecutor):
         if ok:
             self._failure = None
             return Ran(spec.id, result, goes_on=True)
-        self._failure = self._session.plan.error
-        policy = spec.on_failure or self._session.spec.policy.on_failure
+        self._failure = self._leased.plan.error
+        policy = spec.on_failure or self._leased.spec.policy.on_failure
         whole = self._reload()
         return Ran(spec.id, result, whole and policy is OnFailure.ROLLBACK_STEP)
 
     def keep_state(self, state: object) -> None:
         """The actor's own memory: part of every group from now on."""
-        if state == self._session.plan.actor_state:
+        if state == self._leased.plan.actor_state:
             return
         size = len(msgspec.json.encode(state))
         if size > LARGEST_STATE:
@@ -162,13 +162,13 @@ class ActingExecutor(PlanExecutor):
                 "keep what is large in a file of a sandbox: it goes back with the files",
             )
         self._go_on()
-        self._session.commit(actor_state=state, view_changed=True)
+        self._leased.commit(actor_state=state, view_changed=True)
         self._state = state
 
     def forget_undone(self) -> None:
         """What was asked for and not done is asked for anew, or not at all."""
-        session, store = self._session, self._ctx.store
-        plan_id = session.plan.plan_id
+        leased, store = self._leased, self._ctx.store
+        plan_id = leased.plan.plan_id
         done = {step.step_id for step in self._steps if step.done}
         order, good = store.order_of(plan_id), store.calls.last_good(plan_id)
         last = max((good[name] for name in done if name in good), default=0)
@@ -185,8 +185,8 @@ class ActingExecutor(PlanExecutor):
 
     def _remove_undone(self, decisions: tuple[Decision, ...]) -> None:
         """But not what a user appended: that is not the actor's to decide anew."""
-        session = self._session
-        known = self._ctx.store.plans.decisions(session.plan.plan_id)
+        leased = self._leased
+        known = self._ctx.store.plans.decisions(leased.plan.plan_id)
         users = {d.decision_id for d in known if d.kind is DecisionKind.USER_INTERVENTION}
         gone = {s.step_id for s in self._steps if not s.done and s.decision_id not in users}
         made = tuple(
@@ -200,11 +200,11 @@ class ActingExecutor(PlanExecutor):
         decisions = (*decisions, *self._failed_attempts(known, gone, decisions))
         if not gone and not decisions:
             return
-        with session.transaction():
-            session.write(
+        with leased.transaction():
+            leased.write(
                 decisions=(*decisions, *made), removed_steps=tuple(gone), view_changed=True
             )
-            for child in self._ctx.store.plans.children(session.plan.plan_id):
+            for child in self._ctx.store.plans.children(leased.plan.plan_id):
                 if child.parent_step_id in gone and not child.is_final:
                     ended = msgspec.structs.replace(child, state=State.CANCELLED)
                     self._ctx.store.plans.commit(ended)
@@ -228,16 +228,16 @@ class ActingExecutor(PlanExecutor):
 
     def _go_on(self) -> None:
         """A failure that the actor was told of, and that did not end the plan, is behind it."""
-        session = self._session
-        if session.plan.state is State.ERRORED:
-            session.commit(
+        leased = self._leased
+        if leased.plan.state is State.ERRORED:
+            leased.commit(
                 state=State.PROCESSING, error=None, actor_state=self._state, view_changed=True
             )
 
     def _reload(self) -> bool:
         """The plan as a rollback left it; False if it took more back than the last step."""
         done = {step.step_id for step in self._steps if step.done}
-        plan_id = self._session.plan.plan_id
+        plan_id = self._leased.plan.plan_id
         self._steps = self._ctx.store.plans.steps(plan_id)
         known = {*self._names.values(), *filter(None, [self._last_decision])}
         gone = self._ctx.store.plans.superseded(known) if known else set[str]()
@@ -255,7 +255,7 @@ class ActingExecutor(PlanExecutor):
             raise UsageError(f"no decision and no step is called {name!r}{near}")
         return found
 
-    def _checked(self, asked: StepAsked) -> StepSpec:
+    def _checked(self, asked: StepProposal) -> StepSpec:
         if (asked.tool is None) == (asked.run is None):
             raise UsageError("a step has either 'tool' or 'run'")
         if asked.run is not None and asked.inputs:
@@ -265,7 +265,7 @@ class ActingExecutor(PlanExecutor):
             is_text = isinstance(asked.run, str)
             name = "shell" if is_text else "run"
             inputs = {"command": asked.run} if is_text else {"argv": list(asked.run)}
-        tool = resolve_tool(name, self._session.spec.tools)
+        tool = resolve_tool(name, self._leased.spec.tools)
         if problems := check_inputs(tool, inputs):
             raise UsageError("; ".join(problems))
         ids = {step.step_id for step in self._steps}
@@ -288,11 +288,11 @@ class ActingExecutor(PlanExecutor):
 
     def _require_possible(self, steps: tuple[StepSpec, ...]) -> None:
         """What preflight asks of the steps of a plan file."""
-        if problems := impossible(msgspec.structs.replace(self._session.spec, steps=steps)):
+        if problems := impossible(msgspec.structs.replace(self._leased.spec, steps=steps)):
             raise UsageError("; ".join(problems))
 
     def _resource(self, name: str | None) -> str:
-        known = [resource.name for resource in self._session.spec.resources]
+        known = [resource.name for resource in self._leased.spec.resources]
         if name is None and len(known) == 1:
             return known[0]
         if name is None:
@@ -310,7 +310,7 @@ class ActingExecutor(PlanExecutor):
 
     def _add(self, spec: StepSpec, decision_id: str | None) -> int:
         """The step as part of the plan; one that failed may be asked for again by its id."""
-        plan_id = self._session.plan.plan_id
+        plan_id = self._leased.plan.plan_id
         number = next((n for n, s in enumerate(self._steps) if s.step_id == spec.id), None)
         if number is None:
             index = self._steps[-1].index + 1 if self._steps else 0
@@ -324,7 +324,7 @@ class ActingExecutor(PlanExecutor):
             step = msgspec.structs.replace(step_of(plan_id, old.index, spec), attempts=old.attempts)
         self._steps[number] = msgspec.structs.replace(step, decision_id=decision_id)
         if decision_id is not None:
-            self._session.commit(steps=(self._steps[number],), view_changed=True)
+            self._leased.commit(steps=(self._steps[number],), view_changed=True)
         return number
 
     def _try(self, number: int, spec: StepSpec, tool: ToolSpec) -> ToolCall:
@@ -345,10 +345,10 @@ class ActingExecutor(PlanExecutor):
             self._actor_failed(error)
             return False
 
-    def _converse(self) -> bool | RevertAsked:
+    def _converse(self) -> bool | RevertProposal:
         """From `start` to `done`; False if the plan stopped."""
-        spec, settings = self._session.spec.actor, self._ctx.settings
-        call = actor_context(self._ctx, self._session)
+        spec, settings = self._leased.spec.actor, self._ctx.settings
+        call = actor_context(self._ctx, self._leased)
         argv = KINDS[spec.kind].argv_of(spec)
         with conversation(argv, call, settings.answer_timeout) as channel:
             try:
@@ -357,11 +357,11 @@ class ActingExecutor(PlanExecutor):
                 error.output = channel.errors
                 raise
 
-    def _follow(self, actor: Actor) -> bool | RevertAsked:
+    def _follow(self, actor: Actor) -> bool | RevertProposal:
         actor.begin(self._start())
         since = 0
-        while not isinstance(asked := actor.ask(), Finished | RevertAsked):
-            since = 0 if isinstance(asked, StepAsked | SubplanAsked) else since + 1
+        while not isinstance(asked := actor.ask(), Finished | RevertProposal):
+            since = 0 if isinstance(asked, StepProposal | SubplanProposal) else since + 1
             if since > MOST_WITHOUT_STEP:
                 raise ActorFailed(f"{actor.where}: {MOST_WITHOUT_STEP} messages without a step")
             try:
@@ -372,19 +372,21 @@ class ActingExecutor(PlanExecutor):
                 if not ran.goes_on:
                     return False
                 actor.tell(self._outcome(ran))
-        if isinstance(asked, RevertAsked):
+        if isinstance(asked, RevertProposal):
             return asked
         if self._failure is not None:
-            self._session.commit(state=State.ERRORED, error=self._failure)
+            self._leased.commit(state=State.ERRORED, error=self._failure)
             return False
         # A plan that is complete has no steps that are not.
         self._remove_undone(())
         return True
 
-    def _give(self, asked: DecisionAsked | StepAsked | SubplanAsked | StateKept) -> Ran | None:
-        if isinstance(asked, StepAsked):
+    def _give(
+        self, asked: DecisionProposal | StepProposal | SubplanProposal | StateKept
+    ) -> Ran | None:
+        if isinstance(asked, StepProposal):
             return self.run(asked)
-        if isinstance(asked, SubplanAsked):
+        if isinstance(asked, SubplanProposal):
             return self.run_child(asked)
         if isinstance(asked, StateKept):
             self.keep_state(asked.state)
@@ -398,12 +400,12 @@ class ActingExecutor(PlanExecutor):
             ok=ran.result.ok,
             output=ran.result.output,
             error=ran.result.error,
-            undone=not ran.result.ok and self._session.plan.head_group_id is not None,
+            undone=not ran.result.ok and self._leased.plan.head_group_id is not None,
         )
 
     def _start(self) -> Start:
-        session, store = self._session, self._ctx.store
-        plan, spec = session.plan, session.spec
+        leased, store = self._leased, self._ctx.store
+        plan, spec = leased.plan, leased.spec
         finished = store.calls.finished(plan.plan_id, TAIL)
         return Start(
             plan={
@@ -423,8 +425,8 @@ class ActingExecutor(PlanExecutor):
 
     def _revert(self, reason: str) -> None:
         """Execute -> strategize: everything is taken back, the reason stays as guidance."""
-        session, store = self._session, self._ctx.store
-        plan = session.plan
+        leased, store = self._leased, self._ctx.store
+        plan = leased.plan
         if not plan.rollback_enabled:
             raise ActorFailed("the actor asks to revert, and rollback_enabled is false")
         decisions = store.plans.decisions(plan.plan_id)
@@ -454,34 +456,34 @@ class ActingExecutor(PlanExecutor):
         superseded = tuple(d for d in todo.decisions if d.kind not in GUIDES)
         todo = msgspec.structs.replace(todo, decisions=(*superseded, reversion))
         self._ctx.talk.tell("reverted", {"reason": reason})
-        changes = self._ctx.checkpoints.rollback_to_checkpoint(session, todo)
-        compensation.compensated(self._ctx, session, todo)
+        changes = self._ctx.checkpoints.rollback_to_checkpoint(leased, todo)
+        compensation.compensated(self._ctx, leased, todo)
         self._ctx.talk.tell("rolled_back", {"group": first.group_id, "changes": changes})
         self._reload()
-        self._state = session.plan.actor_state
+        self._state = leased.plan.actor_state
         self._failure = None
         self.strategize()
-        session.commit(state=State.PROCESSING, view_changed=True)
+        leased.commit(state=State.PROCESSING, view_changed=True)
 
     def _actor_failed(self, error: ActorFailed) -> None:
-        session, failed = self._session, self._failure
+        leased, failed = self._leased, self._failure
         message = f"{failed.message}; then {error.message}" if failed else error.message
         failure = Failure(
             type(error).__name__ if failed is None else failed.type,
             message,
-            error.hint or f"agents plan resume {session.plan.plan_id}",
+            error.hint or f"agents plan resume {leased.plan.plan_id}",
             step=failed.step if failed else None,
             group_id=failed.group_id if failed else None,
             output=error.output,
         )
-        session.commit(state=State.ERRORED, error=failure)
+        leased.commit(state=State.ERRORED, error=failure)
         self._ctx.talk.tell("failed", {"id": "actor", "error": message, "output": error.output})
 
 
-def executor_for(ctx: Context, session: Session) -> PlanExecutor:
+def executor_for(ctx: Context, leased: LeasedPlan) -> PlanExecutor:
     """Who runs this plan: the steps it has, or what its actor asks for."""
-    kind = ActingExecutor if session.spec.actor.kind in KINDS else PlanExecutor
-    return kind(ctx, session)
+    kind = ActorExecutor if leased.spec.actor.kind in KINDS else PlanExecutor
+    return kind(ctx, leased)
 
 
 def _result_of(call: ToolCall | None, error: str | None) -> ToolResult:

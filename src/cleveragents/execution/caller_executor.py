@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 
 from cleveragents.actors import CALLER
-from cleveragents.actors.protocol import DecisionAsked, StepAsked
+from cleveragents.actors.protocol import DecisionProposal, StepProposal
 from cleveragents.checkpoints import effects
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError, NotAllowed, ToolFailed
-from cleveragents.execution.actor_executor import ActingExecutor
+from cleveragents.execution.actor_executor import ActorExecutor
 from cleveragents.execution.leasing import work_on
-from cleveragents.execution.reconcile import settle
+from cleveragents.execution.reconcile import reconcile
 from cleveragents.model.decision import Decision
 from cleveragents.model.journal import Ending, JournalEntry, Operation
 from cleveragents.model.lifecycle import require_not_final
@@ -59,7 +59,7 @@ def _resource(given: ResourceGiven, folder: str) -> Mapping[str, Any]:
 class OpenDecision:
     """A decision while its block runs; every call is a step that hangs on it."""
 
-    def __init__(self, executor: "_HeldExecutor", decision: Decision) -> None:
+    def __init__(self, executor: "_CallerExecutor", decision: Decision) -> None:
         self._executor = executor
         self.decision_id = decision.decision_id
 
@@ -70,7 +70,7 @@ class OpenDecision:
         to="b")`. A failed call is taken back as `policy.on_failure` says before this raises.
         """
         given = {_plain(name): value for name, value in inputs.items()}
-        asked = StepAsked(tool=tool, on=on, inputs=given)
+        asked = StepProposal(tool=tool, on=on, inputs=given)
         return self._executor.call(asked, self.decision_id)
 
     @contextmanager
@@ -84,7 +84,7 @@ class OpenDecision:
         confidence: float | None = None,
     ) -> Generator["OpenDecision"]:
         """A decision that follows from this one."""
-        asked = DecisionAsked(
+        asked = DecisionProposal(
             question=question,
             chosen=chosen,
             alternatives=tuple(alternatives),
@@ -103,13 +103,13 @@ def _plain(name: str) -> str:
     return bare if keyword.iskeyword(bare) else name
 
 
-class _HeldExecutor(ActingExecutor):
+class _CallerExecutor(ActorExecutor):
     """Stays open for a block of the caller's program, under the plan's lease."""
 
     completes = False
     _stopped = False
 
-    def call(self, asked: StepAsked, decision_id: str) -> ToolResult:
+    def call(self, asked: StepProposal, decision_id: str) -> ToolResult:
         if self._stopped:
             raise NotAllowed(
                 "the plan was stopped by its policy when a step failed",
@@ -119,7 +119,7 @@ class _HeldExecutor(ActingExecutor):
         if ran.result.ok:
             return ran.result
         self._stopped = not ran.goes_on
-        plan_id = self._session.plan.plan_id
+        plan_id = self._leased.plan.plan_id
         failed = ToolFailed(
             f"step {ran.step_id}: {ran.result.error}", f"agents plan errors {plan_id}"
         )
@@ -129,11 +129,11 @@ class _HeldExecutor(ActingExecutor):
     @contextmanager
     def held_open(self, operation: Operation) -> Generator[None]:
         """One operation, to be undone as one; an exception leaves the plan errored."""
-        session = self._session
-        entry = session.opened(operation)
-        with session.transaction():
+        leased = self._leased
+        entry = leased.opened(operation)
+        with leased.transaction():
             self._ctx.store.journal.put(entry)
-            session.write(phase=Phase.EXECUTE, state=State.PROCESSING, error=None)
+            leased.write(phase=Phase.EXECUTE, state=State.PROCESSING, error=None)
         try:
             self.forget_undone()
             yield
@@ -147,11 +147,11 @@ class _HeldExecutor(ActingExecutor):
             self._left_by(error, entry)
             raise
         if not self._stopped:
-            session.commit(state=State.QUEUED, error=None)
+            leased.commit(state=State.QUEUED, error=None)
         self._close(entry, Ending.FAILED if self._stopped else Ending.DONE)
 
     def _left_by(self, error: BaseException, entry: JournalEntry) -> None:
-        if isinstance(error, ToolFailed) and self._session.plan.state is State.ERRORED:
+        if isinstance(error, ToolFailed) and self._leased.plan.state is State.ERRORED:
             self._close(entry, Ending.FAILED)
         elif isinstance(error, AgentsError):
             self._stop(type(error).__name__, error.message, entry, error.hint)
@@ -164,22 +164,22 @@ class _HeldExecutor(ActingExecutor):
 @contextmanager
 def _held(
     ctx: Context, plan_id: str, verb: str, repeat: Collection[str] | None
-) -> Generator[_HeldExecutor]:
-    with work_on(ctx, plan_id, verb) as session:
-        require_not_final(session.plan, "gone on with")
-        if (kind := session.spec.actor.kind) != CALLER:
+) -> Generator[_CallerExecutor]:
+    with work_on(ctx, plan_id, verb) as leased:
+        require_not_final(leased.plan, "gone on with")
+        if (kind := leased.spec.actor.kind) != CALLER:
             raise NotAllowed(
-                f"the steps of plan {session.plan.name!r} come from its actor ({kind})",
+                f"the steps of plan {leased.plan.name!r} come from its actor ({kind})",
                 f"agents plan execute {plan_id}",
             )
         if repeat is not None:
             hint = "say repeat=[...] with the steps whose work may be done a second time"
-            effects.require_repeatable(session, repeat, hint)
-        started = session.plan.head_group_id is not None
-        _HeldExecutor(ctx, session).strategize()
+            effects.require_repeatable(leased, repeat, hint)
+        started = leased.plan.head_group_id is not None
+        _CallerExecutor(ctx, leased).strategize()
         if started:
-            settle(ctx, session, discard_edits=False)
-        executor = _HeldExecutor(ctx, session)
+            reconcile(ctx, leased, discard_edits=False)
+        executor = _CallerExecutor(ctx, leased)
         executor.prepare()
         with executor.held_open(Operation.RESUME if started else Operation.EXECUTE):
             yield executor
@@ -187,7 +187,7 @@ def _held(
 
 @contextmanager
 def deciding(
-    ctx: Context, plan_id: str, asked: DecisionAsked, repeat: Collection[str] = ()
+    ctx: Context, plan_id: str, asked: DecisionProposal, repeat: Collection[str] = ()
 ) -> Generator[OpenDecision]:
     """Record the decision and hold the plan while the block runs."""
     with _held(ctx, plan_id, "plan decision", repeat) as executor:

@@ -22,7 +22,7 @@ from cleveragents.execution.sandboxes import make_sandboxes
 from cleveragents.execution.use import Parent, use_plan
 from cleveragents.execution.validate import validate
 from cleveragents.lease import (
-    Session,
+    LeasedPlan,
     hold,
 )
 from cleveragents.model.plan import Plan, State, Step
@@ -74,19 +74,19 @@ def child_of(ctx: Context, plan_id: str, step_id: str) -> Plan | None:
     return found[-1] if found else None
 
 
-def spawn(ctx: Context, session: Session, step: Step, spec: StepSpec) -> Plan:
+def spawn(ctx: Context, leased: LeasedPlan, step: Step, spec: StepSpec) -> Plan:
     """The step's child plan with its sandboxes, made of the parent's as they are now."""
-    child = child_of(ctx, session.plan.plan_id, step.step_id) or _use(ctx, session, spec)
+    child = child_of(ctx, leased.plan.plan_id, step.step_id) or _use(ctx, leased, spec)
     records = ctx.store.resources.sandboxes(child.plan_id)
     wanted = len(ctx.store.resources.of_plan(child.plan_id))
     if len(records) < wanted or any(r.state is SandboxState.CREATING for r in records):
         with hold(ctx.store, child.plan_id, "plan execute", ctx.now) as lease:
-            make_sandboxes(ctx, Session(ctx.store, child, lease, ctx.now))
+            make_sandboxes(ctx, LeasedPlan(ctx.store, child, lease, ctx.now))
     return child
 
 
-def _use(ctx: Context, session: Session, spec: StepSpec) -> Plan:
-    plan, sub = session.plan, spec.subplan
+def _use(ctx: Context, leased: LeasedPlan, spec: StepSpec) -> Plan:
+    plan, sub = leased.plan, spec.subplan
     sandboxes = ctx.manager.sandboxes(plan.plan_id)
     resources = tuple(
         msgspec.structs.replace(item, source=sandboxes[rid].place.path)
@@ -95,7 +95,7 @@ def _use(ctx: Context, session: Session, spec: StepSpec) -> Plan:
     file = sub.file if sub else None
     return use_plan(
         ctx,
-        child_spec(session.spec, spec),
+        child_spec(leased.spec, spec),
         source_path=file or plan.source_path,
         source_text="",
         plan_dir=os.path.dirname(file) if file else plan.plan_dir,
@@ -166,8 +166,8 @@ def _run(ctx: Context, child: Plan, retries: int) -> Outcome:
 def _validated(ctx: Context, child: Plan) -> Outcome:
     """A child's own validations come before its work is taken."""
     try:
-        with work_on(ctx, child.plan_id, "plan execute") as session:
-            validate(ctx, session)
+        with work_on(ctx, child.plan_id, "plan execute") as leased:
+            validate(ctx, leased)
     except ValidationFailed as error:
         hint = f"agents plan diff {child.plan_id}"
         return Outcome(plan_id=child.plan_id, error=error.message, hint=hint)

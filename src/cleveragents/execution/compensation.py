@@ -21,7 +21,7 @@ from cleveragents.errors import AgentsError, SandboxError
 from cleveragents.execution.leasing import before_looking, work_on
 from cleveragents.execution.tool_call import call_context
 from cleveragents.lease import (
-    Session,
+    LeasedPlan,
     hold,
 )
 from cleveragents.model.effect import Effect, EffectState
@@ -37,35 +37,35 @@ LONGEST_VARIABLE = 100_000
 
 def compensate_waiting(
     ctx: Context,
-    session: Session,
+    leased: LeasedPlan,
     only: Collection[str] | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[Effect, ...]:
     """Run what has to be compensated, last first; one that fails does not keep the others back."""
     waiting = [
         effect
-        for effect in ctx.store.effects.waiting(session.plan.plan_id)
+        for effect in ctx.store.effects.waiting(leased.plan.plan_id)
         if only is None or effect.effect_id in only
     ]
     if not waiting:
         return ()
-    edited = _differs(ctx, session)
-    done = tuple(_compensate(ctx, session, effect, sleep) for effect in waiting)
-    head = session.plan.head_group_id
-    if head is not None and not edited and _differs(ctx, session):
+    edited = _differs(ctx, leased)
+    done = tuple(_compensate(ctx, leased, effect, sleep) for effect in waiting)
+    head = leased.plan.head_group_id
+    if head is not None and not edited and _differs(ctx, leased):
         # A compensation is for the world outside: what it left in the sandboxes goes.
         todo = Restoration(group_id=head, plan={})
-        ctx.checkpoints.rollback_to_checkpoint(session, todo, lossy=True)
+        ctx.checkpoints.rollback_to_checkpoint(leased, todo, lossy=True)
     return done
 
 
-def compensated(ctx: Context, session: Session, todo: Restoration) -> tuple[Effect, ...]:
+def compensated(ctx: Context, leased: LeasedPlan, todo: Restoration) -> tuple[Effect, ...]:
     """After a restore: run its compensations, of child plans too; how each ended."""
     done: list[Effect] = []
     for plan_id, effects in groupby(todo.outlook.compensable, key=lambda effect: effect.plan_id):
         only = {effect.effect_id for effect in effects}
-        if plan_id == session.plan.plan_id:
-            done += compensate_waiting(ctx, session, only)
+        if plan_id == leased.plan.plan_id:
+            done += compensate_waiting(ctx, leased, only)
         else:
             done += compensate_plan(ctx, plan_id, only)
     return tuple(done)
@@ -77,24 +77,24 @@ def compensate_plan(
     """The same for a plan that this process does not hold yet."""
     before_looking(ctx, plan_id)
     with hold(ctx.store, plan_id, "compensation", ctx.now) as lease:
-        session = Session(ctx.store, ctx.store.plans.get(plan_id), lease, ctx.now)
-        done = compensate_waiting(ctx, session, only)
-        session.settle()
+        leased = LeasedPlan(ctx.store, ctx.store.plans.get(plan_id), lease, ctx.now)
+        done = compensate_waiting(ctx, leased, only)
+        leased.finish_background()
         return done
 
 
 def retry_failed(ctx: Context, plan: Plan) -> tuple[Effect, ...]:
     """Run the compensations that failed once more."""
-    with work_on(ctx, plan.plan_id, "plan effects") as session:
+    with work_on(ctx, plan.plan_id, "plan effects") as leased:
         recorded = ctx.store.effects.of_plan(plan.plan_id)
         failed = [effect.effect_id for effect in recorded if effect.state is EffectState.FAILED]
-        with session.transaction():
+        with leased.transaction():
             ctx.store.effects.mark(failed, EffectState.COMPENSATING, ctx.now())
-        return compensate_waiting(ctx, session)
+        return compensate_waiting(ctx, leased)
 
 
-def _differs(ctx: Context, session: Session) -> bool:
-    plan = session.plan
+def _differs(ctx: Context, leased: LeasedPlan) -> bool:
+    plan = leased.plan
     if plan.head_group_id is None:
         return True
     then = ctx.checkpoints.states(ctx.store.checkpoints.group(plan.head_group_id))
@@ -107,35 +107,35 @@ def _differs(ctx: Context, session: Session) -> bool:
 
 
 def _compensate(
-    ctx: Context, session: Session, effect: Effect, sleep: Callable[[float], None]
+    ctx: Context, leased: LeasedPlan, effect: Effect, sleep: Callable[[float], None]
 ) -> Effect:
     ctx.talk.tell("compensate", {"id": effect.step_id, "tool": effect.tool})
     for attempt in range(TRIES):
         if attempt:
             sleep(BACK_OFF[attempt - 1])
         effect = msgspec.structs.replace(effect, attempts=effect.attempts + 1)
-        _put(session, effect)
-        result = _run(ctx, session, effect)
+        _put(leased, effect)
+        result = _run(ctx, leased, effect)
         fsio.point("compensate")
         effect = msgspec.structs.replace(effect, output=result.output, error=result.error)
         if result.ok:
             break
     state = EffectState.COMPENSATED if effect.error is None else EffectState.FAILED
     effect = msgspec.structs.replace(effect, state=state, ended_at=ctx.now())
-    _put(session, effect)
+    _put(leased, effect)
     if state is EffectState.FAILED:
         text = f"not compensated: {shown(effect)}: {effect.error}"
         ctx.talk.tell("warning", {"message": text})
     return effect
 
 
-def _put(session: Session, effect: Effect) -> None:
-    with session.transaction():
-        session.store.effects.put(effect)
+def _put(leased: LeasedPlan, effect: Effect) -> None:
+    with leased.transaction():
+        leased.store.effects.put(effect)
 
 
-def _run(ctx: Context, session: Session, effect: Effect) -> ToolResult:
-    declared = session.spec.tools.get(effect.tool) or ToolSpec(name=effect.tool)
+def _run(ctx: Context, leased: LeasedPlan, effect: Effect) -> ToolResult:
+    declared = leased.spec.tools.get(effect.tool) or ToolSpec(name=effect.tool)
     tool = ToolSpec(
         name=f"compensate {effect.tool}",
         run=effect.compensate,
@@ -144,7 +144,7 @@ def _run(ctx: Context, session: Session, effect: Effect) -> ToolResult:
         env={**declared.env, **_told(ctx, effect)},
     )
     try:
-        context = call_context(ctx, session, effect.step_id, effect.resource)
+        context = call_context(ctx, leased, effect.step_id, effect.resource)
         return run_tool(tool, {"stdin": json.dumps(effect.inputs, default=str)}, context)
     except AgentsError as error:
         return ToolResult(

@@ -16,11 +16,11 @@ from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError, CheckpointFailed, DiskFull, MergeConflict, SandboxError
 from cleveragents.execution.child_plans import Brought, merge_children, run_children, spawn
-from cleveragents.execution.failure import take_back_failure
+from cleveragents.execution.failure import roll_back_failure
 from cleveragents.execution.manual_edits import changes_since
 from cleveragents.execution.preflight import confinement_warnings
 from cleveragents.execution.sandboxes import make_sandboxes
-from cleveragents.execution.step_writes import Unsaved
+from cleveragents.execution.step_writes import StepWrites
 from cleveragents.execution.tool_call import (
     bounds_of,
     call_context,
@@ -28,7 +28,7 @@ from cleveragents.execution.tool_call import (
     is_bounded,
     out_of_scope,
 )
-from cleveragents.lease import Session
+from cleveragents.lease import LeasedPlan
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.model.decision import Decision, DecisionKind, DecisionState
 from cleveragents.model.ids import new_id
@@ -50,74 +50,74 @@ class PlanExecutor:
     """Executes one plan that this process holds."""
 
     def __init__(
-        self, ctx: Context, session: Session, sleep: Callable[[float], None] = time.sleep
+        self, ctx: Context, leased: LeasedPlan, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self._ctx = ctx
-        self._session = session
+        self._leased = leased
         self._sleep = sleep
         self._root: str | None = None
-        self._unsaved = Unsaved()
-        self._steps: list[Step] = ctx.store.plans.steps(session.plan.plan_id)
+        self._unsaved = StepWrites()
+        self._steps: list[Step] = ctx.store.plans.steps(leased.plan.plan_id)
 
     def strategize(self) -> None:
         """Record the root decision; touches no resource."""
-        session = self._session
-        if session.plan.phase is not Phase.STRATEGIZE:
+        leased = self._leased
+        if leased.plan.phase is not Phase.STRATEGIZE:
             return
-        session.commit(state=State.PROCESSING)
+        leased.commit(state=State.PROCESSING)
         if self._root_decision() is None:
             self._record_root()
-        session.commit(state=State.COMPLETE)
-        session.commit(phase=Phase.EXECUTE, state=State.QUEUED)
+        leased.commit(state=State.COMPLETE)
+        leased.commit(phase=Phase.EXECUTE, state=State.QUEUED)
 
     def _record_root(self) -> None:
-        session = self._session
+        leased = self._leased
         root = Decision(
             decision_id=new_id(),
-            plan_id=session.plan.plan_id,
+            plan_id=leased.plan.plan_id,
             kind=DecisionKind.ROOT,
-            question=session.plan.name,
+            question=leased.plan.name,
             chosen=self._strategy(),
-            rationale=session.spec.description,
+            rationale=leased.spec.description,
             phase=Phase.STRATEGIZE,
-            attempt=session.plan.attempt,
+            attempt=leased.plan.attempt,
             created_at=self._ctx.now(),
         )
-        session.commit(decisions=(root,), view_changed=True)
+        leased.commit(decisions=(root,), view_changed=True)
 
     def _strategy(self) -> str:
         return f"{len(self._steps)} steps"
 
     def prepare(self) -> None:
         """Sandboxes, and the group from before the first write."""
-        session = self._session
-        make_sandboxes(self._ctx, session)
-        self._ctx.manager.follow(session.plan.plan_id)
-        end_leftovers(session.plan.plan_id)
-        opened = self._ctx.manager.sandboxes(session.plan.plan_id).opened.values()
+        leased = self._leased
+        make_sandboxes(self._ctx, leased)
+        self._ctx.manager.follow(leased.plan.plan_id)
+        end_leftovers(leased.plan.plan_id)
+        opened = self._ctx.manager.sandboxes(leased.plan.plan_id).opened.values()
         remove_temporary(
-            f"{self._ctx.settings.sandboxes}/{session.plan.plan_id}",
+            f"{self._ctx.settings.sandboxes}/{leased.plan.plan_id}",
             [sandbox.place.root for sandbox in opened],
         )
         confine = self._ctx.settings.confine
-        for text in confinement_warnings(session.spec, bounds_of(self._ctx, session), confine):
+        for text in confinement_warnings(leased.spec, bounds_of(self._ctx, leased), confine):
             self._ctx.talk.tell("warning", {"message": text})
-        if not session.plan.rollback_enabled and not self._ctx.checkpoints.origins(
-            session.plan.plan_id
+        if not leased.plan.rollback_enabled and not self._ctx.checkpoints.origins(
+            leased.plan.plan_id
         ):
-            self._ctx.checkpoints.keep_origins(session)
-        self._ctx.checkpoints.auto_create_if_configured(CheckpointType.PRE_EXECUTE, session)
+            self._ctx.checkpoints.keep_origins(leased)
+        self._ctx.checkpoints.auto_create_if_configured(CheckpointType.PRE_EXECUTE, leased)
 
     def execute(self, operation: Operation, entry: JournalEntry | None = None) -> None:
         """Run every step that is not done. A failure leaves the plan errored and resumable.
 
         `entry`: an operation that began before and ends with this.
         """
-        session = self._session
-        entry = entry or session.opened(operation)
-        with self._ctx.store.transaction(session.lease):
+        leased = self._leased
+        entry = entry or leased.opened(operation)
+        with self._ctx.store.transaction(leased.lease):
             self._ctx.store.journal.put(entry)
-            session.write(phase=Phase.EXECUTE, state=State.PROCESSING, error=None)
+            leased.write(phase=Phase.EXECUTE, state=State.PROCESSING, error=None)
         try:
             if self._work():
                 self._complete(entry)
@@ -139,47 +139,47 @@ class PlanExecutor:
         return True
 
     def _complete(self, entry: JournalEntry) -> None:
-        session = self._session
+        leased = self._leased
         self._ctx.checkpoints.auto_create_if_configured(
-            CheckpointType.POST_EXECUTE, session, state=State.COMPLETE
+            CheckpointType.POST_EXECUTE, leased, state=State.COMPLETE
         )
         self._close(entry)
 
     def _close(self, entry: JournalEntry, ending: Ending = Ending.DONE) -> None:
-        plan, store = self._session.plan, self._ctx.store
-        with store.transaction(self._session.lease):
-            store.journal.put(self._session.closed(entry, outcome=str(ending)))
+        plan, store = self._leased.plan, self._ctx.store
+        with store.transaction(self._leased.lease):
+            store.journal.put(self._leased.closed(entry, outcome=str(ending)))
             store.corrections.end(plan, self._ctx.now())
 
     def _stop(self, kind: str, message: str, entry: JournalEntry, hint: str = "") -> None:
-        session = self._session
-        hint = hint or f"agents plan resume {session.plan.plan_id}"
-        ended = session.closed(entry, outcome=str(Ending.FAILED))
+        leased = self._leased
+        hint = hint or f"agents plan resume {leased.plan.plan_id}"
+        ended = leased.closed(entry, outcome=str(Ending.FAILED))
         self._end(Failure(kind, message, hint), ended)
 
     def _interrupted(self, entry: JournalEntry) -> None:
         """By the user. What the step did stays until the plan goes on, which takes it back."""
-        session = self._session
+        leased = self._leased
         failure = Failure(
             "Interrupted",
             "interrupted by the user",
-            f"agents plan resume {session.plan.plan_id}",
+            f"agents plan resume {leased.plan.plan_id}",
             next((s.step_id for s in self._steps if s.state is StepState.PROCESSING), None),
         )
-        self._end(failure, session.closed(entry, EntryState.INTERRUPTED))
+        self._end(failure, leased.closed(entry, EntryState.INTERRUPTED))
 
     def _end(self, failure: Failure, entry: JournalEntry) -> None:
-        session, store = self._session, self._ctx.store
-        with store.transaction(session.lease):
-            session.write(state=State.ERRORED, error=failure)
-            store.journal.put(msgspec.structs.replace(entry, after=session.moment()))
-            store.calls.interrupt(session.plan.plan_id, self._ctx.now())
+        leased, store = self._leased, self._ctx.store
+        with store.transaction(leased.lease):
+            leased.write(state=State.ERRORED, error=failure)
+            store.journal.put(msgspec.structs.replace(entry, after=leased.moment()))
+            store.calls.interrupt(leased.plan.plan_id, self._ctx.now())
 
     def record_decision(self, decision: Decision, step: Step | None = None) -> None:
         """Record a decision before it is acted on, together with its group."""
         self._ctx.checkpoints.auto_create_if_configured(
             CheckpointType.ON_DECISION,
-            self._session,
+            self._leased,
             steps=(step,) if step else (),
             decisions=(decision,),
             view_changed=True,
@@ -211,7 +211,7 @@ class PlanExecutor:
 
     def _run_children(self, numbers: list[int]) -> bool:
         """Child plans to their end and merged; False if one failed or they conflict."""
-        session, policy = self._session, self._session.spec.policy
+        leased, policy = self._leased, self._leased.spec.policy
         calls: list[ToolCall] = []
         children: list[Plan] = []
         for number in numbers:
@@ -219,10 +219,10 @@ class PlanExecutor:
             self._decide(number, spec)
             self._trigger(CheckpointType.BEFORE_STEP, number)
             self._require_checkpoint(SUBPLAN_TOOL)
-            children.append(spawn(self._ctx, session, self._steps[number], spec))
+            children.append(spawn(self._ctx, leased, self._steps[number], spec))
             self._ctx.checkpoints.auto_create_if_configured(
                 CheckpointType.ON_SUBPLAN_SPAWN,
-                session,
+                leased,
                 view_changed=True,
                 step=self._steps[number],
                 decision_id=self._steps[number].decision_id,
@@ -272,20 +272,20 @@ class PlanExecutor:
         now = self._ctx.now()
         others = [number for number in numbers if number != numbers[at]]
         waiting = tuple(self._put(number, state=StepState.QUEUED) for number in others)
-        with self._ctx.store.transaction(self._session.lease):
+        with self._ctx.store.transaction(self._leased.lease):
             for number, call in zip(numbers, calls, strict=True):
                 if number != numbers[at]:
                     interrupted = msgspec.structs.replace(
                         call, state=CallState.INTERRUPTED, ended_at=now
                     )
                     self._ctx.store.calls.put(interrupted)
-            self._session.write(steps=waiting)
+            self._leased.write(steps=waiting)
         number = numbers[at]
         self._fail(number, self._spec(number), ended(calls[at], result, now), None, error)
 
     def _merge(self, numbers: list[int], children: list[Plan], calls: list[ToolCall]) -> None:
         """Bring the children's work into the sandboxes; conflicts are found before the first."""
-        plan = self._session.plan
+        plan = self._leased.plan
         scratch = f"{self._ctx.staging}/{plan.plan_id}-merge"
         try:
             with self._ctx.manager.packs.looking() as batch:
@@ -298,11 +298,11 @@ class PlanExecutor:
 
     def _merge_one(self, number: int, child: Plan, call: ToolCall, scratch: str) -> None:
         """One child's work and the end of its step, in one switch."""
-        session, ctx = self._session, self._ctx
+        leased, ctx = self._leased, self._ctx
         brought: list[Brought] = []
 
         def make(now: States, batch: Batch) -> States:
-            brought.append(merge_children(ctx, session.plan, (child,), now, batch, scratch))
+            brought.append(merge_children(ctx, leased.plan, (child,), now, batch, scratch))
             return brought[-1].states
 
         def note(kept: CheckpointGroup) -> None:
@@ -311,11 +311,11 @@ class PlanExecutor:
             self._remember(merged, brought[-1].changes[child.plan_id])
 
         step = msgspec.structs.replace(self._steps[number], state=StepState.COMPLETE, error=None)
-        last = max(session.plan.last_completed_step, step.index)
+        last = max(leased.plan.last_completed_step, step.index)
         todo = Restoration(group_id=new_id(), plan={"last_completed_step": last}, steps=(step,))
         reason = f"merged {child.name}"
         about = About(CheckpointType.AFTER_SUBPLAN, reason, step.decision_id, step)
-        ctx.checkpoints.restore_made(session, about, make, todo, note)
+        ctx.checkpoints.restore_made(leased, about, make, todo, note)
         self._steps[number] = step
         self._trigger(CheckpointType.AFTER_STEP, number)
         self._milestone(self._spec(number), step)
@@ -336,25 +336,25 @@ class PlanExecutor:
             state=CallState.RUNNING,
             started_at=self._ctx.now(),
             decision_id=step.decision_id,
-            group_id=self._session.plan.head_group_id,
+            group_id=self._leased.plan.head_group_id,
         )
-        with self._ctx.store.transaction(self._session.lease):
+        with self._ctx.store.transaction(self._leased.lease):
             self._ctx.store.calls.put(call)
             effects.note(self._ctx.store, tool, call, step.resource)
-            self._session.write(steps=(step,))
+            self._leased.write(steps=(step,))
         return call
 
     def _run_step(self, number: int) -> bool:
         """One step to its end; False if it failed and the plan stopped."""
         spec = codec.convert(self._steps[number].spec, StepSpec)
-        tool = resolve_tool(spec.tool, self._session.spec.tools)
+        tool = resolve_tool(spec.tool, self._leased.spec.tools)
         self._decide(number, spec)
         self._trigger(CheckpointType.BEFORE_STEP, number)
         if tool.is_checkpointed:
             self._trigger(CheckpointType.BEFORE_TOOL_EXECUTE, number)
         if tool.writes:
             self._require_checkpoint(tool)
-        safe = self._session.plan.head_group_id
+        safe = self._leased.plan.head_group_id
         self._ctx.talk.tell("step", {"id": spec.id, "tool": spec.tool})
         call = self._try(number, spec, tool)
         for attempt in range(self._retries(spec, tool)):
@@ -383,7 +383,7 @@ class PlanExecutor:
     def _retries(self, spec: StepSpec, tool: ToolSpec) -> int:
         if spec.retries is not None:
             return spec.retries
-        own = self._session.spec.policy.max_retries_per_step
+        own = self._leased.spec.policy.max_retries_per_step
         if own is not None:
             return own
         return IDEMPOTENT_RETRIES if tool.idempotent else 0
@@ -391,12 +391,12 @@ class PlanExecutor:
     def _trigger(self, trigger: CheckpointType, number: int) -> CheckpointGroup | None:
         step = self._steps[number]
         return self._ctx.checkpoints.auto_create_if_configured(
-            trigger, self._session, step=step, decision_id=step.decision_id
+            trigger, self._leased, step=step, decision_id=step.decision_id
         )
 
     def _require_checkpoint(self, tool: ToolSpec) -> None:
-        plan = self._session.plan
-        wanted = self._session.spec.policy.require_checkpoints and plan.rollback_enabled
+        plan = self._leased.plan
+        wanted = self._leased.spec.policy.require_checkpoints and plan.rollback_enabled
         if wanted and plan.head_group_id is None:
             raise CheckpointFailed(
                 f"tool {tool.name!r} writes and no checkpoint exists from before it",
@@ -411,7 +411,7 @@ class PlanExecutor:
         by_step = {item.step_id: item.decision_id for item in self._steps}
         if isinstance(spec.decision, str):
             self._put(number, decision_id=by_step[spec.decision])
-            self._session.commit(steps=(self._steps[number],))
+            self._leased.commit(steps=(self._steps[number],))
             return
         given = spec.decision or DecisionSpec(question=spec.id, chosen=spec.tool)
         parent = by_step.get(given.parent or "") or self._root_decision()
@@ -427,7 +427,7 @@ class PlanExecutor:
             parent_id=parent,
             influences=tuple(d for name in given.influences if (d := by_step.get(name))),
             step_id=step.step_id,
-            attempt=self._session.plan.attempt,
+            attempt=self._leased.plan.attempt,
             created_at=self._ctx.now(),
         )
         self._put(number, decision_id=decision.decision_id)
@@ -436,7 +436,7 @@ class PlanExecutor:
     def _root_decision(self) -> str | None:
         """The one at the top that is in force; a correction of all takes the root's place."""
         if self._root is None:
-            for decision in self._ctx.store.plans.decisions(self._session.plan.plan_id):
+            for decision in self._ctx.store.plans.decisions(self._leased.plan.plan_id):
                 if decision.parent_id is None and decision.state is DecisionState.ACTIVE:
                     self._root = decision.decision_id
         return self._root
@@ -450,15 +450,15 @@ class PlanExecutor:
         call = self._begin(number, spec.inputs, tool)
         internal = self._ctx.internal_tools.get(tool.builtin or "")
         if internal is not None:
-            return call, internal(self._ctx, self._session, **spec.inputs)
+            return call, internal(self._ctx, self._leased, **spec.inputs)
         return call, run_tool(tool, spec.inputs, self._context(spec), spec.timeout)
 
     def _context(self, spec: StepSpec) -> CallContext:
-        return call_context(self._ctx, self._session, spec.id, spec.on)
+        return call_context(self._ctx, self._leased, spec.id, spec.on)
 
     def _require_in_scope(self, spec: StepSpec, tool: ToolSpec, result: ToolResult) -> ToolResult:
         """A tool must not have changed what it says it does not."""
-        head = self._ctx.checkpoints.head(self._session)
+        head = self._ctx.checkpoints.head(self._leased)
         if head is None:
             return result
         changed = out_of_scope(tool, spec.on, changes_since(self._ctx, head))
@@ -474,7 +474,7 @@ class PlanExecutor:
         )
 
     def _note(self, call: ToolCall) -> None:
-        with self._ctx.store.transaction(self._session.lease):
+        with self._ctx.store.transaction(self._leased.lease):
             self._ctx.store.calls.put(call)
 
     def _succeed(self, number: int, spec: StepSpec, tool: ToolSpec, call: ToolCall) -> None:
@@ -484,11 +484,11 @@ class PlanExecutor:
         if tool.is_checkpointed:
             trigger = CheckpointType.AFTER_TOOL_EXECUTE
         unsaved: tuple[Change, ...] = ()
-        if tool.writes and not self._ctx.checkpoints.is_configured(trigger, self._session):
-            unsaved = self._unsaved.of_step(self._ctx, self._session)
+        if tool.writes and not self._ctx.checkpoints.is_configured(trigger, self._leased):
+            unsaved = self._unsaved.of_step(self._ctx, self._leased)
         self._ctx.checkpoints.auto_create_if_configured(
             trigger,
-            self._session,
+            self._leased,
             steps=(step,),
             view_changed=True,
             decision_id=step.decision_id,
@@ -496,7 +496,7 @@ class PlanExecutor:
             also=lambda before, after: self._remember(
                 call, unsaved or self._ctx.manager.changes(call.plan_id, before, after)
             ),
-            last_completed_step=max(step.index, self._session.plan.last_completed_step),
+            last_completed_step=max(step.index, self._leased.plan.last_completed_step),
         )
         if tool.is_checkpointed:
             self._trigger(CheckpointType.AFTER_STEP, number)
@@ -504,10 +504,10 @@ class PlanExecutor:
         self._ctx.talk.tell("done", {"id": spec.id})
 
     def _milestone(self, spec: StepSpec, step: Step) -> None:
-        if spec.checkpoint and self._session.plan.rollback_enabled:
+        if spec.checkpoint and self._leased.plan.rollback_enabled:
             self._ctx.checkpoints.create_checkpoint(
                 CheckpointType.MILESTONE,
-                self._session,
+                self._leased,
                 decision_id=step.decision_id,
                 step=step,
                 label=spec.checkpoint,
@@ -545,10 +545,10 @@ class PlanExecutor:
 
         `safe`: the group from before the step; None if it changed nothing here.
         """
-        session = self._session
+        leased = self._leased
         step = self._put(number, state=StepState.ERRORED, error=call.error)
-        hint = f"agents plan resume {session.plan.plan_id}"
-        policy = spec.on_failure or session.spec.policy.on_failure
+        hint = f"agents plan resume {leased.plan.plan_id}"
+        policy = spec.on_failure or leased.spec.policy.on_failure
         back = self._way_back(policy, safe)
         failure = Failure(
             "MergeConflict" if conflict else "ToolFailed",
@@ -561,19 +561,19 @@ class PlanExecutor:
         kept = self._keep_failed(step, call, failure)
         if kept is not None:
             failure = msgspec.structs.replace(failure, group_id=kept.group_id)
-            session.commit(error=failure)
+            leased.commit(error=failure)
         self._ctx.talk.tell("failed", {"id": spec.id, "error": call.error, "output": call.output})
         if back is not None:
-            changes = take_back_failure(self._ctx, session)
+            changes = roll_back_failure(self._ctx, leased)
             self._ctx.talk.tell("rolled_back", {"group": back, "changes": changes})
 
     def _keep_failed(self, step: Step, call: ToolCall, failure: Failure) -> CheckpointGroup | None:
         """The `on_error` group. What a step that filled the disk left need not be kept."""
-        session, store = self._session, self._ctx.store
+        leased, store = self._leased, self._ctx.store
         try:
             return self._ctx.checkpoints.auto_create_if_configured(
                 CheckpointType.ON_ERROR,
-                session,
+                leased,
                 steps=(step,),
                 decision_id=step.decision_id,
                 step=step,
@@ -584,13 +584,13 @@ class PlanExecutor:
         except DiskFull as error:
             text = f"the failed state of step {step.step_id} could not be kept: {error}"
             self._ctx.talk.tell("warning", {"message": text})
-        with session.transaction():
+        with leased.transaction():
             store.calls.put(call)
-            session.write(steps=(step,), state=State.ERRORED, error=failure)
+            leased.write(steps=(step,), state=State.ERRORED, error=failure)
         return None
 
     def _way_back(self, policy: OnFailure, safe: str | None) -> str | None:
         if policy is OnFailure.ROLLBACK_STEP:
             return safe
-        groups = self._ctx.store.checkpoints.groups(self._session.plan.plan_id)
+        groups = self._ctx.store.checkpoints.groups(self._leased.plan.plan_id)
         return groups[0].group_id if groups and policy is OnFailure.ROLLBACK_PLAN else None

@@ -9,7 +9,7 @@ from cleveragents.checkpoints.restoration import (
 )
 from cleveragents.context import Context
 from cleveragents.execution import compensation
-from cleveragents.lease import Session
+from cleveragents.lease import LeasedPlan
 from cleveragents.model.plan import Failure, State, Step, StepState
 from cleveragents.model.resource import Change
 from cleveragents.store import Source
@@ -17,19 +17,19 @@ from cleveragents.store import Source
 _OF_THE_FILE = Source.__struct_fields__
 
 
-def take_back_failure(ctx: Context, session: Session) -> tuple[Change, ...]:
+def roll_back_failure(ctx: Context, leased: LeasedPlan) -> tuple[Change, ...]:
     """Go back to where the failed step, or the plan, began; what failed stays known."""
-    failure = session.plan.error
+    failure = leased.plan.error
     assert failure is not None
     assert failure.undo_to is not None
-    store, plan = ctx.store, session.plan
+    store, plan = ctx.store, leased.plan
     target = store.checkpoints.group(failure.undo_to)
     done = msgspec.structs.replace(failure, undo_to=None)
     todo = restoration_to(store, plan, target, state=State.ERRORED, error=done)
     steps = store.plans.steps(plan.plan_id)
     todo = _still_failed(_with_file_in_force(todo, steps), steps, done)
-    changes = ctx.checkpoints.rollback_to_checkpoint(session, todo, lossy=True)
-    compensation.compensated(ctx, session, todo)
+    changes = ctx.checkpoints.rollback_to_checkpoint(leased, todo, lossy=True)
+    compensation.compensated(ctx, leased, todo)
     for effect in todo.outlook.irreversible:
         text = f"cannot be undone: {effects.shown(effect)}"
         ctx.talk.tell("warning", {"message": text})

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed, PlanBusy
 from cleveragents.lease import (
-    Session,
+    LeasedPlan,
     working_on,
 )
 
@@ -19,17 +19,17 @@ def work_on(
     *,
     whatever_waits: bool = False,
     patient: bool = False,
-) -> Generator[Session]:
+) -> Generator[LeasedPlan]:
     """Hold a plan whose sandboxes are what its newest group says, but for work of this boot."""
     with working_on(
         ctx.store, plan_id, verb, ctx.now, whatever_waits=whatever_waits, patient=patient
-    ) as session:
+    ) as leased:
         for intent in ctx.store.intents.all():
             if intent.plan_id == plan_id and intent.kind == "restore" and intent.is_done:
-                ctx.checkpoints.confirm_rollback(session, intent)
+                ctx.checkpoints.confirm_rollback(leased, intent)
         if ctx.manager.sandboxes(plan_id).from_another_boot():
-            ctx.reconcile(ctx, session)
-        yield session
+            ctx.reconcile(ctx, leased)
+        yield leased
 
 
 def before_looking(ctx: Context, plan_id: str) -> None:

@@ -3,7 +3,7 @@
 import os
 
 from cleveragents.context import Context
-from cleveragents.lease import Session
+from cleveragents.lease import LeasedPlan
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.model.journal import Operation
 from cleveragents.model.resource import Action, Change
@@ -35,14 +35,14 @@ def without_kept_folders(found: tuple[Change, ...], paths: dict[str, str]) -> tu
 
 
 def adopt_edits(
-    ctx: Context, session: Session, kind: CheckpointType = CheckpointType.EXTERNAL_EDIT
+    ctx: Context, leased: LeasedPlan, kind: CheckpointType = CheckpointType.EXTERNAL_EDIT
 ) -> CheckpointGroup:
     """What a person changed in the sandbox becomes part of the plan, and can be undone as one."""
-    entry = session.opened(Operation.EXTERNAL_EDIT)
+    entry = leased.opened(Operation.EXTERNAL_EDIT)
     return ctx.checkpoints.create_checkpoint(
         kind,
-        session,
+        leased,
         force=True,
         reason="edited by hand",
-        ending=lambda _before, _now: ctx.store.journal.put(session.closed(entry)),
+        ending=lambda _before, _now: ctx.store.journal.put(leased.closed(entry)),
     )

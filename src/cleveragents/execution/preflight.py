@@ -40,7 +40,7 @@ FOLDERS = ("git-checkout", "fs-directory")
 
 def preflight(ctx: Context, spec: PlanSpec, source: str, folder: str = ".") -> None:
     """`folder` is the plan file's: where its actor would start."""
-    problems = found_wrong(ctx, spec, source, folder)
+    problems = problems_with(ctx, spec, source, folder)
     places = _places(ctx)
     if places and len(places) == len(problems):
         raise places[0]  # the plan is right, the machine is not
@@ -65,7 +65,7 @@ def besides(ctx: Context, error: PlanFileError, source: str) -> PlanFileError:
         if any(f" resource {item.name!r}:" in text for text in error.problems)
     }
     try:
-        found = found_wrong(ctx, error.spec, source, os.path.dirname(source))
+        found = problems_with(ctx, error.spec, source, os.path.dirname(source))
     except UsageError:
         # A child plan calls a tool that is not there: that is named already.
         return error
@@ -73,7 +73,7 @@ def besides(ctx: Context, error: PlanFileError, source: str) -> PlanFileError:
     return PlanFileError((*error.problems, *more), error.hint)
 
 
-def found_wrong(ctx: Context, spec: PlanSpec, source: str, folder: str) -> list[str]:
+def problems_with(ctx: Context, spec: PlanSpec, source: str, folder: str) -> list[str]:
     """Everything that keeps the plan from being run, but for confinement."""
     problems = [
         f"{source}: resource {item.name!r}: {text}"

@@ -11,16 +11,16 @@ from cleveragents.checkpoints.restoration import (
 )
 from cleveragents.context import Context
 from cleveragents.execution import compensation
-from cleveragents.execution.failure import take_back_failure
+from cleveragents.execution.failure import roll_back_failure
 from cleveragents.execution.manual_edits import adopt_edits, changes_since
-from cleveragents.lease import Session, spec_of
+from cleveragents.lease import LeasedPlan, spec_of
 from cleveragents.model.effect import Effect, EffectState, Outlook
 from cleveragents.model.plan import Plan, StepState
 from cleveragents.model.resource import Change
 from cleveragents.tools.runner import end_leftovers
 
 
-class Settled(StrEnum):
+class Reconciled(StrEnum):
     NOTHING = "nothing"
     RESIDUE = "residue"
     ADOPTED = "adopted"
@@ -31,7 +31,7 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
     """Where a plan goes on from, and what was done with differences found there."""
 
     resumed_from: str | None
-    settled: Settled
+    reconciled: Reconciled
     changes: tuple[Change, ...]
     next_step: str | None
     in_doubt: tuple[Effect, ...] = ()
@@ -48,17 +48,19 @@ def next_step(ctx: Context, plan: Plan) -> str | None:
     return waiting[0] if waiting else None
 
 
-def difference(ctx: Context, plan: Plan, discard_edits: bool) -> tuple[Settled, tuple[Change, ...]]:
+def difference(
+    ctx: Context, plan: Plan, discard_edits: bool
+) -> tuple[Reconciled, tuple[Change, ...]]:
     """Residue if a step was running when its process died; any other difference is an edit."""
     if plan.head_group_id is None:
-        return Settled.NOTHING, ()
+        return Reconciled.NOTHING, ()
     changes = changes_since(ctx, ctx.store.checkpoints.group(plan.head_group_id))
     if not changes:
-        return Settled.NOTHING, ()
+        return Reconciled.NOTHING, ()
     steps = ctx.store.plans.steps(plan.plan_id)
     if any(step.state is StepState.PROCESSING for step in steps):
-        return Settled.RESIDUE, changes
-    return (Settled.DISCARDED if discard_edits else Settled.ADOPTED), changes
+        return Reconciled.RESIDUE, changes
+    return (Reconciled.DISCARDED if discard_edits else Reconciled.ADOPTED), changes
 
 
 def of_dead_steps(ctx: Context, plan: Plan) -> Outlook:
@@ -70,17 +72,17 @@ def of_dead_steps(ctx: Context, plan: Plan) -> Outlook:
     return effects.after(ctx.store, plan.plan_id, plan.head_group_id, dead)
 
 
-def settle(ctx: Context, session: Session, discard_edits: bool) -> Resumption:
-    end_leftovers(session.plan.plan_id)
-    if session.plan.error is not None and session.plan.error.undo_to is not None:
+def reconcile(ctx: Context, leased: LeasedPlan, discard_edits: bool) -> Resumption:
+    end_leftovers(leased.plan.plan_id)
+    if leased.plan.error is not None and leased.plan.error.undo_to is not None:
         # Its process died between keeping the failed state and going back from it.
-        take_back_failure(ctx, session)
-    plan = session.plan
-    settled, changes = difference(ctx, plan, discard_edits)
+        roll_back_failure(ctx, leased)
+    plan = leased.plan
+    reconciled, changes = difference(ctx, plan, discard_edits)
     outlook = of_dead_steps(ctx, plan)
-    if settled is Settled.ADOPTED:
-        adopt_edits(ctx, session)
-    elif settled in (Settled.RESIDUE, Settled.DISCARDED):
+    if reconciled is Reconciled.ADOPTED:
+        adopt_edits(ctx, leased)
+    elif reconciled in (Reconciled.RESIDUE, Reconciled.DISCARDED):
         assert plan.head_group_id is not None
         head = ctx.store.checkpoints.group(plan.head_group_id)
         # Steps after the newest group count as not done.
@@ -89,7 +91,7 @@ def settle(ctx: Context, session: Session, discard_edits: bool) -> Resumption:
         )
         marks = effects.marks(outlook, EffectState.ACCEPTED)
         ctx.checkpoints.rollback_to_checkpoint(
-            session, msgspec.structs.replace(todo, effects=marks), lossy=True
+            leased, msgspec.structs.replace(todo, effects=marks), lossy=True
         )
     running = tuple(
         msgspec.structs.replace(step, state=StepState.QUEUED)
@@ -97,14 +99,14 @@ def settle(ctx: Context, session: Session, discard_edits: bool) -> Resumption:
         if step.state is StepState.PROCESSING
     )
     if running:
-        with session.transaction():
+        with leased.transaction():
             effects.mark(ctx.store, outlook, ctx.now())
-            session.write(steps=running)
-    compensation.compensate_waiting(ctx, session)
+            leased.write(steps=running)
+    compensation.compensate_waiting(ctx, leased)
     return Resumption(
-        resumed_from=session.plan.last_checkpoint_id,
-        settled=settled,
+        resumed_from=leased.plan.last_checkpoint_id,
+        reconciled=reconciled,
         changes=changes,
-        next_step=next_step(ctx, session.plan),
+        next_step=next_step(ctx, leased.plan),
         compensable=outlook.compensable,
     )

@@ -9,19 +9,19 @@ from cleveragents.context import Context
 from cleveragents.execution.actor_executor import executor_for
 from cleveragents.execution.leasing import before_looking, work_on
 from cleveragents.execution.reconcile import (
+    Reconciled,
     Resumption,
-    Settled,
     difference,
     next_step,
     of_dead_steps,
-    settle,
+    reconcile,
 )
-from cleveragents.lease import Session
+from cleveragents.lease import LeasedPlan
 from cleveragents.model.journal import JournalEntry, Operation
 from cleveragents.model.lifecycle import require_not_final
 from cleveragents.model.plan import Phase, Plan, State
 
-Revise = Callable[[Session], bool]
+Revise = Callable[[LeasedPlan], bool]
 """Bring another plan file into force; True if that was a correction, which ran what was to run."""
 
 
@@ -35,36 +35,36 @@ def execute_plan(
     revise: Revise | None = None,
 ) -> Resumption:
     """Run what is not done yet; returns when the plan is complete or has failed."""
-    with work_on(ctx, plan_id, verb) as session:
-        require_not_final(session.plan, "executed")
-        effects.require_repeatable(session, repeat)
-        started = session.plan.head_group_id is not None
+    with work_on(ctx, plan_id, verb) as leased:
+        require_not_final(leased.plan, "executed")
+        effects.require_repeatable(leased, repeat)
+        started = leased.plan.head_group_id is not None
         if revise is not None and not started:
-            revise(session)
-        executor = executor_for(ctx, session)
+            revise(leased)
+        executor = executor_for(ctx, leased)
         executor.strategize()
         if not started:
             executor.prepare()
             executor.execute(Operation.EXECUTE)
             return Resumption(
-                resumed_from=None, settled=Settled.NOTHING, changes=(), next_step=None
+                resumed_from=None, reconciled=Reconciled.NOTHING, changes=(), next_step=None
             )
-        resumption = settle(ctx, session, discard_edits)
+        resumption = reconcile(ctx, leased, discard_edits)
         # Undo takes the changed plan file back with what was run of it.
-        entry = session.opened(Operation.RESUME)
-        if revise is not None and revise(session):
+        entry = leased.opened(Operation.RESUME)
+        if revise is not None and revise(leased):
             return resumption
-        return _go_on(ctx, session, resumption, entry)
+        return _go_on(ctx, leased, resumption, entry)
 
 
 def _go_on(
-    ctx: Context, session: Session, resumption: Resumption, entry: JournalEntry
+    ctx: Context, leased: LeasedPlan, resumption: Resumption, entry: JournalEntry
 ) -> Resumption:
-    upcoming = next_step(ctx, session.plan)
-    finished = (session.plan.phase, session.plan.state) == (Phase.EXECUTE, State.COMPLETE)
+    upcoming = next_step(ctx, leased.plan)
+    finished = (leased.plan.phase, leased.plan.state) == (Phase.EXECUTE, State.COMPLETE)
     if upcoming is None and finished:
         return msgspec.structs.replace(resumption, resumed_from=None)
-    executor = executor_for(ctx, session)
+    executor = executor_for(ctx, leased)
     executor.prepare()
     executor.execute(Operation.RESUME, entry)
     return msgspec.structs.replace(resumption, next_step=upcoming)
@@ -74,10 +74,10 @@ def preview_resume(ctx: Context, plan: Plan, discard_edits: bool = False) -> Res
     """What `resume` would do; changes nothing."""
     require_not_final(plan, "resumed")
     before_looking(ctx, plan.plan_id)
-    settled, changes = difference(ctx, plan, discard_edits)
+    reconciled, changes = difference(ctx, plan, discard_edits)
     return Resumption(
         resumed_from=plan.last_checkpoint_id,
-        settled=settled,
+        reconciled=reconciled,
         changes=changes,
         next_step=next_step(ctx, plan),
         in_doubt=tuple(effects.doubtful(ctx.store, plan)),

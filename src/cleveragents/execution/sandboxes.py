@@ -11,27 +11,27 @@ from cleveragents.content import fsio
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.errors import SandboxError
-from cleveragents.lease import Session
+from cleveragents.lease import LeasedPlan
 from cleveragents.model.ids import is_id, new_id
 from cleveragents.model.plan import Plan
-from cleveragents.model.resource import Earlier, EarlierState, SandboxRecord, SandboxState
+from cleveragents.model.resource import Backup, BackupState, SandboxRecord, SandboxState
 from cleveragents.sandbox.marks import put_mark
-from cleveragents.sandbox.protocol import KeepsEarlier, LearnsWhileMade, Making, Sandbox
+from cleveragents.sandbox.protocol import KeepsBackup, LearnsWhileMade, Making, Sandbox
 from cleveragents.sandbox.tree import require_not_too_wide
 
 
-def make_sandboxes(ctx: Context, session: Session) -> PlanSandboxes:
+def make_sandboxes(ctx: Context, leased: LeasedPlan) -> PlanSandboxes:
     """Make what is not there yet. One that a crash left half made is made anew."""
-    plan_id = session.plan.plan_id
+    plan_id = leased.plan.plan_id
     current = ctx.manager.sandboxes(plan_id)
     # Before the first group a power cut may have left anything, and no work is in there yet.
-    unsure = session.plan.head_group_id is None and session.plan.rollback_enabled
+    unsure = leased.plan.head_group_id is None and leased.plan.rollback_enabled
     anew = {r.resource_id for r in current.from_another_boot()} if unsure else set[str]()
     for resource_id, sandbox in current.opened.items():
         record = current.records.get(resource_id)
         if record is None or record.state is SandboxState.CREATING or resource_id in anew:
             with machine.named(f"the sandbox {sandbox.place.root} cannot be made", SandboxError):
-                _make(ctx, session, sandbox, record)
+                _make(ctx, leased, sandbox, record)
     ctx.manager.forget(plan_id)
     ready = ctx.manager.sandboxes(plan_id)
     for resource_id, made in current.opened.items():
@@ -41,7 +41,7 @@ def make_sandboxes(ctx: Context, session: Session) -> PlanSandboxes:
     return ready
 
 
-def _make(ctx: Context, session: Session, sandbox: Sandbox, record: SandboxRecord | None) -> None:
+def _make(ctx: Context, leased: LeasedPlan, sandbox: Sandbox, record: SandboxRecord | None) -> None:
     place = sandbox.place
     if place.resource.strategy != "none":
         is_file = place.resource.kind == "sqlite" or os.path.isfile(place.resource.path)
@@ -68,13 +68,13 @@ def _make(ctx: Context, session: Session, sandbox: Sandbox, record: SandboxRecor
     record = msgspec.structs.replace(record, state=SandboxState.CREATING)
     if record.strategy != "none" and os.path.lexists(record.root):
         ctx.manager.sandboxes(place.plan_id).require_marked(record)
-    with ctx.store.transaction(session.lease):
+    with ctx.store.transaction(leased.lease):
         ctx.store.resources.put_sandbox(record)
     if record.strategy != "none":
         put_mark(ctx.store.identity.store_id, record)
     sandbox.remove()
     with ctx.manager.packs.batch() as batch:
-        origin = _create(ctx, session, sandbox, batch)
+        origin = _create(ctx, leased, sandbox, batch)
         batch.seal()
         ready = msgspec.structs.replace(
             record,
@@ -82,14 +82,14 @@ def _make(ctx: Context, session: Session, sandbox: Sandbox, record: SandboxRecor
             identity=fsio.identity(place.root),
             origin={**origin, "boot_id": fsio.boot_id()},
         )
-        with ctx.store.transaction(session.lease):
+        with ctx.store.transaction(leased.lease):
             ctx.store.objects.add(batch.located.items())
             # What a collection took meanwhile, the first capture reads again.
             ctx.store.objects.reuse(batch.reused)
             ctx.store.resources.put_sandbox(ready)
 
 
-def _create(ctx: Context, session: Session, sandbox: Sandbox, batch: Batch) -> dict[str, Any]:
+def _create(ctx: Context, leased: LeasedPlan, sandbox: Sandbox, batch: Batch) -> dict[str, Any]:
     making = Making(
         limit_bytes=ctx.settings.carry_limit_bytes,
         limit_files=ctx.settings.carry_limit_files,
@@ -100,7 +100,7 @@ def _create(ctx: Context, session: Session, sandbox: Sandbox, batch: Batch) -> d
     )
     source = sandbox.place.resource.source
     if source:
-        return sandbox.create_from(source, parents_origin(ctx, session.plan, source), making)
+        return sandbox.create_from(source, parents_origin(ctx, leased.plan, source), making)
     return sandbox.create(making)
 
 
@@ -111,10 +111,10 @@ def parents_origin(ctx: Context, child: Plan, source: str) -> dict[str, Any]:
     return {key: value for key, value in found.origin.items() if key != "state"}
 
 
-def _remove(sandbox: Sandbox, earlier: Earlier | None) -> None:
+def _remove(sandbox: Sandbox, earlier: Backup | None) -> None:
     """All of it, but for a state from before the apply that is kept."""
-    if earlier is not None and earlier.state is EarlierState.KEPT:
-        assert isinstance(sandbox, KeepsEarlier)
+    if earlier is not None and earlier.state is BackupState.KEPT:
+        assert isinstance(sandbox, KeepsBackup)
         sandbox.remove_but(earlier.name)
     else:
         sandbox.remove()

@@ -3,22 +3,22 @@
 import msgspec
 
 from cleveragents.context import Context
-from cleveragents.lease import Session
+from cleveragents.lease import LeasedPlan
 from cleveragents.model.resource import Action, Change
 
 Spot = tuple[str, bytes]
 
 
-class Unsaved:
+class StepWrites:
     """Changes since the newest group, told apart step by step."""
 
     def __init__(self) -> None:
         self._head: str | None = None
         self._known: dict[Spot, Change] = {}
 
-    def of_step(self, ctx: Context, session: Session) -> tuple[Change, ...]:
+    def of_step(self, ctx: Context, leased: LeasedPlan) -> tuple[Change, ...]:
         """What was changed since this was asked last."""
-        plan_id, head = session.plan.plan_id, ctx.checkpoints.head(session)
+        plan_id, head = leased.plan.plan_id, ctx.checkpoints.head(leased)
         if (head.group_id if head else None) != self._head:
             self._head, self._known = head.group_id if head else None, {}
         before = ctx.checkpoints.states(head) if head else ctx.checkpoints.began_with(plan_id)
@@ -26,12 +26,12 @@ class Unsaved:
             plan_id, lambda now: ctx.checkpoints.diff(plan_id, before, now)
         )
         now = {(change.resource, change.path): change for change in found}
-        new = told_apart(self._known, now)
+        new = changes_between(self._known, now)
         self._known = now
         return new
 
 
-def told_apart(known: dict[Spot, Change], now: dict[Spot, Change]) -> tuple[Change, ...]:
+def changes_between(known: dict[Spot, Change], now: dict[Spot, Change]) -> tuple[Change, ...]:
     """What happened between two differences to the same state (pure)."""
     new = [_between(known.get(spot), change) for spot, change in now.items()]
     back = [

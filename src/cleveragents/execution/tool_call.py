@@ -9,13 +9,13 @@ import msgspec
 from cleveragents.checkpoints.sandboxes import PlanSandboxes
 from cleveragents.content.scope import Scope
 from cleveragents.context import Context
-from cleveragents.lease import Session
+from cleveragents.lease import LeasedPlan
 from cleveragents.model.resource import Change
 from cleveragents.model.settings import confine_in_force
 from cleveragents.model.tool import ToolCall, ToolResult, ToolSpec
 from cleveragents.sandbox.protocol import TakesSql, WatchesSql
 from cleveragents.tools.confinement.confine import Bounds, cache_dir
-from cleveragents.tools.confinement.mounts import StandIn
+from cleveragents.tools.confinement.mounts import Mount
 from cleveragents.tools.runner import CallContext
 
 ACTOR = "@actor"
@@ -60,32 +60,32 @@ def ended(call: ToolCall, result: ToolResult, now: str) -> ToolCall:
     )
 
 
-def call_context(ctx: Context, session: Session, step_id: str, on: str | None) -> CallContext:
+def call_context(ctx: Context, leased: LeasedPlan, step_id: str, on: str | None) -> CallContext:
     """Where a tool starts and what it is told."""
     ctx.store.reserve.take_again()  # it is not for tools
-    sandboxes = ctx.manager.sandboxes(session.plan.plan_id)
+    sandboxes = ctx.manager.sandboxes(leased.plan.plan_id)
     name = on or next(iter(sandboxes.paths))
     sandbox = sandboxes.named(name)
     place = sandbox.place
     is_database = place.resource.kind == "sqlite"
     addresses, secrets = addresses_of(sandboxes)
     return CallContext(
-        plan_id=session.plan.plan_id,
+        plan_id=leased.plan.plan_id,
         step_id=step_id,
-        plan_dir=session.plan.plan_dir,
+        plan_dir=leased.plan.plan_dir,
         cwd=place.path if os.path.isdir(place.path) else place.root,
         database=place.path if is_database else None,
         run_sql=sandbox.run_sql if isinstance(sandbox, TakesSql) else None,
         watch=sandbox.watch if isinstance(sandbox, WatchesSql) else None,
         sandboxes=addresses,
         secrets=secrets,
-        guidance="\n".join(ctx.store.plans.guidance(session.plan.plan_id)),
+        guidance="\n".join(ctx.store.plans.guidance(leased.plan.plan_id)),
         links=place.links,
-        temp_parent=f"{ctx.settings.sandboxes}/{session.plan.plan_id}",
+        temp_parent=f"{ctx.settings.sandboxes}/{leased.plan.plan_id}",
         output_limit=ctx.settings.output_limit,
         environ=dict(os.environ),
-        bounds=bounds_of(ctx, session),
-        meanwhile=lambda: _meanwhile(ctx, session.plan.plan_id),
+        bounds=bounds_of(ctx, leased),
+        meanwhile=lambda: _meanwhile(ctx, leased.plan.plan_id),
         attach=ctx.talk.attach,
     )
 
@@ -105,9 +105,9 @@ def _meanwhile(ctx: Context, plan_id: str) -> None:
     ctx.manager.drain(plan_id)
 
 
-def actor_context(ctx: Context, session: Session) -> CallContext:
+def actor_context(ctx: Context, leased: LeasedPlan) -> CallContext:
     """Where the plan's actor starts and what it is told: in the plan's folder, on no resource."""
-    plan = session.plan
+    plan = leased.plan
     return CallContext(
         plan_id=plan.plan_id,
         step_id=ACTOR,
@@ -118,22 +118,22 @@ def actor_context(ctx: Context, session: Session) -> CallContext:
         temp_parent=f"{ctx.settings.sandboxes}/{plan.plan_id}",
         output_limit=ctx.settings.output_limit,
         environ=dict(os.environ),
-        bounds=bounds_of(ctx, session),
+        bounds=bounds_of(ctx, leased),
         meanwhile=lambda: _meanwhile(ctx, plan.plan_id),
     )
 
 
-def bounds_of(ctx: Context, session: Session) -> Bounds:
+def bounds_of(ctx: Context, leased: LeasedPlan) -> Bounds:
     """What the plan's tools may touch."""
     settings = ctx.settings
-    places = [one.place for one in ctx.manager.sandboxes(session.plan.plan_id).opened.values()]
+    places = [one.place for one in ctx.manager.sandboxes(leased.plan.plan_id).opened.values()]
     return Bounds(
-        confine=confine_in_force(settings.confine, session.spec.policy.confine),
+        confine=confine_in_force(settings.confine, leased.spec.policy.confine),
         hidden=(settings.home, settings.sandboxes),
         writable=settings.writable,
         cache=cache_dir(os.environ),
         stand_ins=tuple(
-            StandIn(
+            Mount(
                 name=place.resource.name,
                 own=place.resource.path,
                 root=place.root,

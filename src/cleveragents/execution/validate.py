@@ -4,34 +4,36 @@ from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.context import Context
 from cleveragents.errors import ValidationFailed
 from cleveragents.execution.tool_call import call_context
-from cleveragents.lease import Session
+from cleveragents.lease import LeasedPlan
 from cleveragents.model.plan_spec import ValidateSpec
 from cleveragents.model.tool import ToolResult, ToolSpec
 from cleveragents.tools.runner import run_tool
 
 
-def validate(ctx: Context, session: Session) -> None:
+def validate(ctx: Context, leased: LeasedPlan) -> None:
     """Run the plan's validations in the sandbox, then bring it back to what they were run on."""
     failed = ""
-    for number, check in enumerate(session.spec.validate):
-        result = _run_validation(ctx, session, number, check)
+    for number, check in enumerate(leased.spec.validate):
+        result = _run_validation(ctx, leased, number, check)
         if not result.ok:
             failed = f"validation {_shown(check)}: {result.error}"
             break
-    if session.spec.validate and session.plan.head_group_id is not None:
-        todo = Restoration(group_id=session.plan.head_group_id, plan={})
-        ctx.checkpoints.rollback_to_checkpoint(session, todo, lossy=True)
-        session.settle()
+    if leased.spec.validate and leased.plan.head_group_id is not None:
+        todo = Restoration(group_id=leased.plan.head_group_id, plan={})
+        ctx.checkpoints.rollback_to_checkpoint(leased, todo, lossy=True)
+        leased.finish_background()
     if failed:
         raise ValidationFailed(
-            failed, f"agents plan rollback {session.plan.plan_id} CHECKPOINT, or correct it"
+            failed, f"agents plan rollback {leased.plan.plan_id} CHECKPOINT, or correct it"
         )
 
 
-def _run_validation(ctx: Context, session: Session, number: int, check: ValidateSpec) -> ToolResult:
+def _run_validation(
+    ctx: Context, leased: LeasedPlan, number: int, check: ValidateSpec
+) -> ToolResult:
     ctx.talk.tell("validate", {"run": _shown(check)})
     tool = ToolSpec(name=f"validate-{number}", run=check.run)
-    call = call_context(ctx, session, tool.name, check.on)
+    call = call_context(ctx, leased, tool.name, check.on)
     return run_tool(tool, {}, call, check.timeout)
 
 

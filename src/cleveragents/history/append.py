@@ -9,7 +9,7 @@ from cleveragents.errors import CorrectionRefused
 from cleveragents.execution.actor_executor import executor_for
 from cleveragents.execution.executor import PlanExecutor
 from cleveragents.execution.leasing import work_on
-from cleveragents.execution.reconcile import settle
+from cleveragents.execution.reconcile import reconcile
 from cleveragents.execution.use import step_of
 from cleveragents.history.correct import Request, ended_row
 from cleveragents.history.rollback import require_own
@@ -30,16 +30,16 @@ from cleveragents.model.plan_spec import DecisionSpec, PlanSpec, StepSpec, Subpl
 def append(ctx: Context, decision: Decision, request: Request) -> Correction:
     """Keep everything; the extra work is a decision and a child plan of its own."""
     file = request.plan_file
-    with work_on(ctx, decision.plan_id, "plan correct") as session:
-        require_rollback(session.plan)
-        require_own(ctx, session.plan, "corrected")
+    with work_on(ctx, decision.plan_id, "plan correct") as leased:
+        require_rollback(leased.plan)
+        require_own(ctx, leased.plan, "corrected")
         if file is None:
             raise CorrectionRefused(
                 "there is no work to append: the plan's actor is a fixed list of steps",
                 "name a plan file with the extra steps: --plan-file FILE",
             )
-        settle(ctx, session, discard_edits=False)
-        plan = session.plan
+        reconcile(ctx, leased, discard_edits=False)
+        plan = leased.plan
         steps = ctx.store.plans.steps(plan.plan_id)
         extra = f"append-{plan.attempt + 1}"
         spec = StepSpec(
@@ -74,13 +74,13 @@ def append(ctx: Context, decision: Decision, request: Request) -> Correction:
             before_group_id=plan.head_group_id,
             created_at=ctx.now(),
         )
-        entry = session.opened(
+        entry = leased.opened(
             Operation.CORRECT, correction=row.correction_id, decision=decision.decision_id
         )
-        with session.transaction():
+        with leased.transaction():
             ctx.store.corrections.put(row)
             ctx.store.journal.put(entry)
-            session.write(
+            leased.write(
                 steps=(step,),
                 decisions=(intervention,),
                 view_changed=True,
@@ -88,11 +88,11 @@ def append(ctx: Context, decision: Decision, request: Request) -> Correction:
                 state=State.QUEUED,
                 error=None,
                 attempt=plan.attempt + 1,
-                **with_step(session.spec, spec),
+                **with_step(leased.spec, spec),
             )
         # An actor that had ended is not asked again: the extra work is all there is to do.
         ended = plan.state is State.COMPLETE
-        executor = PlanExecutor(ctx, session) if ended else executor_for(ctx, session)
+        executor = PlanExecutor(ctx, leased) if ended else executor_for(ctx, leased)
         executor.prepare()
         executor.execute(Operation.CORRECT, entry)
         return ended_row(ctx, row)

@@ -5,7 +5,7 @@ from cleveragents.context import Context
 from cleveragents.errors import NotAllowed
 from cleveragents.execution.leasing import work_on
 from cleveragents.execution.manual_edits import adopt_edits, changes_since, without_kept_folders
-from cleveragents.lease import Session
+from cleveragents.lease import LeasedPlan
 from cleveragents.lookup import require_label
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.model.journal import Operation
@@ -15,7 +15,7 @@ from cleveragents.model.retention import Verdict
 from cleveragents.store import Lease
 
 
-def _unheld(ctx: Context, plan: Plan) -> Session:
+def _unheld(ctx: Context, plan: Plan) -> LeasedPlan:
     """For looking only: a session that holds nothing and therefore cannot write."""
     nobody = Lease(
         plan_id=plan.plan_id,
@@ -28,7 +28,7 @@ def _unheld(ctx: Context, plan: Plan) -> Session:
         held=False,
         renewed_at="",
     )
-    return Session(ctx.store, plan, nobody, ctx.now)
+    return LeasedPlan(ctx.store, plan, nobody, ctx.now)
 
 
 def preview_prune(ctx: Context, plan: Plan) -> tuple[Verdict, ...]:
@@ -36,12 +36,12 @@ def preview_prune(ctx: Context, plan: Plan) -> tuple[Verdict, ...]:
 
 
 def prune_plan(ctx: Context, plan: Plan) -> tuple[Verdict, ...]:
-    with work_on(ctx, plan.plan_id, "plan prune") as session:
-        entry = session.opened(Operation.PRUNE)
-        verdicts = ctx.checkpoints.prune_checkpoints(session)
-        with ctx.store.transaction(session.lease):
+    with work_on(ctx, plan.plan_id, "plan prune") as leased:
+        entry = leased.opened(Operation.PRUNE)
+        verdicts = ctx.checkpoints.prune_checkpoints(leased)
+        with ctx.store.transaction(leased.lease):
             dropped = sum(not v.keep for v in verdicts)
-            ctx.store.journal.put(session.closed(entry, dropped=dropped))
+            ctx.store.journal.put(leased.closed(entry, dropped=dropped))
         return verdicts
 
 
@@ -50,35 +50,35 @@ def create_manual(ctx: Context, plan: Plan, label: str | None) -> CheckpointGrou
     require_label(label)
     require_not_final(plan, "checkpointed")
     require_rollback(plan)
-    with work_on(ctx, plan.plan_id, "plan checkpoint create") as session:
-        if session.plan.head_group_id is None:
+    with work_on(ctx, plan.plan_id, "plan checkpoint create") as leased:
+        if leased.plan.head_group_id is None:
             raise NotAllowed(
                 f"plan {plan.name!r} has no sandbox yet", f"agents plan execute {plan.plan_id}"
             )
-        if _died_in_a_step(ctx, session):
-            from cleveragents.execution.reconcile import settle
+        if _died_in_a_step(ctx, leased):
+            from cleveragents.execution.reconcile import reconcile
 
-            settle(ctx, session, discard_edits=False)
-        head = ctx.store.checkpoints.group(session.plan.head_group_id)
+            reconcile(ctx, leased, discard_edits=False)
+        head = ctx.store.checkpoints.group(leased.plan.head_group_id)
         if label is not None and changes_since(ctx, head):
-            adopt_edits(ctx, session)
-        return _asked_for(ctx, session, label)
+            adopt_edits(ctx, leased)
+        return _asked_for(ctx, leased, label)
 
 
-def _died_in_a_step(ctx: Context, session: Session) -> bool:
+def _died_in_a_step(ctx: Context, leased: LeasedPlan) -> bool:
     """What is in the sandboxes may be half a step's work, which is nobody's edit."""
-    failure = session.plan.error
+    failure = leased.plan.error
     if failure is not None and failure.undo_to is not None:
         return True
-    steps = ctx.store.plans.steps(session.plan.plan_id)
+    steps = ctx.store.plans.steps(leased.plan.plan_id)
     return any(step.state is StepState.PROCESSING for step in steps)
 
 
-def _asked_for(ctx: Context, session: Session, label: str | None) -> CheckpointGroup:
+def _asked_for(ctx: Context, leased: LeasedPlan, label: str | None) -> CheckpointGroup:
     """One look and one commit: what was edited by hand is an operation that can be undone."""
-    plan_id = session.plan.plan_id
-    asked = session.opened(Operation.CHECKPOINT, label=label)
-    edited = session.opened(Operation.EXTERNAL_EDIT)
+    plan_id = leased.plan.plan_id
+    asked = leased.opened(Operation.CHECKPOINT, label=label)
+    edited = leased.opened(Operation.EXTERNAL_EDIT)
 
     def by_hand(before: States, now: States) -> bool:
         changes = ctx.checkpoints.diff(plan_id, before, now)
@@ -86,11 +86,11 @@ def _asked_for(ctx: Context, session: Session, label: str | None) -> CheckpointG
 
     def record(before: States, now: States) -> None:
         entry = edited if by_hand(before, now) else asked
-        ctx.store.journal.put(session.closed(entry))
+        ctx.store.journal.put(leased.closed(entry))
 
     return ctx.checkpoints.create_checkpoint(
         CheckpointType.MANUAL,
-        session,
+        leased,
         label=label,
         force=True,
         reason=lambda before, now: "edited by hand" if by_hand(before, now) else "asked for",
@@ -100,14 +100,14 @@ def _asked_for(ctx: Context, session: Session, label: str | None) -> CheckpointG
 
 def delete_group(ctx: Context, plan: Plan, group: CheckpointGroup) -> None:
     """Drop one group, unless something still stands on it."""
-    with work_on(ctx, plan.plan_id, "plan checkpoint delete") as session:
-        reasons = {v.group_id: v.reason for v in ctx.checkpoints.verdicts(session)}
+    with work_on(ctx, plan.plan_id, "plan checkpoint delete") as leased:
+        reasons = {v.group_id: v.reason for v in ctx.checkpoints.verdicts(leased)}
         fixed = ("first", "newest", "pre_apply", "undo can reach it", "pinned")
         if reasons[group.group_id] in fixed:
             raise NotAllowed(
                 f"group {group.group_id} stays: {reasons[group.group_id]}",
                 f"agents plan prune {plan.plan_id} --dry-run",
             )
-        with ctx.store.transaction(session.lease):
+        with ctx.store.transaction(leased.lease):
             ctx.manager.delete_checkpoint(plan.plan_id, [group.group_id], ctx.now())
-        ctx.checkpoints.let_go(plan.plan_id)
+        ctx.checkpoints.release_dropped(plan.plan_id)

@@ -24,14 +24,14 @@ from cleveragents.errors import CorrectionRefused
 from cleveragents.execution import compensation
 from cleveragents.execution.actor_executor import executor_for
 from cleveragents.execution.leasing import before_looking, work_on
-from cleveragents.execution.reconcile import settle
+from cleveragents.execution.reconcile import reconcile
 from cleveragents.execution.use import PlanFile, step_of
 from cleveragents.history.dependents import Facts
 from cleveragents.history.rollback import (
     require_children_free,
     require_own,
 )
-from cleveragents.lease import Session, spec_of
+from cleveragents.lease import LeasedPlan, spec_of
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.model.decision import (
     Correction,
@@ -113,16 +113,16 @@ def _changes(ctx: Context, plan: Plan, outlook: Outlook) -> tuple[Change, ...]:
 
 def correct(ctx: Context, decision: Decision, request: Request) -> Correction:
     """Take the decision's set back and run it again; returns the row of this correction."""
-    with work_on(ctx, decision.plan_id, "plan correct") as session:
-        require_rollback(session.plan)
-        require_own(ctx, session.plan, "corrected")
+    with work_on(ctx, decision.plan_id, "plan correct") as leased:
+        require_rollback(leased.plan)
+        require_own(ctx, leased.plan, "corrected")
         if not request.accept_loss:
             command = f"agents plan correct {decision.decision_id} --accept-loss"
-            effects.require_repeatable(session, (), command)
-        settle(ctx, session, discard_edits=False)
-        roots = tuple(_current(ctx, session.plan, decision))
-        outlook = work_out(ctx, session.plan, roots, request)
-        return take_back(ctx, session, outlook, request)
+            effects.require_repeatable(leased, (), command)
+        reconcile(ctx, leased, discard_edits=False)
+        roots = tuple(_current(ctx, leased.plan, decision))
+        outlook = work_out(ctx, leased.plan, roots, request)
+        return redo_dependents(ctx, leased, outlook, request)
 
 
 def _current(ctx: Context, plan: Plan, decision: Decision) -> Iterable[Decision]:
@@ -147,9 +147,11 @@ def ended_row(ctx: Context, row: Correction) -> Correction:
     return found
 
 
-def take_back(ctx: Context, session: Session, outlook: Outlook, request: Request) -> Correction:
+def redo_dependents(
+    ctx: Context, leased: LeasedPlan, outlook: Outlook, request: Request
+) -> Correction:
     """Files first, all or nothing; then the steps, which may fail and be resumed."""
-    plan = session.plan
+    plan = leased.plan
     if plan.head_group_id is None:
         raise CorrectionRefused(
             f"plan {plan.name!r} has not run yet: there is nothing to correct",
@@ -157,9 +159,9 @@ def take_back(ctx: Context, session: Session, outlook: Outlook, request: Request
         )
     command = f"agents plan correct {outlook.decision_id}"
     effects.require_accepted(outlook.effects, request.accept_loss, command)
-    correction, todo = _prepare(ctx, session, outlook, request)
+    correction, todo = _prepare(ctx, leased, outlook, request)
     require_children_free(ctx, todo)
-    entry = session.opened(
+    entry = leased.opened(
         Operation.CORRECT, correction=correction.correction_id, decision=correction.decision_id
     )
     intervention = todo.decisions[-1]
@@ -174,19 +176,19 @@ def take_back(ctx: Context, session: Session, outlook: Outlook, request: Request
         f"correction of {outlook.decision_id}",
         intervention.decision_id,
     )
-    ctx.checkpoints.restore_made(session, about, _maker(ctx, plan, outlook), todo, note)
-    compensation.compensated(ctx, session, todo)
-    executor = executor_for(ctx, session)
+    ctx.checkpoints.restore_made(leased, about, _maker(ctx, plan, outlook), todo, note)
+    compensation.compensated(ctx, leased, todo)
+    executor = executor_for(ctx, leased)
     executor.prepare()
     executor.execute(Operation.CORRECT, entry)
     return ended_row(ctx, correction)
 
 
 def _prepare(
-    ctx: Context, session: Session, outlook: Outlook, request: Request
+    ctx: Context, leased: LeasedPlan, outlook: Outlook, request: Request
 ) -> tuple[Correction, Restoration]:
     """The row and the plan as it shall be; nothing is written yet."""
-    plan, store = session.plan, ctx.store
+    plan, store = leased.plan, ctx.store
     gone = {item.decision_id for item in outlook.superseded}
     decisions = [d for d in store.plans.decisions(plan.plan_id) if d.decision_id in gone]
     steps = [s for s in store.plans.steps(plan.plan_id) if s.decision_id in gone]
@@ -218,7 +220,7 @@ def _prepare(
         group_id=group_id,
         created_at=ctx.now(),
     )
-    again, removed = _steps_after(ctx, session, {s.step_id for s in steps}, request.plan_file)
+    again, removed = _steps_after(ctx, leased, {s.step_id for s in steps}, request.plan_file)
     now = store.plans.steps(plan.plan_id)
     done = [s.index for s in _merged(now, again, removed) if s.done]
     others = tuple(d for d in left_behind(store, plan, again, removed) if d not in decisions)
@@ -305,16 +307,16 @@ def _snapshot(
 
 
 def _steps_after(
-    ctx: Context, session: Session, again: set[str], file: PlanFile | None
+    ctx: Context, leased: LeasedPlan, again: set[str], file: PlanFile | None
 ) -> tuple[list[Step], list[str]]:
     """The rows that change and the ids of those that go."""
-    now = ctx.store.plans.steps(session.plan.plan_id)
-    if session.spec.actor.kind in KINDS:
+    now = ctx.store.plans.steps(leased.plan.plan_id)
+    if leased.spec.actor.kind in KINDS:
         # The actor decides anew what there is to do.
         return [], [step.step_id for step in now if step.step_id in again or not step.done]
     if file is None:
         return [fresh(step) for step in now if step.step_id in again], []
-    return revised_steps(now, file.spec.steps, again, session.plan.plan_id)
+    return revised_steps(now, file.spec.steps, again, leased.plan.plan_id)
 
 
 def fresh(step: Step) -> Step:

@@ -84,9 +84,9 @@ def restore_only(
     ctx: Context, plan: Plan, group: CheckpointGroup, names: tuple[str, ...]
 ) -> RollbackResult:
     """Put those files back as a group `external_edit`: steps and decisions stay what they are."""
-    with work_on(ctx, plan.plan_id, "plan rollback") as session:
-        require_rollback(session.plan)
-        group = find_group(ctx.store, session.plan, group.group_id)
+    with work_on(ctx, plan.plan_id, "plan rollback") as leased:
+        require_rollback(leased.plan)
+        group = find_group(ctx.store, leased.plan, group.group_id)
         ctx.checkpoints.require_readable(group)
         then = ctx.checkpoints.states(group)
         sandboxes = ctx.manager.sandboxes(plan.plan_id)
@@ -103,11 +103,11 @@ def restore_only(
                 for rid, state in now.items()
             }
 
-        entry = session.opened(Operation.RESTORE, to=group.group_id, only=list(names))
+        entry = leased.opened(Operation.RESTORE, to=group.group_id, only=list(names))
         about = About(CheckpointType.EXTERNAL_EDIT, f"{', '.join(names)} of {group.group_id}")
         todo = Restoration(group_id=new_id(), plan={}, entry=entry)
-        changes = ctx.checkpoints.restore_made(session, about, make, todo)
-        return _result(ctx, session.plan, group, changes, dry_run=False)
+        changes = ctx.checkpoints.restore_made(leased, about, make, todo)
+        return _result(ctx, leased.plan, group, changes, dry_run=False)
 
 
 def _wanted(

@@ -6,7 +6,7 @@ from cleveragents.context import Context
 from cleveragents.execution.run import Resumption, execute_plan
 from cleveragents.execution.use import PlanFile
 from cleveragents.history import correct
-from cleveragents.lease import Session
+from cleveragents.lease import LeasedPlan
 from cleveragents.model.revision import revised
 from cleveragents.tools import resolve_tool
 
@@ -22,11 +22,11 @@ def resume_with(
 ) -> Resumption:
     """A changed step that was done is a correction of its decision."""
 
-    def revise(session: Session) -> bool:
-        if session.plan.head_group_id is None:
-            take_file(ctx, session, file)
+    def revise(leased: LeasedPlan) -> bool:
+        if leased.plan.head_group_id is None:
+            take_file(ctx, leased, file)
             return False
-        return correct_to(ctx, session, file, accept_loss)
+        return correct_to(ctx, leased, file, accept_loss)
 
     return execute_plan(
         ctx,
@@ -38,28 +38,28 @@ def resume_with(
     )
 
 
-def correct_to(ctx: Context, session: Session, file: PlanFile, accept_loss: bool) -> bool:
+def correct_to(ctx: Context, leased: LeasedPlan, file: PlanFile, accept_loss: bool) -> bool:
     """Take a changed plan file in; True if that was a correction, which ran what was to run."""
     request = correct.Request(
         guidance=f"plan file {file.path}", plan_file=file, accept_loss=accept_loss
     )
-    outlook = correct.work_out(ctx, session.plan, (), request)
+    outlook = correct.work_out(ctx, leased.plan, (), request)
     if not outlook.superseded:
-        take_file(ctx, session, file)
+        take_file(ctx, leased, file)
         return False
-    correct.take_back(ctx, session, outlook, request)
+    correct.redo_dependents(ctx, leased, outlook, request)
     return True
 
 
-def take_file(ctx: Context, session: Session, file: PlanFile) -> None:
+def take_file(ctx: Context, leased: LeasedPlan, file: PlanFile) -> None:
     """Nothing that is done changed: steps come and go in one commit."""
-    plan = session.plan
-    revised(session.spec, file.spec, resolve_tool)
+    plan = leased.plan
+    revised(leased.spec, file.spec, resolve_tool)
     steps, removed = correct.revised_steps(
         ctx.store.plans.steps(plan.plan_id), file.spec.steps, set(), plan.plan_id
     )
     failed = correct.left_behind(ctx.store, plan, steps, removed)
-    session.commit(
+    leased.commit(
         steps=tuple(steps),
         decisions=tuple(decision.superseded() for decision in failed),
         removed_steps=tuple(removed),

@@ -13,7 +13,7 @@ from cleveragents.errors import NotAllowed, PlanBusy
 from cleveragents.execution import compensation
 from cleveragents.execution.leasing import before_looking, work_on
 from cleveragents.lease import (
-    Session,
+    LeasedPlan,
     holder,
 )
 from cleveragents.lookup import find_group
@@ -78,40 +78,40 @@ def preview(ctx: Context, plan: Plan, group: CheckpointGroup) -> RollbackResult:
 def rollback(
     ctx: Context, plan: Plan, group: CheckpointGroup, *, accept_loss: bool = False
 ) -> RollbackResult:
-    with work_on(ctx, plan.plan_id, "plan rollback", whatever_waits=True) as session:
-        require_rollback(session.plan)
-        require_own(ctx, session.plan, "rolled back")
+    with work_on(ctx, plan.plan_id, "plan rollback", whatever_waits=True) as leased:
+        require_rollback(leased.plan)
+        require_own(ctx, leased.plan, "rolled back")
         # Found before the plan was ours: another process may have pruned it since.
-        group = find_group(ctx.store, session.plan, group.group_id)
+        group = find_group(ctx.store, leased.plan, group.group_id)
         ctx.checkpoints.require_readable(group)
-        entry = session.opened(Operation.ROLLBACK, to=group.group_id)
+        entry = leased.opened(Operation.ROLLBACK, to=group.group_id)
         command = f"agents plan rollback {plan.plan_id} {group.group_id}"
-        todo = accepted(restoration_to(ctx.store, session.plan, group), accept_loss, command)
+        todo = accepted(restoration_to(ctx.store, leased.plan, group), accept_loss, command)
         # What a failed step left is nobody's work: going back from it must not need room.
-        lossy = accept_loss or session.plan.state is State.ERRORED
+        lossy = accept_loss or leased.plan.state is State.ERRORED
         todo = msgspec.structs.replace(todo, entry=entry)
-        return go_back(ctx, session, group, todo, lossy)
+        return go_back(ctx, leased, group, todo, lossy)
 
 
 def go_back(
     ctx: Context,
-    session: Session,
+    leased: LeasedPlan,
     group: CheckpointGroup,
     todo: Restoration,
     lossy: bool = False,
 ) -> RollbackResult:
     """Do it, and say what was done as it was counted before and measured after."""
     require_children_free(ctx, todo)
-    counted = _result(ctx, session.plan, group, todo, (), dry_run=False)
-    changes = ctx.checkpoints.rollback_to_checkpoint(session, todo, lossy=lossy)
-    outcome = compensation.compensated(ctx, session, todo)
+    counted = _result(ctx, leased.plan, group, todo, (), dry_run=False)
+    changes = ctx.checkpoints.rollback_to_checkpoint(leased, todo, lossy=lossy)
+    outcome = compensation.compensated(ctx, leased, todo)
     return msgspec.structs.replace(
         counted,
         changes=changes,
         effects=msgspec.structs.replace(counted.effects, compensable=outcome),
-        phase=str(session.plan.phase),
-        state=str(session.plan.state),
-        checkpoints_remaining=ctx.store.checkpoints.count(session.plan.plan_id),
+        phase=str(leased.plan.phase),
+        state=str(leased.plan.state),
+        checkpoints_remaining=ctx.store.checkpoints.count(leased.plan.plan_id),
     )
 
 

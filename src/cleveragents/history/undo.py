@@ -9,13 +9,13 @@ from cleveragents.context import Context
 from cleveragents.errors import NothingToUndo
 from cleveragents.execution.leasing import work_on
 from cleveragents.execution.manual_edits import adopt_edits
-from cleveragents.execution.reconcile import Settled, difference
+from cleveragents.execution.reconcile import Reconciled, difference
 from cleveragents.history.rollback import (
     accepted,
     go_back,
     require_own,
 )
-from cleveragents.lease import Session
+from cleveragents.lease import LeasedPlan
 from cleveragents.lookup import find_group
 from cleveragents.model.checkpoint import RollbackResult
 from cleveragents.model.journal import JournalEntry, Moment, Operation, undo_stack
@@ -40,24 +40,24 @@ def redo(ctx: Context, plan: Plan, *, accept_loss: bool = False) -> Undone:
 
 
 def _travel(ctx: Context, plan: Plan, way: Operation, accept_loss: bool) -> Undone:
-    with work_on(ctx, plan.plan_id, f"plan {way}") as session:
-        require_rollback(session.plan)
-        require_own(ctx, session.plan, f"{way}ne")
-        _keep_edits(ctx, session, way)
-        entry = _next_entry(ctx, session.plan, way)
+    with work_on(ctx, plan.plan_id, f"plan {way}") as leased:
+        require_rollback(leased.plan)
+        require_own(ctx, leased.plan, f"{way}ne")
+        _keep_edits(ctx, leased, way)
+        entry = _next_entry(ctx, leased.plan, way)
         moment = entry.before if way is Operation.UNDO else entry.after
         assert moment is not None
-        result = _go(ctx, session, moment, session.opened(way), entry, accept_loss)
+        result = _go(ctx, leased, moment, leased.opened(way), entry, accept_loss)
         return Undone(operation=str(entry.operation), entry_id=entry.entry_id, result=result)
 
 
-def _keep_edits(ctx: Context, session: Session, way: Operation) -> None:
+def _keep_edits(ctx: Context, leased: LeasedPlan, way: Operation) -> None:
     """Edits by hand that no group has yet are the last operation: undo takes back those.
 
     What the step of a dead process left is no edit: it goes with the operation it was part of.
     """
-    if way is Operation.UNDO and difference(ctx, session.plan, False)[0] is Settled.ADOPTED:
-        adopt_edits(ctx, session)
+    if way is Operation.UNDO and difference(ctx, leased.plan, False)[0] is Reconciled.ADOPTED:
+        adopt_edits(ctx, leased)
 
 
 def _next_entry(ctx: Context, plan: Plan, way: Operation) -> JournalEntry:
@@ -72,13 +72,13 @@ def _next_entry(ctx: Context, plan: Plan, way: Operation) -> JournalEntry:
 
 def _go(
     ctx: Context,
-    session: Session,
+    leased: LeasedPlan,
     moment: Moment,
     opened: JournalEntry,
     entry: JournalEntry,
     accept_loss: bool,
 ) -> RollbackResult:
-    plan = session.plan
+    plan = leased.plan
     group = find_group(ctx.store, plan, moment.group_id or "first")
     view = ctx.store.plans.view_at(plan.plan_id, moment.version)
     standing = view.standing
@@ -96,4 +96,4 @@ def _go(
     todo = msgspec.structs.replace(
         todo, entry=msgspec.structs.replace(opened, target=entry.entry_id)
     )
-    return go_back(ctx, session, group, todo)
+    return go_back(ctx, leased, group, todo)

@@ -15,18 +15,18 @@ from cleveragents.model.plan import Plan, State
 
 def cancel(ctx: Context, plan: Plan) -> Plan:
     """End a plan without applying it; sandbox and groups stay unless configured otherwise."""
-    with work_on(ctx, plan.plan_id, "plan cancel", whatever_waits=True) as session:
-        require_not_final(session.plan, "cancelled")
-        entry = session.opened(Operation.CANCEL)
-        with ctx.store.transaction(session.lease):
-            session.write(state=State.CANCELLED)
+    with work_on(ctx, plan.plan_id, "plan cancel", whatever_waits=True) as leased:
+        require_not_final(leased.plan, "cancelled")
+        entry = leased.opened(Operation.CANCEL)
+        with ctx.store.transaction(leased.lease):
+            leased.write(state=State.CANCELLED)
             for child in ctx.store.plans.children(plan.plan_id):
                 cancel_child(ctx.store, child)
-            ctx.store.journal.put(session.closed(entry))
+            ctx.store.journal.put(leased.closed(entry))
         if ctx.settings.sandbox_cleanup == "on_terminal":
-            ctx.checkpoints.keep_borrowed(session)
+            ctx.checkpoints.keep_borrowed(leased)
             remove_sandboxes(ctx, plan.plan_id)
-        return session.plan
+        return leased.plan
 
 
 def unapplied(ctx: Context, plan: Plan) -> int:

@@ -124,7 +124,7 @@ def collect(ctx: Context, grace: float, dry_run: bool = False) -> Collected:
     with ctx.store.transaction():
         ctx.store.objects.pardon(saved)
         ctx.store.objects.condemn(dead, now)
-    let_go_everywhere(ctx)
+    release_dropped_everywhere(ctx)
     database_backups.finish(ctx)
     removed = _remove(ctx, before)
     freed, rewritten = _compact(ctx)
@@ -132,7 +132,7 @@ def collect(ctx: Context, grace: float, dry_run: bool = False) -> Collected:
     return _collected(live, dead, removed, known, freed, rewritten, dry_run=False)
 
 
-def let_go_everywhere(ctx: Context) -> None:
+def release_dropped_everywhere(ctx: Context) -> None:
     """What kinds keep outside of the store and no group needs; never in a running plan's way."""
     for plan_id in ctx.store.plans.ids():
         opened = ctx.manager.sandboxes(plan_id).opened.values()
@@ -140,7 +140,7 @@ def let_go_everywhere(ctx: Context) -> None:
             continue
         try:
             with hold(ctx.store, plan_id, "gc", ctx.now):
-                ctx.checkpoints.let_go(plan_id)
+                ctx.checkpoints.release_dropped(plan_id)
         except PlanBusy:
             continue
 

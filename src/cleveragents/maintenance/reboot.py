@@ -17,32 +17,32 @@ from cleveragents.checkpoints.restoration import (
 from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.execution.manual_edits import changes_since
-from cleveragents.lease import Session
+from cleveragents.lease import LeasedPlan
 from cleveragents.model.checkpoint import CheckpointGroup
 from cleveragents.model.plan import Plan
 from cleveragents.model.resource import SandboxRecord
 from cleveragents.sandbox.marks import put_mark
 
 
-def reconcile(ctx: Context, session: Session) -> None:
+def reconcile(ctx: Context, leased: LeasedPlan) -> None:
     """Bring the sandboxes of a plan to its newest group, and note that this boot has seen them."""
-    plan = session.plan
+    plan = leased.plan
     waiting = (intent for intent in ctx.store.intents.all() if not intent.is_done)
     if any(intent.plan_id == plan.plan_id for intent in waiting):
         return  # a restore is replaced by another: that one reads and restores everything
     if plan.head_group_id is None:
         return  # made anew before the first group; without groups every step was synced
-    _make_missing_roots(ctx, session)
+    _make_missing_roots(ctx, leased)
     head = ctx.store.checkpoints.group(plan.head_group_id)
     todo = _back_to(ctx, plan, head)
     damaged = _damaged(ctx, plan, head)
     if damaged or todo.steps or todo.removed_steps:
-        label = f"after-restart-{session.lease.boot_id[:8]}" if damaged else None
+        label = f"after-restart-{leased.lease.boot_id[:8]}" if damaged else None
         reason = "found after the machine was started anew"
-        ctx.checkpoints.rollback_to_checkpoint(session, todo, label=label, reason=reason)
-        session.settle()
+        ctx.checkpoints.rollback_to_checkpoint(leased, todo, label=label, reason=reason)
+        leased.finish_background()
         ctx.talk.tell("warning", {"message": _told(plan, head, damaged, label, todo)})
-    _note(ctx, session)
+    _note(ctx, leased)
 
 
 def _damaged(ctx: Context, plan: Plan, head: CheckpointGroup) -> int:
@@ -62,25 +62,25 @@ def _back_to(ctx: Context, plan: Plan, head: CheckpointGroup) -> Restoration:
     return msgspec.structs.replace(todo, children={}, cancelled_children=())
 
 
-def _make_missing_roots(ctx: Context, session: Session) -> None:
+def _make_missing_roots(ctx: Context, leased: LeasedPlan) -> None:
     """A folder that was never synced may be gone: its content is in the group."""
-    sandboxes = ctx.manager.sandboxes(session.plan.plan_id)
+    sandboxes = ctx.manager.sandboxes(leased.plan.plan_id)
     for record in sandboxes.from_another_boot():
         if not os.path.lexists(record.root):
             fsio.make_private_dir(record.root)
             made = msgspec.structs.replace(record, identity=fsio.identity(record.root))
             put_mark(ctx.store.identity.store_id, made)
-            _put(ctx, session, made)
+            _put(ctx, leased, made)
 
 
-def _note(ctx: Context, session: Session) -> None:
-    boot_id = session.lease.boot_id
-    for record in ctx.manager.sandboxes(session.plan.plan_id).from_another_boot():
-        _put(ctx, session, record.with_boot_id(boot_id))
+def _note(ctx: Context, leased: LeasedPlan) -> None:
+    boot_id = leased.lease.boot_id
+    for record in ctx.manager.sandboxes(leased.plan.plan_id).from_another_boot():
+        _put(ctx, leased, record.with_boot_id(boot_id))
 
 
-def _put(ctx: Context, session: Session, record: SandboxRecord) -> None:
-    with ctx.store.transaction(session.lease):
+def _put(ctx: Context, leased: LeasedPlan, record: SandboxRecord) -> None:
+    with ctx.store.transaction(leased.lease):
         ctx.store.resources.put_sandbox(record)
     ctx.manager.sandboxes(record.plan_id).records[record.resource_id] = record
 

@@ -13,7 +13,7 @@ from cleveragents.execution.compensation import (
 )
 from cleveragents.lease import (
     RECOVERY,
-    Session,
+    LeasedPlan,
     hold,
     holder,
 )
@@ -44,22 +44,22 @@ def _recover_intent(ctx: Context, intent: Intent) -> list[str]:
     try:
         with hold(ctx.store, intent.plan_id, RECOVERY, ctx.now) as lease:
             plan = ctx.store.plans.get(intent.plan_id)
-            session = Session(ctx.store, plan, lease, ctx.now)
+            leased = LeasedPlan(ctx.store, plan, lease, ctx.now)
             if intent.intent_id not in {item.intent_id for item in ctx.store.intents.all()}:
                 return []
             if intent.is_done:
-                again = ctx.checkpoints.confirm_rollback(session, intent)
+                again = ctx.checkpoints.confirm_rollback(leased, intent)
                 if plan.plan_id not in _waiting(ctx):
-                    _tidy(ctx, session)
+                    _tidy(ctx, leased)
                 done = f"plan {plan.name!r}: a rollback was done again, its files were lost"
                 return [done] if again else []
             if intent.kind == "restore":
-                ctx.checkpoints.finish_rollback(session, intent)
-                session.settle()
+                ctx.checkpoints.finish_rollback(leased, intent)
+                leased.finish_background()
             else:
-                finish_apply(ctx, session, intent)
-            if session.plan.state is not State.PROCESSING:
-                _close_entries(ctx, session)
+                finish_apply(ctx, leased, intent)
+            if leased.plan.state is not State.PROCESSING:
+                _close_entries(ctx, leased)
             return [f"plan {plan.name!r}: an interrupted {intent.kind} was finished"]
     except PlanBusy:
         return []
@@ -80,16 +80,16 @@ def _compensate(ctx: Context, plan_id: str) -> list[str]:
         return [f"plan {plan_id}: compensations wait: {error}"]
 
 
-def _end_validations(ctx: Context, session: Session) -> None:
+def _end_validations(ctx: Context, leased: LeasedPlan) -> None:
     """Validations of an apply that died may have left something in the sandboxes."""
-    head = session.plan.head_group_id
-    if session.plan.phase is not Phase.APPLY or not session.spec.validate or head is None:
+    head = leased.plan.head_group_id
+    if leased.plan.phase is not Phase.APPLY or not leased.spec.validate or head is None:
         return
     group = ctx.store.checkpoints.group(head)
     if group.checkpoint_type is CheckpointType.PRE_APPLY:
         todo = Restoration(group_id=head, plan={})
-        ctx.checkpoints.rollback_to_checkpoint(session, todo, lossy=True)
-        session.settle()
+        ctx.checkpoints.rollback_to_checkpoint(leased, todo, lossy=True)
+        leased.finish_background()
 
 
 def _clean(ctx: Context, plan_id: str) -> None:
@@ -97,7 +97,7 @@ def _clean(ctx: Context, plan_id: str) -> None:
     try:
         with hold(ctx.store, plan_id, RECOVERY, ctx.now) as lease:
             if plan_id not in _waiting(ctx):
-                _tidy(ctx, Session(ctx.store, ctx.store.plans.get(plan_id), lease, ctx.now))
+                _tidy(ctx, LeasedPlan(ctx.store, ctx.store.plans.get(plan_id), lease, ctx.now))
     except PlanBusy:
         return
 
@@ -107,34 +107,34 @@ def _waiting(ctx: Context) -> set[str]:
     return {intent.plan_id for intent in ctx.store.intents.all() if not intent.is_done}
 
 
-def _tidy(ctx: Context, session: Session) -> None:
-    plan = session.plan
+def _tidy(ctx: Context, leased: LeasedPlan) -> None:
+    plan = leased.plan
     ctx.manager.discard_staging(plan.plan_id)
-    ctx.checkpoints.let_go(plan.plan_id)
+    ctx.checkpoints.release_dropped(plan.plan_id)
     fsio.remove_tree(f"{ctx.staging}/{plan.plan_id}")
     if plan.state is not State.PROCESSING:
-        _close_entries(ctx, session)
+        _close_entries(ctx, leased)
 
 
-def _close_entries(ctx: Context, session: Session) -> None:
+def _close_entries(ctx: Context, leased: LeasedPlan) -> None:
     """Operations that nobody will end any more end where the plan stands."""
-    with session.transaction():
-        for entry in ctx.store.journal.open_entries(session.plan.plan_id):
-            ctx.store.journal.put(session.closed(entry, EntryState.INTERRUPTED))
+    with leased.transaction():
+        for entry in ctx.store.journal.open_entries(leased.plan.plan_id):
+            ctx.store.journal.put(leased.closed(entry, EntryState.INTERRUPTED))
             if entry.operation is Operation.CORRECT:
-                ctx.store.corrections.end(session.plan, ctx.now())
+                ctx.store.corrections.end(leased.plan, ctx.now())
 
 
 def _free(ctx: Context, plan_id: str) -> list[str]:
     """No plan stays in `processing` without a process."""
     try:
         with hold(ctx.store, plan_id, RECOVERY, ctx.now) as lease:
-            session = Session(ctx.store, ctx.store.plans.get(plan_id), lease, ctx.now)
-            plan = session.plan
+            leased = LeasedPlan(ctx.store, ctx.store.plans.get(plan_id), lease, ctx.now)
+            plan = leased.plan
             if plan.state is not State.PROCESSING:
                 return []
             end_leftovers(plan_id)
-            _end_validations(ctx, session)
+            _end_validations(ctx, leased)
             verb = "apply" if plan.phase is Phase.APPLY else "resume"
             failure = Failure(
                 "Interrupted",
@@ -142,10 +142,10 @@ def _free(ctx: Context, plan_id: str) -> list[str]:
                 f"agents plan {verb} {plan_id}",
             )
             state = State.QUEUED if plan.phase is Phase.STRATEGIZE else State.ERRORED
-            with session.transaction():
-                session.write(state=state, error=failure)
+            with leased.transaction():
+                leased.write(state=state, error=failure)
                 ctx.store.calls.interrupt(plan_id, ctx.now())
-            _close_entries(ctx, session)
+            _close_entries(ctx, leased)
             return [f"plan {plan.name!r}: its process ended without finishing"]
     except PlanBusy:
         return []

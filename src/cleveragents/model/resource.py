@@ -45,19 +45,19 @@ class SandboxState(StrEnum):
     REMOVED = "removed"
 
 
-class EarlierState(StrEnum):
+class BackupState(StrEnum):
     KEPT = "kept"
-    LET_GO = "let_go"
+    RELEASED = "let_go"
     """Not to be counted on any more; what holds it may still have to be removed."""
     GONE = "gone"
 
 
-class Earlier(msgspec.Struct, frozen=True, kw_only=True):
+class Backup(msgspec.Struct, frozen=True, kw_only=True):
     """What holds, outside of the store, the state a target had before its plan was applied."""
 
     name: str
     bytes: int
-    state: EarlierState = EarlierState.KEPT
+    state: BackupState = BackupState.KEPT
     by: str = ""
     """The plan whose apply let it go, or the command."""
 
@@ -86,11 +86,11 @@ class SandboxRecord(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, origin={**self.origin, "boot_id": boot_id})
 
     @property
-    def earlier(self) -> Earlier | None:
+    def earlier(self) -> Backup | None:
         found = self.origin.get("earlier")
-        return codec.convert(found, Earlier) if found else None
+        return codec.convert(found, Backup) if found else None
 
-    def with_earlier(self, earlier: Earlier) -> "SandboxRecord":
+    def with_earlier(self, earlier: Backup) -> "SandboxRecord":
         origin = {**self.origin, "earlier": msgspec.to_builtins(earlier)}
         return msgspec.structs.replace(self, origin=origin)
 

@@ -291,7 +291,7 @@ class WatchesSql(Protocol):
 
 
 @runtime_checkable
-class KeepsEarlier(Protocol):
+class KeepsBackup(Protocol):
     """A kind that can leave the state from before an apply where it is, when the sandbox goes."""
 
     def holding(self, state: SandboxCheckpoint) -> tuple[str, int] | None:

@@ -12,7 +12,7 @@ from blake3 import blake3
 from cleveragents import codec
 from cleveragents.content import attributes, files, fsio, trees
 from cleveragents.content.engine import TreeEngine
-from cleveragents.content.known_files import Vouched
+from cleveragents.content.known_files import KnownFiles
 from cleveragents.content.packs import Batch
 from cleveragents.content.switch import Op, Switch, put_times_back, stage, sync_in_place, unlocked
 from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
@@ -51,7 +51,7 @@ class TreeSandbox:
         packs = place.packs
         self.manifests = trees.Manifests(packs.get, lambda keys: packs.reading(keys)[0])
         self._engine: TreeEngine | None = None
-        self.seed: Vouched = {}
+        self.seed: KnownFiles = {}
         """What `create` knows of the files it wrote, for the first capture."""
         self._put_bytes = 0
         """What `create` put into the store, and the first checkpoint is told to have added."""
@@ -76,7 +76,7 @@ class TreeSandbox:
                 self.place.cache,
                 self.manifests,
             )
-            self._engine.vouched = self.seed
+            self._engine.known_files = self.seed
         return self._engine
 
     def follow(self) -> None:

@@ -129,7 +129,7 @@ class Conversation:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
-                self._let_go()
+                self._release()
         finally:
             self._end()
             end_leftovers(self._call.plan_id, self._call.step_id)
@@ -261,7 +261,7 @@ class Conversation:
         self._selector.unregister(self._namespace.reader)
         self._namespace.learn()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """It said that it is done: time to end by itself, and what it says now is not heard."""
         with suppress(OSError):
             self._stdin.close()

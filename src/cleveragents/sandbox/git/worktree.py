@@ -12,7 +12,7 @@ import msgspec
 
 from cleveragents import codec
 from cleveragents.content import fsio, trees
-from cleveragents.content.background import Beside
+from cleveragents.content.background import Background
 from cleveragents.content.files import Base, stamp, write_content
 from cleveragents.content.packs import GIT, Batch
 from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
@@ -34,7 +34,7 @@ class _Beginning(NamedTuple):
 
     commit: str | None
     branch: str | None
-    listing: Beside[tuple[dict[bytes, Base], list[bytes]]]
+    listing: Background[tuple[dict[bytes, Base], list[bytes]]]
 
 
 class GitWorktree(GitTarget, TreeSandbox):
@@ -96,7 +96,7 @@ class GitWorktree(GitTarget, TreeSandbox):
         from cleveragents.sandbox.git.private import borrow_modules, borrowed
 
         commit, branch = self.repository.head()
-        with Beside(lambda: self.repository.listing(commit)) as listing:
+        with Background(lambda: self.repository.listing(commit)) as listing:
             self._beginning = _Beginning(commit, branch, listing)
             try:
                 made = super().create(making)
@@ -118,7 +118,7 @@ class GitWorktree(GitTarget, TreeSandbox):
         assert self._beginning is not None
         commit, branch, _ = self._beginning
         private = f"{self.place.root}/.git"
-        with Beside(lambda: borrow(self.repository, private, commit, branch)):
+        with Background(lambda: borrow(self.repository, private, commit, branch)):
             self._copy_carried(making)
 
     def _known_before(self) -> "Known":

@@ -15,7 +15,7 @@ from cleveragents.errors import NotAllowed
 from cleveragents.tools.confinement import bwrap, landlock, syscalls
 from cleveragents.tools.confinement.capabilities import UNDER_LANDLOCK, dropping
 from cleveragents.tools.confinement.doors import doors
-from cleveragents.tools.confinement.mounts import Seen, StandIn, seen_as_they_are, seen_at_own_paths
+from cleveragents.tools.confinement.mounts import Mount, Seen, seen_as_they_are, seen_at_own_paths
 from cleveragents.tools.confinement.sides import Sides, beside
 
 BWRAP, LANDLOCK, OFF = "bwrap", "landlock", "off"
@@ -31,7 +31,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """The store, and where sandboxes are made: closed but for the plan's own."""
     writable: tuple[str, ...] = ()
     cache: str = ""
-    stand_ins: tuple[StandIn, ...] = ()
+    stand_ins: tuple[Mount, ...] = ()
     look_only: bool = False
     """The sandboxes can be read and not written: for who proposes steps and does not run them."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import msgspec
 
 
-class StandIn(msgspec.Struct, frozen=True, kw_only=True):
+class Mount(msgspec.Struct, frozen=True, kw_only=True):
     """One resource of the plan and its private copy."""
 
     name: str
@@ -38,9 +38,9 @@ class StandIn(msgspec.Struct, frozen=True, kw_only=True):
 class Seen(msgspec.Struct, frozen=True):
     """Which resources a tool finds at their own path: mounted there, or linked from such a one."""
 
-    mounted: tuple[StandIn, ...] = ()
-    linked: tuple[StandIn, ...] = ()
-    elsewhere: tuple[StandIn, ...] = ()
+    mounted: tuple[Mount, ...] = ()
+    linked: tuple[Mount, ...] = ()
+    elsewhere: tuple[Mount, ...] = ()
     """Copies that are found only at the sandbox's path, inner ones first."""
 
     def at(self, path: str) -> str:
@@ -55,20 +55,20 @@ class Seen(msgspec.Struct, frozen=True):
         """A path inside the original of a resource that is not mounted, moved to the copy."""
         return _moved(path, ((one.own, one.path) for one in self.elsewhere))
 
-    def original_of(self, path: str) -> StandIn | None:
+    def original_of(self, path: str) -> Mount | None:
         """The resource whose untouched original a path lies in."""
         return next((one for one in self.elsewhere if is_inside(path, one.own)), None)
 
 
-def seen_at_own_paths(stand_ins: Iterable[StandIn]) -> Seen:
+def seen_at_own_paths(stand_ins: Iterable[Mount]) -> Seen:
     """What can be mounted where the resource is, the outer before the inner.
 
     A sandbox whose links to inner ones are relative stays where it is, for mounted elsewhere they
     would lead nowhere. So does a database: its side files lie beside it, not in it.
     """
-    mounted: list[StandIn] = []
-    linked: list[StandIn] = []
-    elsewhere: list[StandIn] = []
+    mounted: list[Mount] = []
+    linked: list[Mount] = []
+    elsewhere: list[Mount] = []
     for one in sorted((s for s in stand_ins if s.is_copy), key=lambda s: len(s.own)):
         if not one.is_folder:
             elsewhere.append(one)
@@ -81,7 +81,7 @@ def seen_at_own_paths(stand_ins: Iterable[StandIn]) -> Seen:
     return Seen(tuple(mounted), tuple(linked), _deepest(*elsewhere))
 
 
-def seen_as_they_are(stand_ins: Iterable[StandIn]) -> Seen:
+def seen_as_they_are(stand_ins: Iterable[Mount]) -> Seen:
     """Nothing is mounted."""
     return Seen(elsewhere=_deepest(*(one for one in stand_ins if one.is_copy)))
 
@@ -90,12 +90,12 @@ def is_inside(path: str, folder: str) -> bool:
     return path == folder or path.startswith(f"{folder.rstrip('/')}/")
 
 
-def _deepest(*stand_ins: StandIn) -> tuple[StandIn, ...]:
+def _deepest(*stand_ins: Mount) -> tuple[Mount, ...]:
     """Inner ones before outer ones, so that the nearest is found first."""
     return tuple(sorted(stand_ins, key=lambda one: -len(one.own)))
 
 
-def _links_hold(one: StandIn) -> bool:
+def _links_hold(one: Mount) -> bool:
     for place in one.links:
         try:
             if not os.path.isabs(os.readlink(f"{one.root}/{place}")):

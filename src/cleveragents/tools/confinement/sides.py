@@ -7,7 +7,7 @@ import os
 
 import msgspec
 
-from cleveragents.tools.confinement.mounts import Seen, StandIn, is_inside
+from cleveragents.tools.confinement.mounts import Mount, Seen, is_inside
 
 
 class Sides(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ def beside(seen: Seen, plan_dir: str, place: str) -> Sides:
     return Sides(tuple(mounts), tuple(files), plan_dir)
 
 
-def _lines(one: StandIn, listing: str) -> list[str]:
+def _lines(one: Mount, listing: str) -> list[str]:
     """The file's lines; none where a tool has put a link on the way, which would be followed."""
     path = one.root
     for name in listing.split("/"):
