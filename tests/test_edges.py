@@ -959,7 +959,9 @@ def test_a_tool_does_not_write_without_a_checkpoint_from_before_unless_allowed(
         assert plan.plan.state is State.ERRORED
         assert plan.plan.error is not None
         assert plan.plan.error.type == "CheckpointFailed"
-        assert executed(ws, plan) == [EntryState.INTERRUPTED]
+        assert executed(ws, plan) == [EntryState.DONE]
+        (entry,) = ws.ctx.store.journal.of_plan(plan.plan_id)
+        assert entry.detail["outcome"] == "failed"
 
 
 def executed(ws: Workspace, plan: PlanHandle) -> list[EntryState]:

@@ -22,7 +22,8 @@ from cleveragents.checkpoints.restoration import (
 )
 from cleveragents.cli import data as reports
 from cleveragents.cli import render
-from cleveragents.cli.main import entry, root
+from cleveragents.cli.main import root
+from cleveragents.cli.quick import entry
 from cleveragents.cli.render import Panel, Reply, Table, Text
 from cleveragents.errors import (
     CarryLimit,
