@@ -65,7 +65,7 @@ class PlanSandboxes:
                     f"the sandbox {record.root} is missing",
                     f"agents plan delete {record.plan_id}, then start anew with agents plan use",
                 )
-            if fsio.identity(record.root) != record.identity:
+            if not fsio.is_inode(record.root, record.identity):
                 raise SandboxNotOurs(
                     f"{record.root} is not the directory this plan made",
                     "move it away; the plan's own sandbox is gone",

@@ -517,6 +517,15 @@ def identity(path: str) -> str:
     return f"{found.st_dev}:{found.st_ino}"
 
 
+def is_inode(path: str, known: str) -> bool:
+    """Whether a path still has the inode of that identity; a device may have another number by now.
+
+    Devices are numbered anew at every boot (btrfs, NFS, device mapper), and every sandbox was
+    refused after it. Who could put another directory there is told by the mark beside it.
+    """
+    return identity(path).partition(":")[2] == known.partition(":")[2]
+
+
 @contextmanager
 def locked(path: str) -> Generator[None]:
     """Hold a lock that other processes wait for."""

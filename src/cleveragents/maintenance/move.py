@@ -42,7 +42,7 @@ def _is_old_and_ours(record: SandboxRecord) -> bool:
         and record.state is not SandboxState.REMOVED
         and os.path.basename(os.path.dirname(record.root)) == record.plan_id
         and os.path.lexists(record.root)
-        and (record.state is SandboxState.CREATING or fsio.identity(record.root) == record.identity)
+        and (record.state is SandboxState.CREATING or fsio.is_inode(record.root, record.identity))
     )
 
 
