@@ -259,7 +259,7 @@ class Workspace:
         """What was left unfinished by an earlier process, and what became of it."""
 
     def use(self, file: str) -> PlanHandle:
-        """Take a plan file into the store; nothing runs yet."""
+        """Register a plan file without running it."""
         from cleveragents.execution.use import read_plan, use_plan
 
         read = read_plan(self.ctx, file)

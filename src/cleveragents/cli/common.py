@@ -52,16 +52,20 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     for option in reversed(
         (
-            click.option("--format", "form", type=click.Choice(FORMATS), help="How to print."),
-            click.option("--json", "as_json", is_flag=True, help="Short for --format json."),
-            click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors."),
+            click.option(
+                "--format", "form", type=click.Choice(FORMATS), help="Choose the output format."
+            ),
+            click.option(
+                "--json", "as_json", is_flag=True, help="Print JSON; short for --format json."
+            ),
+            click.option("--quiet", "-q", is_flag=True, help="Print errors only."),
             click.option("--debug", is_flag=True, help="Show tracebacks."),
             click.option(
                 "--set",
                 "overrides",
                 multiple=True,
                 metavar="KEY=VALUE",
-                help="A setting for this command only.",
+                help="Override a setting for this command.",
             ),
         )
     ):

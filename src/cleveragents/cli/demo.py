@@ -157,9 +157,9 @@ def _there(sandbox: str) -> bool:
 
 
 @command("demo", context=False)
-@click.option("--keep/--remove", default=True, help="Leave the demo's folder, or remove it.")
+@click.option("--keep/--remove", default=True, help="Keep the demo's folder, or remove it.")
 def demo(options: Options, keep: bool) -> Reply:
-    """See a plan run, fail, roll back, resume, be undone and applied, on throw-away data."""
+    """Run a short demonstration on throw-away data: run, fail, resume, roll back, undo, apply."""
     began = time.perf_counter()
     folder = tempfile.mkdtemp(prefix="agents-demo-")
     stage = Stage(folder, options.quiet or options.form in ("json", "yaml"))

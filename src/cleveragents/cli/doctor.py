@@ -12,10 +12,10 @@ from cleveragents.model.units import show_bytes
 
 
 @command("doctor")
-@click.option("--fix", is_flag=True, help="Remove what plans that are gone have left behind.")
-@click.option("--adopt", is_flag=True, help="Take a store that was moved for where it is now.")
+@click.option("--fix", is_flag=True, help="Remove what deleted plans have left behind.")
+@click.option("--adopt", is_flag=True, help="Adopt a store that was moved to its current place.")
 def doctor(ctx: Context, options: Options, fix: bool, adopt: bool) -> Reply:
-    """What this machine offers, what is not confined, and what is left over."""
+    """Show what this machine supports, what is not confined and what is left over."""
     if adopt:
         return _adopted(ctx)
     report = examine(ctx, fix)

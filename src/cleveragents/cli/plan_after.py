@@ -20,7 +20,7 @@ from cleveragents.workspace import PlanHandle
 @command("plan revert-applied")
 @click.argument("plan")
 def revert_applied(ctx: Context, options: Options, plan: str) -> Reply:
-    """Make a plan that takes back what an applied plan did; look at it, then apply it."""
+    """Create a plan that reverts what an applied plan did; review it, then apply it."""
     from cleveragents.apply.revert import spec_to_revert
 
     one, notes = found(ctx, plan)
@@ -33,15 +33,15 @@ def revert_applied(ctx: Context, options: Options, plan: str) -> Reply:
 
 @command("plan export")
 @click.argument("plan")
-@click.option("--branch", metavar="NAME", help="As commits on a new branch of the repository.")
+@click.option("--branch", metavar="NAME", help="Export commits on a new branch of the repository.")
 @click.option(
     "--patch",
     is_flag=False,
     flag_value="-",
     metavar="[DIR|-]",
-    help="As patches: files in DIR, or all on stdout.",
+    help="Export patches: files in DIR, or all on stdout.",
 )
-@click.option("--on", metavar="RESOURCE", help="Which resource, if the plan has several.")
+@click.option("--on", metavar="RESOURCE", help="Choose the resource, if the plan has several.")
 @click.option("--force", is_flag=True, help="Replace the branch or the files if they exist.")
 def export(
     ctx: Context,
@@ -52,7 +52,7 @@ def export(
     on: str | None,
     force: bool,
 ) -> Reply:
-    """The checkpoints that led here, as ordinary commits or as patches; one for each group."""
+    """Export the checkpoints that led here as commits or as patches, one for each group."""
     if (branch is None) == (patch is None):
         raise UsageError("say how: --branch NAME or --patch [DIR|-]", "agents plan export --help")
     one, notes = found(ctx, plan)

@@ -33,11 +33,13 @@ from cleveragents.model.decision import Decision
     "--mode",
     type=click.Choice(("revert", "append")),
     default="revert",
-    help="revert (default): take it back and do it again; append: keep it and add work.",
+    help="Choose what to do: revert (default) undoes and redoes it, append keeps it and adds work.",
 )
-@click.option("--guidance", required=True, help="What to do differently; tools and actors see it.")
-@click.option("--plan-file", help="A plan file with changed steps.")
-@click.option("--cascade", is_flag=True, help="Take every later decision with it.")
+@click.option(
+    "--guidance", required=True, help="Say what to do differently; tools and actors see it."
+)
+@click.option("--plan-file", help="Use a plan file with changed steps.")
+@click.option("--cascade", is_flag=True, help="Redo every later decision too.")
 @loss_option
 @yes_option
 @dry_option
@@ -53,7 +55,7 @@ def correct_command(
     yes: bool,
     dry_run: bool,
 ) -> Reply:
-    """Correct one decision; decisions that do not hang on it are neither undone nor run again.
+    """Redo one decision and everything that depends on it; nothing else runs again.
 
     DECISION is the id that `agents plan tree PLAN` shows, or its beginning or end.
     """

@@ -15,9 +15,9 @@ from cleveragents.model.plan import Plan
 
 @command("plan effects")
 @plan_argument
-@click.option("--retry", is_flag=True, help="Run the compensations that failed once more.")
+@click.option("--retry", is_flag=True, help="Retry the compensations that failed.")
 def effects(ctx: Context, options: Options, plan: str, retry: bool) -> Reply:
-    """What a plan did, or may have done, outside the sandboxes, oldest first."""
+    """List what a plan did, or may have done, outside the sandboxes, oldest first."""
     one, notes = found(ctx, plan)
     if retry:
         from cleveragents.execution.compensation import retry_failed

@@ -24,7 +24,7 @@ def found(ctx: Context, text: str) -> tuple[Plan, tuple[str, ...]]:
 @command("plan status")
 @plan_argument
 def status(ctx: Context, options: Options, plan: str) -> Reply:
-    """How a plan stands: steps, checkpoints, sandboxes, and why it stopped."""
+    """Show a plan's status: steps, checkpoints, sandboxes, and why it stopped."""
     one, notes = found(ctx, plan)
     data = reports.status_data(ctx, one)
     return Reply(data=data, blocks=status_blocks(data), messages=notes)
@@ -82,7 +82,7 @@ def outside_rows(counts: dict[str, int], plan_id: str) -> list[tuple[str, str]]:
 
 @command("plan list")
 def list_plans(ctx: Context, options: Options) -> Reply:
-    """All plans, newest first."""
+    """List all plans, newest first."""
     plans = reports.list_data(ctx)
     short = short_ids([plan["plan_id"] for plan in plans])
     rows = tuple(
@@ -98,7 +98,7 @@ def list_plans(ctx: Context, options: Options) -> Reply:
 @command("plan checkpoints")
 @plan_argument
 def checkpoints(ctx: Context, options: Options, plan: str) -> Reply:
-    """The checkpoints of a plan, oldest first; rows of one group were taken together."""
+    """List the checkpoints of a plan, oldest first; rows of one group were taken together."""
     one, notes = found(ctx, plan)
     rows = reports.checkpoints_data(ctx, one)
     short = short_ids([row["group_id"] for row in rows])
@@ -124,7 +124,7 @@ def checkpoints(ctx: Context, options: Options, plan: str) -> Reply:
 @click.argument("plan")
 @click.argument("checkpoint")
 def checkpoint_show(ctx: Context, options: Options, plan: str, checkpoint: str) -> Reply:
-    """One checkpoint and the group it belongs to."""
+    """Show a checkpoint and the group it belongs to."""
     one, notes = found(ctx, plan)
     data = reports.group_data(ctx, one, find_group(ctx.store, one, checkpoint))
     rows = (
@@ -145,11 +145,25 @@ def _member(row: dict[str, Any]) -> str:
 
 @command("plan diff")
 @plan_argument
-@click.option("--from", "start", metavar="CHECKPOINT", help="Default: what the plan began with.")
-@click.option("--to", "end", metavar="CHECKPOINT", help="Default: the sandboxes as they are now.")
-@click.option("--correction", metavar="ID", help="The old attempt against the new one; or `last`.")
-@click.option("--stat", is_flag=True, help="Only the list of files.")
-@click.option("--ignored", is_flag=True, help="Ignored files too.")
+@click.option(
+    "--from",
+    "start",
+    metavar="CHECKPOINT",
+    help="Compare from this checkpoint; default: the start of the plan.",
+)
+@click.option(
+    "--to",
+    "end",
+    metavar="CHECKPOINT",
+    help="Compare to this checkpoint; default: the sandboxes now.",
+)
+@click.option(
+    "--correction",
+    metavar="ID",
+    help="Compare the attempt before a correction with the one after; `last` for the latest.",
+)
+@click.option("--stat", is_flag=True, help="List the files only.")
+@click.option("--ignored", is_flag=True, help="Include ignored files.")
 def diff(
     ctx: Context,
     options: Options,
@@ -160,7 +174,7 @@ def diff(
     stat: bool,
     ignored: bool,
 ) -> Reply:
-    """What changed between two moments of a plan."""
+    """Show what changed between two checkpoints of a plan."""
     import msgspec
 
     from cleveragents.history.diff import diff_between
@@ -217,7 +231,7 @@ def _table_row(resource: str, one: Any) -> tuple[str, ...]:
 @command("plan log")
 @plan_argument
 def log(ctx: Context, options: Options, plan: str) -> Reply:
-    """Every operation on a plan, oldest first."""
+    """List every operation on a plan, oldest first."""
     one, notes = found(ctx, plan)
     entries = ctx.store.journal.of_plan(one.plan_id)
     rows = tuple(
@@ -237,9 +251,11 @@ def log(ctx: Context, options: Options, plan: str) -> Reply:
 
 @command("plan tree")
 @plan_argument
-@click.option("--show-superseded", is_flag=True, help="Decisions no longer in force too.")
+@click.option(
+    "--show-superseded", is_flag=True, help="Include decisions that are no longer in force."
+)
 def tree(ctx: Context, options: Options, plan: str, show_superseded: bool) -> Reply:
-    """The decisions of a plan, as a tree."""
+    """Show the decisions of a plan as a tree."""
     one, notes = found(ctx, plan)
     nodes = reports.tree_data(ctx, one, show_superseded)
     return Reply(data={"tree": nodes}, blocks=lines(*_branches(nodes)), messages=notes)
@@ -260,7 +276,7 @@ def _branches(nodes: list[dict[str, Any]], depth: int = 0) -> list[str]:
 @command("plan explain")
 @click.argument("decision")
 def explain(ctx: Context, options: Options, decision: str) -> Reply:
-    """Everything about one decision: why, what else, what it wrote."""
+    """Explain one decision: why, the alternatives, what it wrote."""
     data = reports.explain_data(ctx, find_decision(ctx.store, decision))
     rows = (
         ("question", data["question"]),
@@ -278,7 +294,7 @@ def explain(ctx: Context, options: Options, decision: str) -> Reply:
 @command("plan errors")
 @plan_argument
 def errors(ctx: Context, options: Options, plan: str) -> Reply:
-    """Why a plan stopped: the step, its output, and how to get the failed state back."""
+    """Show why a plan stopped: the step, its output, and how to get the failed state back."""
     from cleveragents.history.diff import diff_of_failure
 
     one, notes = found(ctx, plan)

@@ -22,17 +22,19 @@ from cleveragents.workspace import Workspace
 OWN_FAILURE = 125
 """Of `agents run`, as of `env`: what is none of the command's own exit codes."""
 
-yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 loss_option = click.option(
-    "--accept-loss", is_flag=True, help="Go back over effects that cannot be undone."
+    "--accept-loss", is_flag=True, help="Roll back even past effects that cannot be undone."
 )
 repeat_option = click.option(
     "--repeat",
     multiple=True,
     metavar="STEP",
-    help="Run this step although what it does outside the sandboxes may have happened.",
+    help="Repeat this step even if its effects outside the sandboxes may have happened.",
 )
-dry_option = click.option("--dry-run", is_flag=True, help="Show what would happen; do nothing.")
+dry_option = click.option(
+    "--dry-run", is_flag=True, help="Show what would happen and change nothing."
+)
 
 
 def plan_reply(
@@ -66,14 +68,14 @@ def take_in(ctx: Context, file: str) -> str:
 @command("plan use")
 @click.argument("file")
 def use(ctx: Context, options: Options, file: str) -> Reply:
-    """Take a plan file into the store; nothing runs yet."""
+    """Register a plan file without running it."""
     return plan_reply(ctx, take_in(ctx, file))
 
 
 @command("plan run")
 @click.argument("file")
 def run(ctx: Context, options: Options, file: str) -> Reply:
-    """Use a plan file and execute it: the main job."""
+    """Register a plan file and execute it."""
     from cleveragents.execution.run import execute_plan
 
     plan_id = take_in(ctx, file)
@@ -86,16 +88,16 @@ def run(ctx: Context, options: Options, file: str) -> Reply:
     own_failure=OWN_FAILURE,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
-@click.option("--on", "path", default=".", help="What to sandbox: a repository or a directory.")
-@click.option("--name", help="The plan's name; default: the command's.")
+@click.option("--on", "path", default=".", help="Sandbox this repository or directory.")
+@click.option("--name", help="Name the plan; default: the command's name.")
 @click.argument("argv", nargs=-1, required=True, metavar="-- CMD...", type=click.UNPROCESSED)
 def run_command(
     ctx: Context, options: Options, path: str, name: str | None, argv: tuple[str, ...]
 ) -> Reply:
-    """Run one command in a sandbox of where you stand, as a plan of one step.
+    """Run a command in a sandbox of the current directory, as a plan of one step.
 
-    It has your terminal, your input and your output, and its exit code is yours; 125 is a failure
-    of ours, 126 a command that cannot be run, 127 one that does not exist.
+    It has your terminal, your input and your output, and its exit code is returned; 125 is an
+    internal error, 126 a command that cannot be run, 127 one that does not exist.
     """
     from cleveragents.execution.one_shot import one_step_plan
     from cleveragents.execution.run import execute_plan
@@ -126,14 +128,16 @@ def _passed_on(code: int | None, failed: bool) -> int:
 @click.argument("plan")
 @repeat_option
 def execute(ctx: Context, options: Options, plan: str, repeat: tuple[str, ...]) -> Reply:
-    """Execute a plan, or go on with it."""
+    """Execute a plan, or continue it."""
     return _go_on(ctx, options, plan, "plan execute", False, repeat)
 
 
 @command("plan resume")
 @click.argument("plan")
-@click.option("--plan-file", help="Go on with this changed plan file.")
-@click.option("--discard-edits", is_flag=True, help="Take back edits by hand, not adopt them.")
+@click.option("--plan-file", help="Continue with this changed plan file.")
+@click.option(
+    "--discard-edits", is_flag=True, help="Discard manual edits instead of adopting them."
+)
 @repeat_option
 @loss_option
 @dry_option
@@ -147,10 +151,10 @@ def resume(
     accept_loss: bool,
     dry_run: bool,
 ) -> Reply:
-    """Go on with the first step that is not done; edits by hand are adopted.
+    """Continue with the first step that is not done; manual edits are adopted.
 
     With --plan-file what is done and unchanged stays done; a changed step that was done is
-    corrected, with everything that hangs on it.
+    corrected, with everything that depends on it.
     """
     if not dry_run:
         return _go_on(
@@ -248,7 +252,7 @@ def _go_on(
     "--only",
     multiple=True,
     metavar="RESOURCE|PATH",
-    help="Restore just this and leave the plan as it is; may be repeated.",
+    help="Restore only this path or resource and leave the plan as it is; repeatable.",
 )
 @loss_option
 @yes_option
@@ -263,7 +267,7 @@ def rollback(
     yes: bool,
     dry_run: bool,
 ) -> Reply:
-    """Bring every sandbox and the plan's own view back to a checkpoint."""
+    """Roll back every sandbox and the plan's own view to a checkpoint."""
     from cleveragents.checkpoints.effects import (
         require_accepted,
     )
@@ -377,7 +381,7 @@ def _reverted(summary: dict[str, Any], dry_run: bool) -> str:
 @click.argument("plan")
 @loss_option
 def undo(ctx: Context, options: Options, plan: str, accept_loss: bool) -> Reply:
-    """Take back the last execute, resume, rollback or edit by hand as a whole."""
+    """Undo the last execute, resume, rollback or manual edit as a whole."""
     from cleveragents.history import undo as verb
 
     return _travelled(ctx, plan, verb.undo, "undone", accept_loss)
@@ -387,7 +391,7 @@ def undo(ctx: Context, options: Options, plan: str, accept_loss: bool) -> Reply:
 @click.argument("plan")
 @loss_option
 def redo(ctx: Context, options: Options, plan: str, accept_loss: bool) -> Reply:
-    """Do again what undo took back."""
+    """Redo what was undone."""
     from cleveragents.history import undo as verb
 
     return _travelled(ctx, plan, verb.redo, "redone", accept_loss)
@@ -430,7 +434,7 @@ def apply(
     yes: bool,
     dry_run: bool,
 ) -> Reply:
-    """Make the plan's work real: every resource or none, exactly once."""
+    """Apply the plan's work to its targets: every resource or none, exactly once."""
     from cleveragents.apply import apply as verb
     from cleveragents.apply.database_backups import left_behind, replaced_by, told_after_apply
 
@@ -509,7 +513,7 @@ def cancel(ctx: Context, options: Options, plan: str) -> Reply:
 @click.argument("plan")
 @yes_option
 def delete(ctx: Context, options: Options, plan: str, yes: bool) -> Reply:
-    """Remove a plan with its sandboxes and checkpoints; asks if work was never applied."""
+    """Delete a plan with its sandboxes and checkpoints; ask if work was never applied."""
     from cleveragents.apply.database_backups import kept_of
     from cleveragents.maintenance import delete as ending
 
@@ -538,10 +542,12 @@ def delete(ctx: Context, options: Options, plan: str, yes: bool) -> Reply:
 
 @command("plan prune")
 @click.argument("plan")
-@click.option("--databases", is_flag=True, help="Also drop what is kept for revert-applied.")
+@click.option(
+    "--databases", is_flag=True, help="Delete the database backups kept for revert-applied too."
+)
 @dry_option
 def prune(ctx: Context, options: Options, plan: str, databases: bool, dry_run: bool) -> Reply:
-    """Drop checkpoint groups that the retention rule gives up; says why for each."""
+    """Delete checkpoint groups that the retention policy does not keep; say why for each."""
     from cleveragents.apply.database_backups import kept_of, left_behind, let_go, told_of
     from cleveragents.history.checkpoints import preview_prune, prune_plan
 
@@ -565,16 +571,16 @@ def prune(ctx: Context, options: Options, plan: str, databases: bool, dry_run: b
 
 @command("plan checkpoint create")
 @click.argument("plan")
-@click.option("--label", help="A name to find it by; labelled groups are never pruned.")
+@click.option("--label", help="Label the checkpoint; labelled groups are never pruned.")
 def checkpoint_create(ctx: Context, options: Options, plan: str, label: str | None) -> Reply:
-    """Make a checkpoint group of the sandboxes as they are now."""
+    """Create a checkpoint group of the sandboxes as they are now."""
     return quick.create(ctx, options, plan, label)
 
 
 @command("plan checkpoint pin")
 @click.argument("plan")
 @click.argument("checkpoint")
-@click.option("--off", is_flag=True, help="Take the pin out again.")
+@click.option("--off", is_flag=True, help="Remove the pin.")
 def checkpoint_pin(ctx: Context, options: Options, plan: str, checkpoint: str, off: bool) -> Reply:
     """Keep a checkpoint group from being pruned."""
     one, notes = found(ctx, plan)
@@ -593,7 +599,7 @@ def checkpoint_pin(ctx: Context, options: Options, plan: str, checkpoint: str, o
 def checkpoint_delete(
     ctx: Context, options: Options, plan: str, checkpoint: str, yes: bool
 ) -> Reply:
-    """Drop one checkpoint group; the first, the current and reachable ones stay."""
+    """Delete a checkpoint group; the first, the current and reachable ones stay."""
     from cleveragents.history.checkpoints import delete_group
 
     one, notes = found(ctx, plan)

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 @command("check")
-@click.option("--read-data", is_flag=True, help="Read every byte and compare it with its hash.")
+@click.option("--read-data", is_flag=True, help="Read all content and compare it with its hash.")
 def check(ctx: Context, options: Options, read_data: bool) -> Reply:
-    """Check that the store is whole: its structure, and on request every byte."""
+    """Check the integrity of the store: its structure, and on request every byte."""
     from cleveragents.maintenance.check import check as verb
 
     result = verb(ctx, read_data)
@@ -38,11 +38,13 @@ def check(ctx: Context, options: Options, read_data: bool) -> Reply:
 
 
 @command("gc")
-@click.option("--dry-run", is_flag=True, help="Show what would happen; do nothing.")
-@click.option("--grace", metavar="DURATION", help="How long unused content stays, e.g. 0s or 2h.")
-@click.option("--databases", is_flag=True, help="Also drop what is kept for revert-applied.")
+@click.option("--dry-run", is_flag=True, help="Show what would happen and change nothing.")
+@click.option("--grace", metavar="DURATION", help="Keep unused content this long, e.g. 0s or 2h.")
+@click.option(
+    "--databases", is_flag=True, help="Delete the database backups kept for revert-applied too."
+)
 def gc(ctx: Context, options: Options, dry_run: bool, grace: str | None, databases: bool) -> Reply:
-    """Free what no plan refers to: first condemned, then, after the grace period, deleted."""
+    """Free content that no plan refers to, once its grace period is over."""
     from cleveragents.apply.database_backups import kept, left_behind, let_go, told_of
     from cleveragents.errors import UsageError
     from cleveragents.maintenance.gc import collect
@@ -69,7 +71,7 @@ def gc(ctx: Context, options: Options, dry_run: bool, grace: str | None, databas
 
 @command("du")
 def du(ctx: Context, options: Options) -> Reply:
-    """Which plan holds how much of the content store."""
+    """Show disk usage per plan."""
     from cleveragents.maintenance.disk_usage import usage
 
     result = usage(ctx)
@@ -102,7 +104,7 @@ def kept_table(found: "tuple[Held, ...]") -> tuple[Block, ...]:
 
 @command("config list", context=False)
 def config_list(options: Options) -> Reply:
-    """All settings, their values, and where each comes from."""
+    """List all settings, their values, and where each comes from."""
     from cleveragents.config import explain
 
     values = explain(os.getcwd(), os.environ, options.settings)
@@ -114,7 +116,7 @@ def config_list(options: Options) -> Reply:
 @command("config get", context=False)
 @click.argument("key")
 def config_get(options: Options, key: str) -> Reply:
-    """One setting."""
+    """Show a setting."""
     from cleveragents.config import explain
     from cleveragents.errors import ConfigError
     from cleveragents.model.settings import BY_NAME
@@ -137,9 +139,9 @@ def _shown(value: Any) -> str:
 @command("config set", context=False)
 @click.argument("key")
 @click.argument("value")
-@click.option("--project", is_flag=True, help="In the project's .cleveragents.toml.")
+@click.option("--project", is_flag=True, help="Use the project's .cleveragents.toml.")
 def config_set(options: Options, key: str, value: str, project: bool) -> Reply:
-    """Set one, in your own file or the project's."""
+    """Change a setting, in your own file or the project's."""
     from cleveragents.config import set_value
 
     path = set_value(key, value, project=project, cwd=os.getcwd(), environ=os.environ)
@@ -149,9 +151,9 @@ def config_set(options: Options, key: str, value: str, project: bool) -> Reply:
 
 @command("config unset", context=False)
 @click.argument("key")
-@click.option("--project", is_flag=True, help="In the project's .cleveragents.toml.")
+@click.option("--project", is_flag=True, help="Use the project's .cleveragents.toml.")
 def config_unset(options: Options, key: str, project: bool) -> Reply:
-    """Take one out again."""
+    """Remove a setting."""
     from cleveragents.config import unset_value
 
     path = unset_value(key, project=project, cwd=os.getcwd(), environ=os.environ)

@@ -84,7 +84,7 @@ def compensate_plan(
 
 
 def retry_failed(ctx: Context, plan: Plan) -> tuple[Effect, ...]:
-    """Run the compensations that failed once more."""
+    """Retry the compensations that failed."""
     with work_on(ctx, plan.plan_id, "plan effects") as leased:
         recorded = ctx.store.effects.of_plan(plan.plan_id)
         failed = [effect.effect_id for effect in recorded if effect.state is EffectState.FAILED]
