@@ -11,12 +11,14 @@ from cleveragents.cli.again import TYPED
 
 __all__ = ["main", "root"]
 
-PLAN = "cleveragents.cli.plan_work"
+RUN = "cleveragents.cli.plan_run"
+BACK = "cleveragents.cli.plan_rollback"
+KEEP = "cleveragents.cli.plan_keep"
 READ = "cleveragents.cli.plan_read"
 AFTER = "cleveragents.cli.plan_after"
 STORE = "cleveragents.cli.upkeep"
 COMMANDS: dict[str, tuple[str, str]] = {
-    "run": (f"{PLAN}:run_command", "Run a command in a sandbox of the current directory."),
+    "run": (f"{RUN}:run_command", "Run a command in a sandbox of the current directory."),
     "plan": ("", "Work with plans: run, inspect, roll back, correct, resume, apply."),
     "config": ("", "Show and change settings."),
     "check": (f"{STORE}:check", "Check the integrity of the store."),
@@ -29,10 +31,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("cleveragents.cli.demo:demo", "Run a short demonstration on throw-away data."),
 }
 PLAN_COMMANDS: dict[str, tuple[str, str]] = {
-    "use": (f"{PLAN}:use", "Register a plan file without running it."),
-    "run": (f"{PLAN}:run", "Register a plan file and execute it."),
-    "execute": (f"{PLAN}:execute", "Execute a plan, or continue it."),
-    "resume": (f"{PLAN}:resume", "Continue with the first step that is not done."),
+    "use": (f"{RUN}:use", "Register a plan file without running it."),
+    "run": (f"{RUN}:run", "Register a plan file and execute it."),
+    "execute": (f"{RUN}:execute", "Execute a plan, or continue it."),
+    "resume": (f"{RUN}:resume", "Continue with the first step that is not done."),
     "status": (f"{READ}:status", "Show a plan's status."),
     "list": (f"{READ}:list_plans", "List all plans, newest first."),
     "tree": (f"{READ}:tree", "Show the decisions of a plan as a tree."),
@@ -40,9 +42,9 @@ PLAN_COMMANDS: dict[str, tuple[str, str]] = {
     "checkpoints": (f"{READ}:checkpoints", "List the checkpoints of a plan, oldest first."),
     "checkpoint": ("", "Create, show, pin and delete single checkpoints."),
     "diff": (f"{READ}:diff", "Show what changed between two checkpoints of a plan."),
-    "rollback": (f"{PLAN}:rollback", "Roll back sandboxes and plan to a checkpoint."),
-    "undo": (f"{PLAN}:undo", "Undo the last operation."),
-    "redo": (f"{PLAN}:redo", "Redo what was undone."),
+    "rollback": (f"{BACK}:rollback", "Roll back sandboxes and plan to a checkpoint."),
+    "undo": (f"{BACK}:undo", "Undo the last operation."),
+    "redo": (f"{BACK}:redo", "Redo what was undone."),
     "correct": (
         "cleveragents.cli.plan_correct:correct_command",
         "Redo one decision and everything that depends on it.",
@@ -51,20 +53,23 @@ PLAN_COMMANDS: dict[str, tuple[str, str]] = {
         "cleveragents.cli.plan_effects:effects",
         "List what a plan did outside the sandboxes.",
     ),
-    "apply": (f"{PLAN}:apply", "Apply the plan's work to its targets, all of them or none."),
+    "apply": (
+        "cleveragents.cli.plan_apply:apply",
+        "Apply the plan's work to its targets, all of them or none.",
+    ),
     "revert-applied": (f"{AFTER}:revert_applied", "Create a plan that reverts an applied one."),
     "export": (f"{AFTER}:export", "Export the checkpoints as commits on a branch, or as patches."),
-    "cancel": (f"{PLAN}:cancel", "End a plan without applying it."),
-    "delete": (f"{PLAN}:delete", "Delete a plan and everything it holds."),
+    "cancel": (f"{KEEP}:cancel", "End a plan without applying it."),
+    "delete": (f"{KEEP}:delete", "Delete a plan and everything it holds."),
     "errors": (f"{READ}:errors", "Show why a plan stopped and how to inspect the failed state."),
     "log": (f"{READ}:log", "List every operation on a plan."),
-    "prune": (f"{PLAN}:prune", "Delete checkpoints that the retention policy does not keep."),
+    "prune": (f"{KEEP}:prune", "Delete checkpoints that the retention policy does not keep."),
 }
 CHECKPOINT_COMMANDS: dict[str, tuple[str, str]] = {
-    "create": (f"{PLAN}:checkpoint_create", "Create a checkpoint now."),
+    "create": (f"{KEEP}:checkpoint_create", "Create a checkpoint now."),
     "show": (f"{READ}:checkpoint_show", "Show a checkpoint and the group it belongs to."),
-    "pin": (f"{PLAN}:checkpoint_pin", "Keep a checkpoint from being pruned."),
-    "delete": (f"{PLAN}:checkpoint_delete", "Delete a checkpoint group."),
+    "pin": (f"{KEEP}:checkpoint_pin", "Keep a checkpoint from being pruned."),
+    "delete": (f"{KEEP}:checkpoint_delete", "Delete a checkpoint group."),
 }
 CONFIG_COMMANDS: dict[str, tuple[str, str]] = {
     "list": (f"{STORE}:config_list", "List all settings and where each comes from."),

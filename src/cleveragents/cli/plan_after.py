@@ -9,7 +9,7 @@ import msgspec
 
 from cleveragents.cli.common import Options, command
 from cleveragents.cli.plan_read import found
-from cleveragents.cli.plan_work import plan_reply
+from cleveragents.cli.plan_run import plan_reply
 from cleveragents.cli.render import Reply, Table, Text, safe
 from cleveragents.context import Context
 from cleveragents.errors import UsageError

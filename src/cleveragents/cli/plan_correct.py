@@ -10,13 +10,14 @@ from cleveragents.checkpoints.effects import (
 )
 from cleveragents.cli import data as reports
 from cleveragents.cli.common import Options, command
+from cleveragents.cli.options import dry_option, loss_option, yes_option
 from cleveragents.cli.plan_effects import (
     as_ended,
     not_compensated,
     outside_blocks,
     outside_text,
 )
-from cleveragents.cli.plan_work import dry_option, loss_option, plan_reply, yes_option
+from cleveragents.cli.plan_run import plan_reply
 from cleveragents.cli.render import Block, Panel, Reply, Table
 from cleveragents.context import Context
 from cleveragents.errors import UsageError
