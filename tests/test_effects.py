@@ -102,7 +102,7 @@ def dying(at: Callable[[str], bool], *argv: str) -> int:
             if at(name):
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        fsio.point = point
+        fsio.arm(point)
         try:
             agents(*argv)
         finally:

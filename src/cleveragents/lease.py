@@ -118,7 +118,7 @@ class LeasedPlan:
         view_changed: bool = False,
         **fields: Any,
     ) -> None:
-        """Put the plan's next version down; call it inside `store.transaction(lease)`."""
+        """Put the plan's next version down; call it inside `transaction()`."""
         self._remove_intent()
         plan = msgspec.structs.replace(self.plan, updated_at=self.now(), **fields)
         self.plan = self.store.plans.commit(
@@ -159,6 +159,9 @@ RECOVERY = "recovery"
 
 WAIT_SECONDS = 0.05
 
+_released: set[tuple[str, int]] = set()
+"""Plan and epoch of leases that this process released while the store could not be written."""
+
 
 def host_name() -> str:
     return os.uname().nodename
@@ -184,7 +187,7 @@ def start_time(pid: int) -> str | None:
 
 
 def is_alive(lease: Lease, now: str) -> bool:
-    if not lease.held:
+    if not lease.held or (lease.plan_id, lease.epoch) in _released:
         return False
     if lease.host != host_name():
         age = datetime.fromisoformat(now) - datetime.fromisoformat(lease.renewed_at)
@@ -206,7 +209,12 @@ def hold(
     try:
         yield lease
     finally:
-        _release(store, lease)
+        try:
+            _release(store, lease)
+        except BaseException:
+            # Else this process, which lives on, would keep itself out until it ends.
+            _released.add((lease.plan_id, lease.epoch))
+            raise
 
 
 @contextmanager

@@ -101,7 +101,7 @@ def apply(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
         require_appliable(leased.plan)
         ignored = request.ignored or leased.spec.apply.ignored
         entry = leased.opened(Operation.APPLY, ignored=ignored)
-        with ctx.store.transaction(leased.lease):
+        with leased.transaction():
             ctx.store.journal.put(entry)
             leased.write(phase=Phase.APPLY, state=State.PROCESSING, error=None)
         try:
@@ -161,7 +161,7 @@ def _stop(
     outcome = {"outcome": str(ending)} if ended is EntryState.DONE else {}
     error.hint = re.sub(r"\bPLAN\b", leased.plan.plan_id, error.hint)
     failure = Failure(type(error).__name__, error.message, error.hint)
-    with ctx.store.transaction(leased.lease):
+    with leased.transaction():
         leased.write(phase=Phase.APPLY, state=state, error=failure)
         ctx.store.journal.put(leased.closed(entry, ended, **outcome))
 
@@ -174,7 +174,7 @@ def _apply(
     try:
         origin = _origin(ctx, plan)
         result = _result(ctx, leased, origin)
-        proposals = _propose(ctx, plan, origin, result, options)
+        proposals = _propose(ctx, leased, origin, result, options)
         validate(ctx, leased)
         if ctx.settings.sandbox_cleanup != "manual":
             # All that can be refused for want of room or budget comes before the first target.
@@ -202,13 +202,13 @@ def _result(ctx: Context, leased: LeasedPlan, origin: States) -> States:
 
 
 def _propose(
-    ctx: Context, plan: Plan, origin: States, result: States, options: ApplyOptions
+    ctx: Context, leased: LeasedPlan, origin: States, result: States, options: ApplyOptions
 ) -> tuple[Proposal, ...]:
     """Compare with every target; merged texts are in the store when this returns."""
     with ctx.manager.packs.batch() as batch:
-        proposals = _compare_in(ctx, plan, origin, result, options, batch)
+        proposals = _compare_in(ctx, leased.plan, origin, result, options, batch)
         batch.seal()
-        with ctx.store.transaction():
+        with leased.transaction():
             ctx.store.objects.add(batch.located.items())
             ctx.store.objects.reuse(batch.reused)
     conflicts = tuple(conflict for item in proposals for conflict in item.conflicts)
@@ -259,7 +259,7 @@ def _switch(
         created_at=ctx.now(),
     )
     intent = msgspec.structs.replace(intent, body={"staging": options.staging})
-    with ctx.store.transaction(leased.lease):
+    with leased.transaction():
         ctx.store.intents.put(intent)
     try:
         for rid, proposal in _commits_last(sandboxes, proposals):
@@ -268,7 +268,7 @@ def _switch(
         body = {**intent.body, "staged": staged, "control_files": named}
         body["entry"] = msgspec.to_builtins(entry)
         intent = msgspec.structs.replace(intent, state="staged", body=body)
-        with ctx.store.transaction(leased.lease):
+        with leased.transaction():
             ctx.store.intents.put(intent)
         _switch_all(sandboxes, staged)
     except BaseException:
@@ -319,14 +319,14 @@ def _commit_rest(sandboxes: PlanSandboxes, staged: dict[str, Any]) -> None:
 def undo_switch(ctx: Context, leased: LeasedPlan, intent: Intent, staged: dict[str, Any]) -> None:
     """Bring every target back; the intent stays until that is done."""
     if intent.state != "prepared":
-        with ctx.store.transaction(leased.lease):
+        with leased.transaction():
             ctx.store.intents.put(msgspec.structs.replace(intent, state="undoing"))
     sandboxes = ctx.manager.sandboxes(leased.plan.plan_id)
     for rid, one in reversed(staged.items()):
         sandboxes[rid].undo_apply(one)
     for sandbox in sandboxes.opened.values():
         sandbox.discard_apply(intent.body["staging"])
-    with ctx.store.transaction(leased.lease):
+    with leased.transaction():
         ctx.store.intents.remove(intent.intent_id)
 
 
@@ -347,7 +347,7 @@ def record(ctx: Context, leased: LeasedPlan, intent: Intent) -> dict[str, Any]:
         "conflicts": [],
         "applied_at": ctx.now(),
     }
-    with ctx.store.transaction(leased.lease):
+    with leased.transaction():
         leased.write(phase=Phase.APPLY, state=State.APPLIED, result=result, error=None)
         ctx.store.journal.put(leased.closed(entry, outcome=str(Ending.DONE)))
         ctx.store.intents.put(msgspec.structs.replace(intent, state="committed"))
@@ -391,7 +391,7 @@ def tidy(ctx: Context, leased: LeasedPlan, intent: Intent) -> None:
         database_backups.keep(ctx, leased, intent.body["staged"])
         remove_sandboxes(ctx, leased.plan.plan_id)
         database_backups.make_room(ctx, leased.plan)
-    with ctx.store.transaction(leased.lease):
+    with leased.transaction():
         ctx.store.intents.remove(intent.intent_id)
 
 

@@ -106,7 +106,7 @@ def keep(ctx: Context, leased: LeasedPlan, staged: dict[str, Any]) -> None:
         if (found := sandbox.holding(began[rid])) is not None:
             name, size = found
             noted = record.with_earlier(Backup(name=name, bytes=size))
-            with ctx.store.transaction(leased.lease):
+            with leased.transaction():
                 ctx.store.resources.put_sandbox(noted)
             # In place: the sandboxes that are open know what else must stay.
             sandboxes.records[rid] = noted

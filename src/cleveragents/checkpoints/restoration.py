@@ -53,7 +53,7 @@ def commit_restoration(
 ) -> None:
     """The one commit after every sandbox was switched and verified."""
     first = store.checkpoints.first_of(group)
-    with store.transaction(leased.lease):
+    with leased.transaction():
         came_from = todo.came_from or leased.plan.head_group_id
         leased.write(
             steps=todo.steps,

@@ -103,7 +103,7 @@ class CheckpointService:
             if not leased.plan.rollback_enabled and any(step.done for step in steps):
                 # No group holds what the step did: only the sandbox's own files can last.
                 self._manager.sync(leased.plan.plan_id)
-            with self._store.transaction(leased.lease):
+            with leased.transaction():
                 if also is not None:
                     also({}, {})
                 leased.write(steps=steps, decisions=decisions, view_changed=view_changed, **fields)
@@ -232,7 +232,7 @@ class CheckpointService:
         with self._manager.packs.batch() as batch:
             now = self._manager.create_checkpoint(leased.plan.plan_id, batch, previous)
             batch.seal()
-            with self._store.transaction(leased.lease):
+            with leased.transaction():
                 self._keep_content(batch)
         return now
 
@@ -259,7 +259,7 @@ class CheckpointService:
         for rid, state in self.keep_states(leased, {}).items():
             record = self._manager.sandboxes(leased.plan.plan_id).records[rid]
             origin = {**record.origin, "state": msgspec.to_builtins(state)}
-            with self._store.transaction(leased.lease):
+            with leased.transaction():
                 self._store.resources.put_sandbox(msgspec.structs.replace(record, origin=origin))
         self._manager.forget(leased.plan.plan_id)
 
@@ -554,7 +554,7 @@ class CheckpointService:
                 self.rollback_to_checkpoint(leased, todo, reason=why, lossy=True)
                 leased.finish_background()
                 return True
-        with self._store.transaction(leased.lease):
+        with leased.transaction():
             self._store.intents.remove(intent.intent_id)
         return False
 
@@ -652,7 +652,7 @@ class CheckpointService:
     def prune_checkpoints(self, leased: LeasedPlan) -> tuple[Verdict, ...]:
         """Prune now; returns the verdict on every group there was."""
         verdicts = self.verdicts(leased)
-        with self._store.transaction(leased.lease):
+        with leased.transaction():
             self.drop(leased, verdicts)
         self.release_dropped(leased.plan.plan_id)
         return verdicts

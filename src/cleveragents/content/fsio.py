@@ -10,7 +10,7 @@ import functools
 import os
 import stat
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
@@ -34,6 +34,7 @@ Inode = tuple[int, int, int]
 
 _kill_at = int(os.environ.get("CLEVERAGENTS_TEST_KILL_AT", "0"))
 _points = 0
+_fault: Callable[[str], None] | None = None
 
 
 @functools.cache
@@ -53,6 +54,8 @@ def _error() -> int:
 def point(name: str) -> None:
     """A moment at which a crash would matter; tests make the process die at the n-th one."""
     global _points
+    if _fault is not None:
+        _fault(name)
     if _kill_at:
         _points += 1
         if _points == _kill_at:
@@ -60,6 +63,12 @@ def point(name: str) -> None:
 
             os.write(2, f"killed at point {_points}: {name}\n".encode())
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arm(fault: Callable[[str], None] | None) -> None:
+    """For tests: call `fault` with the name of every point, where it may raise; None: no more."""
+    global _fault
+    _fault = fault
 
 
 def make_private_dir(path: str) -> None:

@@ -115,7 +115,7 @@ class PlanExecutor:
         """
         leased = self._leased
         entry = entry or leased.opened(operation)
-        with self._ctx.store.transaction(leased.lease):
+        with leased.transaction():
             self._ctx.store.journal.put(entry)
             leased.write(phase=Phase.EXECUTE, state=State.PROCESSING, error=None)
         try:
@@ -147,7 +147,7 @@ class PlanExecutor:
 
     def _close(self, entry: JournalEntry, ending: Ending = Ending.DONE) -> None:
         plan, store = self._leased.plan, self._ctx.store
-        with store.transaction(self._leased.lease):
+        with self._leased.transaction():
             store.journal.put(self._leased.closed(entry, outcome=str(ending)))
             store.corrections.end(plan, self._ctx.now())
 
@@ -170,7 +170,7 @@ class PlanExecutor:
 
     def _end(self, failure: Failure, entry: JournalEntry) -> None:
         leased, store = self._leased, self._ctx.store
-        with store.transaction(leased.lease):
+        with leased.transaction():
             leased.write(state=State.ERRORED, error=failure)
             store.journal.put(msgspec.structs.replace(entry, after=leased.moment()))
             store.calls.interrupt(leased.plan.plan_id, self._ctx.now())
@@ -272,7 +272,7 @@ class PlanExecutor:
         now = self._ctx.now()
         others = [number for number in numbers if number != numbers[at]]
         waiting = tuple(self._put(number, state=StepState.QUEUED) for number in others)
-        with self._ctx.store.transaction(self._leased.lease):
+        with self._leased.transaction():
             for number, call in zip(numbers, calls, strict=True):
                 if number != numbers[at]:
                     interrupted = msgspec.structs.replace(
@@ -338,7 +338,7 @@ class PlanExecutor:
             decision_id=step.decision_id,
             group_id=self._leased.plan.head_group_id,
         )
-        with self._ctx.store.transaction(self._leased.lease):
+        with self._leased.transaction():
             self._ctx.store.calls.put(call)
             effects.note(self._ctx.store, tool, call, step.resource)
             self._leased.write(steps=(step,))
@@ -474,7 +474,7 @@ class PlanExecutor:
         )
 
     def _note(self, call: ToolCall) -> None:
-        with self._ctx.store.transaction(self._leased.lease):
+        with self._leased.transaction():
             self._ctx.store.calls.put(call)
 
     def _succeed(self, number: int, spec: StepSpec, tool: ToolSpec, call: ToolCall) -> None:

@@ -68,7 +68,7 @@ def _make(ctx: Context, leased: LeasedPlan, sandbox: Sandbox, record: SandboxRec
     record = msgspec.structs.replace(record, state=SandboxState.CREATING)
     if record.strategy != "none" and os.path.lexists(record.root):
         ctx.manager.sandboxes(place.plan_id).require_marked(record)
-    with ctx.store.transaction(leased.lease):
+    with leased.transaction():
         ctx.store.resources.put_sandbox(record)
     if record.strategy != "none":
         put_mark(ctx.store.identity.store_id, record)
@@ -82,7 +82,7 @@ def _make(ctx: Context, leased: LeasedPlan, sandbox: Sandbox, record: SandboxRec
             identity=fsio.identity(place.root),
             origin={**origin, "boot_id": fsio.boot_id()},
         )
-        with ctx.store.transaction(leased.lease):
+        with leased.transaction():
             ctx.store.objects.add(batch.located.items())
             # What a collection took meanwhile, the first capture reads again.
             ctx.store.objects.reuse(batch.reused)

@@ -39,7 +39,7 @@ def prune_plan(ctx: Context, plan: Plan) -> tuple[Verdict, ...]:
     with work_on(ctx, plan.plan_id, "plan prune") as leased:
         entry = leased.opened(Operation.PRUNE)
         verdicts = ctx.checkpoints.prune_checkpoints(leased)
-        with ctx.store.transaction(leased.lease):
+        with leased.transaction():
             dropped = sum(not v.keep for v in verdicts)
             ctx.store.journal.put(leased.closed(entry, dropped=dropped))
         return verdicts
@@ -108,6 +108,6 @@ def delete_group(ctx: Context, plan: Plan, group: CheckpointGroup) -> None:
                 f"group {group.group_id} stays: {reasons[group.group_id]}",
                 f"agents plan prune {plan.plan_id} --dry-run",
             )
-        with ctx.store.transaction(leased.lease):
+        with leased.transaction():
             ctx.manager.delete_checkpoint(plan.plan_id, [group.group_id], ctx.now())
         ctx.checkpoints.release_dropped(plan.plan_id)

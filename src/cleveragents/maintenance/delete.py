@@ -18,7 +18,7 @@ def cancel(ctx: Context, plan: Plan) -> Plan:
     with work_on(ctx, plan.plan_id, "plan cancel", whatever_waits=True) as leased:
         require_not_final(leased.plan, "cancelled")
         entry = leased.opened(Operation.CANCEL)
-        with ctx.store.transaction(leased.lease):
+        with leased.transaction():
             leased.write(state=State.CANCELLED)
             for child in ctx.store.plans.children(plan.plan_id):
                 cancel_child(ctx.store, child)

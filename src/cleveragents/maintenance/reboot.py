@@ -80,7 +80,7 @@ def _note(ctx: Context, leased: LeasedPlan) -> None:
 
 
 def _put(ctx: Context, leased: LeasedPlan, record: SandboxRecord) -> None:
-    with ctx.store.transaction(leased.lease):
+    with leased.transaction():
         ctx.store.resources.put_sandbox(record)
     ctx.manager.sandboxes(record.plan_id).records[record.resource_id] = record
 

@@ -68,7 +68,11 @@ class Store:
 
     @contextmanager
     def transaction(self, lease: Lease | None = None) -> Generator[None]:
-        """One commit. With a lease the commit happens only if it is still ours."""
+        """One commit. With a lease the commit happens only if it is still ours.
+
+        What is written for a plan goes through `LeasedPlan.transaction`, which also takes back
+        what was changed in memory; without a lease: leases, and work on the whole store.
+        """
         if self._guarded:
             raise StoreElsewhere(self.identity.said, self.identity.hint)
         self.reserve.give_back_below(LOW)
