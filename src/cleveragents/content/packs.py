@@ -189,8 +189,13 @@ class Packs:
             self._batches.remove(batch)
             self._release()
 
-    def append(self, records: list["Record"], urgent: bool = False) -> list[tuple[bytes, Location]]:
-        """Write records behind the current pack; durable only after `sync`."""
+    def append(
+        self, records: list["Record"], urgent: bool = False, avoid: Collection[str] = ()
+    ) -> list[tuple[bytes, Location]]:
+        """Write records behind the current pack; durable only after `sync`.
+
+        No pack that is named in `avoid` is taken up again.
+        """
         size = sum(len(record.payload) for record in records) + len(records) * 64
         try:
             if urgent:
@@ -203,7 +208,7 @@ class Packs:
             raise
         try:
             if self._writer is None or self._writer.full:
-                self._next_writer()
+                self._next_writer(avoid)
             assert self._writer is not None
             return self._writer.append(records)
         except OSError as error:
@@ -213,12 +218,12 @@ class Packs:
                 error, f"content could not be written to {self.directory}"
             ) from error
 
-    def _next_writer(self) -> None:
+    def _next_writer(self, avoid: Collection[str]) -> None:
         self.sync()
         full, self._writer = self._writer, None
         if full is not None:
             self._full.append(full.fd)
-        self._writer = _open_writer(self.directory)
+        self._writer = _open_writer(self.directory, avoid)
 
     def _release(self) -> None:
         if not self._batches:
@@ -501,9 +506,10 @@ class _Writer:
         self._dirty = False
 
 
-def _open_writer(directory: str) -> _Writer:
+def _open_writer(directory: str, avoid: Collection[str]) -> _Writer:
     """The newest pack that has room and no other writer, else a new one."""
-    packs = [name for name in os.listdir(directory) if name.endswith(".pack")]
+    names = os.listdir(directory)
+    packs = [name for name in names if name.endswith(".pack") and name not in avoid]
     # Names are no order where a clock was set back: full ones must not hide one with room.
     roomy = (name for name in sorted(packs, reverse=True) if _has_room(f"{directory}/{name}"))
     for name in itertools.islice(roomy, 4):

@@ -189,12 +189,14 @@ def _compact(ctx: Context) -> tuple[int, int]:
     before = packs.size()
     used = ctx.store.objects.packs()
     packs.remove_unnamed()
+    sizes = {name: os.stat(f"{packs.directory}/{name}").st_size for name in packs.names()}
+    wasteful = {
+        name
+        for name, size in sizes.items()
+        if size - used.get(name, 0) > size * MOSTLY_DEAD or not used.get(name, 0)
+    }
     # Those that only give room come first: a full disk has none for copies.
-    for name in sorted(packs.names(), key=lambda name: used.get(name, 0)):
-        size = os.stat(f"{packs.directory}/{name}").st_size
-        wanted = used.get(name, 0)
-        if size - wanted <= size * MOSTLY_DEAD and wanted:
-            continue
+    for name in sorted(wasteful, key=lambda name: (used.get(name, 0), name)):
         lock = packs.try_lock(name)
         if lock is None:
             continue
@@ -203,7 +205,7 @@ def _compact(ctx: Context) -> tuple[int, int]:
             wanted = ctx.store.objects.packs().get(name, 0)
             if wanted:
                 try:
-                    _move_out(ctx, name)
+                    _move_out(ctx, name, wasteful)
                 except DiskFull:
                     continue  # others may give room; this one waits for the next collection
                 rewritten += 1
@@ -215,12 +217,15 @@ def _compact(ctx: Context) -> tuple[int, int]:
     return before - packs.size(), rewritten
 
 
-def _move_out(ctx: Context, name: str) -> None:
-    """Copy what is in use into another pack, durably, before the index points there."""
+def _move_out(ctx: Context, name: str, wasteful: set[str]) -> None:
+    """Copy what is in use into another pack, durably, before the index points there.
+
+    Never into one that is wasteful too: with the copies in it, it would count as well used.
+    """
     packs = ctx.manager.packs
     kept = [(k, place) for k, place, _ in ctx.store.objects.all() if place.pack == name]
     records = [squeezed(key, packs.read(key, place)) for key, place in kept]
-    moved = packs.append(records, urgent=True)
+    moved = packs.append(records, urgent=True, avoid=wasteful)
     packs.sync()
     with ctx.store.transaction():
         ctx.store.objects.move(moved)
