@@ -18,7 +18,7 @@ from cleveragents.model.settings import confine_in_force
 from cleveragents.sandbox.git import command
 from cleveragents.sandbox.registry import kinds, problems_of_kinds
 from cleveragents.sandbox.tree import require_not_too_wide
-from cleveragents.tools import resolve_tool
+from cleveragents.tools import BUILTINS, resolve_tool
 from cleveragents.tools.builtin import runs_process
 from cleveragents.tools.confinement.confine import (
     BWRAP,
@@ -137,8 +137,9 @@ def impossible(spec: PlanSpec) -> list[str]:
 
 
 def _is_sql(name: str, spec: PlanSpec) -> bool:
-    tool = resolve_tool(name, spec.tools)
-    return tool.sql is not None or tool.builtin == "sql"
+    # An unknown tool is a problem of the plan file: it must not hide what is wrong besides.
+    tool = {**BUILTINS, **spec.tools}.get(name)
+    return tool is not None and (tool.sql is not None or tool.builtin == "sql")
 
 
 def _places(ctx: Context) -> list[AgentsError]:
