@@ -332,7 +332,7 @@ def undo_switch(ctx: Context, leased: LeasedPlan, intent: Intent, staged: dict[s
 
 def _applied(one: Applied, intent: Intent) -> dict[str, Any]:
     named = intent.body.get("control_files", {}).get(one.resource, [])
-    return {**msgspec.to_builtins(one), "control_files": named}
+    return {**msgspec.to_builtins(one), "notes": list(one.notes), "control_files": named}
 
 
 def record(ctx: Context, leased: LeasedPlan, intent: Intent) -> dict[str, Any]:
