@@ -960,7 +960,8 @@ def test_a_tool_does_not_write_without_a_checkpoint_from_before_unless_allowed(
         assert plan.plan.error is not None
         assert plan.plan.error.type == "CheckpointFailed"
         assert executed(ws, plan) == [EntryState.DONE]
-        (entry,) = ws.ctx.store.journal.of_plan(plan.plan_id)
+        entries = ws.ctx.store.journal.of_plan(plan.plan_id)
+        (entry,) = [e for e in entries if e.operation is Operation.EXECUTE]
         assert entry.detail["outcome"] == "failed"
 
 

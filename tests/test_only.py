@@ -141,7 +141,7 @@ def test_what_is_meant_has_to_be_clear(shop: Shop) -> None:
     for wrong in ("../x", "/etc", "app:.."):
         assert agents(*BACK, "--only", wrong, "--yes", expect=2)["error"]["type"] == "UsageError"
     declined = agents(*BACK, "--only", "app:a", expect=4)["error"]
-    assert declined["hint"].endswith("--only app:a --yes")
+    assert declined["hint"].endswith("--only app:a --json --yes")
     assert shop.file("app", "a").read_text() == "new\n"
     assert [e["operation"] for e in agents("plan", "log", "shop")["entries"]] == ["use", "execute"]
 

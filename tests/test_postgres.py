@@ -706,12 +706,13 @@ SAME = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def sandbox(
-    pg: PgServer, tmp_path_factory: pytest.TempPathFactory
+    pg: PgServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Generator[tuple[PostgresSnapshot, Packs]]:
-    folder = tmp_path_factory.mktemp("pg")
-    os.environ["PGPASSWORD"] = PASSWORD
+    """Of one test: other tests drop every clone on the server, in whatever order they run."""
+    folder = tmp_path
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
     store = open_store(str(folder / "store"))
     packs = Packs(str(folder), store.objects)
     with pgserver.shop_on(pg) as shop:
@@ -739,11 +740,9 @@ def sandbox(
         try:
             yield made, packs
         finally:
-            os.environ["PGPASSWORD"] = PASSWORD
             made.remove()
             packs.close()
             store.close()
-            del os.environ["PGPASSWORD"]
 
 
 def changed_by(pg: PgServer, sandbox: tuple[PostgresSnapshot, Packs], script: str) -> bool:
@@ -765,32 +764,25 @@ def changed_by(pg: PgServer, sandbox: tuple[PostgresSnapshot, Packs], script: st
     return after.state_hash != before.state_hash
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
 def test_no_change_is_missed(
-    pg: PgServer,
-    sandbox: tuple[PostgresSnapshot, Packs],
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
+    pg: PgServer, sandbox: tuple[PostgresSnapshot, Packs], subtests: pytest.Subtests
 ) -> None:
-    monkeypatch.setenv("PGPASSWORD", PASSWORD)
-    assert changed_by(pg, sandbox, SCRIPTS[name])
+    for name, script in SCRIPTS.items():
+        with subtests.test(name):
+            assert changed_by(pg, sandbox, script)
 
 
-@pytest.mark.parametrize("name", SAME)
 def test_what_changes_nothing_is_the_same_state(
-    pg: PgServer,
-    sandbox: tuple[PostgresSnapshot, Packs],
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
+    pg: PgServer, sandbox: tuple[PostgresSnapshot, Packs], subtests: pytest.Subtests
 ) -> None:
-    monkeypatch.setenv("PGPASSWORD", PASSWORD)
-    assert not changed_by(pg, sandbox, SAME[name])
+    for name, script in SAME.items():
+        with subtests.test(name):
+            assert not changed_by(pg, sandbox, script)
 
 
 def test_an_unchanged_database_is_not_read_again(
-    pg: PgServer, sandbox: tuple[PostgresSnapshot, Packs], monkeypatch: pytest.MonkeyPatch
+    pg: PgServer, sandbox: tuple[PostgresSnapshot, Packs]
 ) -> None:
-    monkeypatch.setenv("PGPASSWORD", PASSWORD)
     made, packs = sandbox
     count = f"SELECT sessions FROM pg_stat_database WHERE datname = '{made._work}'"
     with packs.batch() as batch:

@@ -137,7 +137,7 @@ def row_says(context, name, resource):
 @then('the table refuses a checkpoint of type "{kind}"')
 def table_refuses(context, kind):
     [row] = context.shop.rows("SELECT * FROM checkpoints LIMIT 1")
-    row |= {"checkpoint_id": "0" * 26}
+    row |= {"checkpoint_id": "0" * 26, "seq": None}  # the store gives the number
     insert = f"INSERT INTO checkpoints VALUES ({', '.join('?' * len(row))})"
     database = context.shop.home / "store.db"
     refused = None
