@@ -20,6 +20,7 @@ ROOMS = (
     ("__init__", "__main__"),
     ("cli",),
     ("workspace",),
+    ("plan_handle",),
     ("maintenance",),
     ("apply",),
     ("history",),

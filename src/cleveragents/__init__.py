@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     )
     from cleveragents.model.retention import CheckpointRetentionPolicy
     from cleveragents.model.tool import ToolResult
+    from cleveragents.plan_handle import PlanHandle
     from cleveragents.store import CheckpointRepository
-    from cleveragents.workspace import PlanHandle, Workspace, open_workspace
+    from cleveragents.workspace import Workspace, open_workspace
 
 __all__ = [
     "AgentsError",
@@ -50,7 +51,7 @@ _HOME = {
     "CheckpointService": "checkpoints.service",
     "OpenDecision": "execution.caller_executor",
     "PlanExecutor": "execution.executor",
-    "PlanHandle": "workspace",
+    "PlanHandle": "plan_handle",
     "RollbackResult": "model.checkpoint",
     "SandboxCheckpoint": "model.checkpoint",
     "ToolFailed": "errors",

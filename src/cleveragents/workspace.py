@@ -14,7 +14,7 @@ with open_workspace() as ws:
 
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -29,225 +29,22 @@ from cleveragents.content.packs import Packs
 from cleveragents.context import Context, Talk, utc_now
 from cleveragents.errors import StoreError
 from cleveragents.lease import LeasedPlan
-from cleveragents.model.checkpoint import Checkpoint, CheckpointGroup, RollbackResult
-from cleveragents.model.plan import Plan, State
+from cleveragents.model.plan import Plan
 from cleveragents.model.settings import Settings
+from cleveragents.plan_handle import PlanHandle
 from cleveragents.store import open_store
 
 if TYPE_CHECKING:
-    from cleveragents.execution.caller_executor import OpenDecision, ResourceGiven
-    from cleveragents.execution.run import Resumption
-    from cleveragents.history.diff import Diff
-    from cleveragents.history.undo import Undone
-    from cleveragents.model.decision import Correction
-    from cleveragents.model.effect import Effect
+    from cleveragents.apply.database_backups import Held
+    from cleveragents.execution.caller_executor import ResourceGiven
+    from cleveragents.execution.use import PlanFile
+    from cleveragents.maintenance.check import Checked
+    from cleveragents.maintenance.disk_usage import Usage
+    from cleveragents.maintenance.doctor import Report
+    from cleveragents.maintenance.gc import Collected
+    from cleveragents.maintenance.move import Adopted
     from cleveragents.model.plan_spec import PlanSpec
     from cleveragents.model.tool import ToolResult
-
-
-class PlanHandle:
-    """One plan, with the verbs of the command line."""
-
-    def __init__(self, ctx: Context, plan_id: str) -> None:
-        self._ctx = ctx
-        self.plan_id = plan_id
-
-    @property
-    def plan(self) -> Plan:
-        """As the store has it now."""
-        return self._ctx.store.plans.get(self.plan_id)
-
-    @property
-    def sandboxes(self) -> dict[str, str]:
-        """Name of each resource -> where the plan works on it."""
-        return self._ctx.manager.sandboxes(self.plan_id).paths
-
-    @property
-    def actor_state(self) -> Any:
-        """What its actor last asked to be kept, or had kept at the group one went back to."""
-        return self.plan.actor_state
-
-    @contextmanager
-    def decision(
-        self,
-        question: str,
-        chosen: str = "",
-        *,
-        alternatives: Sequence[str] = (),
-        rationale: str = "",
-        confidence: float | None = None,
-        parent: str | None = None,
-        influences: Sequence[str] = (),
-        repeat: Collection[str] = (),
-    ) -> Generator["OpenDecision"]:
-        """Record a decision of a plan made by `Workspace.plan`, and hold the plan for its calls.
-
-        `parent` and `influences` name earlier steps, whose decisions are meant. If an exception
-        leaves the block, the plan is errored; the next decision goes on from there. `repeat` names
-        steps that failed or died and may do outside the sandboxes what they may have done before.
-        """
-        from cleveragents.actors.protocol import DecisionProposal
-        from cleveragents.execution.caller_executor import deciding
-
-        asked = DecisionProposal(
-            question=question,
-            chosen=chosen,
-            alternatives=tuple(alternatives),
-            rationale=rationale,
-            confidence=confidence,
-            parent=parent,
-            influences=tuple(influences),
-        )
-        with deciding(self._ctx, self.plan_id, asked, repeat) as opened:
-            yield opened
-
-    def complete(self) -> None:
-        """Say that a plan made by `Workspace.plan` is done; `apply` says it too."""
-        from cleveragents.execution.caller_executor import complete
-
-        complete(self._ctx, self.plan_id)
-
-    def execute(self) -> "Resumption":
-        from cleveragents.execution.run import execute_plan
-
-        return execute_plan(self._ctx, self.plan_id)
-
-    def resume(
-        self,
-        *,
-        discard_edits: bool = False,
-        plan_file: str | None = None,
-        repeat: Collection[str] = (),
-        accept_loss: bool = False,
-    ) -> "Resumption":
-        """`repeat`: the steps that may do outside the sandboxes what they may have done before."""
-        from cleveragents.execution.run import execute_plan
-        from cleveragents.execution.use import read_plan
-        from cleveragents.history.revise import resume_with
-
-        if plan_file is None:
-            return execute_plan(
-                self._ctx,
-                self.plan_id,
-                verb="plan resume",
-                discard_edits=discard_edits,
-                repeat=repeat,
-            )
-        return resume_with(
-            self._ctx,
-            self.plan_id,
-            read_plan(self._ctx, plan_file),
-            discard_edits=discard_edits,
-            repeat=repeat,
-            accept_loss=accept_loss,
-        )
-
-    def correct(
-        self,
-        decision: str,
-        guidance: str,
-        *,
-        plan_file: str | None = None,
-        cascade: bool = False,
-        accept_loss: bool = False,
-    ) -> "Correction":
-        """Take a decision back with what hangs on it, and do that again."""
-        from cleveragents.execution.use import read_plan
-        from cleveragents.history import correct as correction
-        from cleveragents.lookup import find_decision
-
-        request = correction.Request(
-            guidance=guidance,
-            plan_file=read_plan(self._ctx, plan_file) if plan_file else None,
-            cascade=cascade,
-            accept_loss=accept_loss,
-        )
-        found = find_decision(self._ctx.store, decision, self.plan_id)
-        return correction.correct(self._ctx, found, request)
-
-    def checkpoints(self) -> list[Checkpoint]:
-        return self._ctx.checkpoints.list_checkpoints(self.plan_id)
-
-    def checkpoint(self, label: str | None = None) -> CheckpointGroup:
-        from cleveragents.history.checkpoints import create_manual
-
-        return create_manual(self._ctx, self.plan, label)
-
-    def rollback(self, checkpoint: str, *, accept_loss: bool = False) -> RollbackResult:
-        from cleveragents.history import rollback as rolling
-        from cleveragents.lookup import find_group
-
-        plan = self.plan
-        group = find_group(self._ctx.store, plan, checkpoint)
-        return rolling.rollback(self._ctx, plan, group, accept_loss=accept_loss)
-
-    def restore(self, checkpoint: str, *only: str) -> RollbackResult:
-        """Put back just these resources or paths, and leave the plan as it is."""
-        from cleveragents.history.restore_paths import restore_only
-        from cleveragents.lookup import find_group
-
-        plan = self.plan
-        group = find_group(self._ctx.store, plan, checkpoint)
-        return restore_only(self._ctx, plan, group, only)
-
-    def undo(self, *, accept_loss: bool = False) -> "Undone":
-        from cleveragents.history import undo
-
-        return undo.undo(self._ctx, self.plan, accept_loss=accept_loss)
-
-    def redo(self, *, accept_loss: bool = False) -> "Undone":
-        from cleveragents.history import undo
-
-        return undo.redo(self._ctx, self.plan, accept_loss=accept_loss)
-
-    def effects(self) -> "list[Effect]":
-        """What its calls did, or may have done, outside the sandboxes."""
-        return self._ctx.store.effects.of_plan(self.plan_id)
-
-    def diff(self, start: str | None = None, end: str | None = None) -> "Diff":
-        from cleveragents.history.diff import diff_between
-        from cleveragents.lookup import find_group
-
-        plan = self.plan
-        groups = [
-            find_group(self._ctx.store, plan, text) if text else None for text in (start, end)
-        ]
-        return diff_between(self._ctx, plan, groups[0], groups[1])
-
-    def apply(
-        self, mode: str | None = None, *, ignored: bool = False, hooks: bool = False
-    ) -> dict[str, Any]:
-        from cleveragents.apply import apply as applying
-        from cleveragents.execution.caller_executor import completes_when_applied
-
-        if completes_when_applied(self._ctx, self.plan_id):
-            self.complete()
-        request = applying.Request(mode=mode, ignored=ignored, hooks=hooks)
-        return applying.apply(self._ctx, self.plan, request)
-
-    def revert_applied(self) -> "PlanHandle":
-        """A new plan, executed, that takes back what this one applied."""
-        from cleveragents.apply.revert import nothing_to_revert, spec_to_revert
-        from cleveragents.maintenance import delete as ending
-
-        plan = self.plan
-        spec, _ = spec_to_revert(self._ctx, plan)
-        made = Workspace(self._ctx).use_spec(spec, source=f"plan {plan.name}", folder=plan.plan_dir)
-        made.execute()
-        if made.plan.state is State.COMPLETE and not ending.unapplied(self._ctx, made.plan):
-            made.delete(force=True)
-            raise nothing_to_revert(plan)
-        return made
-
-    def cancel(self) -> Plan:
-        from cleveragents.maintenance import delete as ending
-
-        return ending.cancel(self._ctx, self.plan)
-
-    def delete(self, *, force: bool = False) -> int:
-        from cleveragents.maintenance import delete as ending
-
-        return ending.delete(self._ctx, self.plan, force=force)
 
 
 class Workspace:
@@ -260,14 +57,20 @@ class Workspace:
 
     def use(self, file: str) -> PlanHandle:
         """Register a plan file without running it."""
-        from cleveragents.execution.use import read_plan, use_plan
+        from cleveragents.execution.use import use_plan
 
-        read = read_plan(self.ctx, file)
+        read = self.read(file)
         folder = os.path.dirname(read.path)
         plan = use_plan(
             self.ctx, read.spec, source_path=read.path, source_text=read.text, plan_dir=folder
         )
         return PlanHandle(self.ctx, plan.plan_id)
+
+    def read(self, file: str) -> "PlanFile":
+        """A plan file, read and checked; nothing is stored."""
+        from cleveragents.execution.use import read_plan
+
+        return read_plan(self.ctx, file)
 
     def use_spec(self, spec: "PlanSpec", *, source: str, folder: str, text: str = "") -> PlanHandle:
         """The same for a plan that was built and not read."""
@@ -311,7 +114,18 @@ class Workspace:
     def run(self, file: str) -> PlanHandle:
         """Use a plan file and execute it."""
         plan = self.use(file)
-        plan.execute()
+        plan.execute(verb="plan run")
+        return plan
+
+    def run_command(
+        self, argv: Sequence[str], path: str = ".", *, name: str | None = None
+    ) -> PlanHandle:
+        """Run one command in a sandbox of `path`, as a plan of one step."""
+        from cleveragents.execution.one_shot import one_step_plan
+
+        spec = one_step_plan(path, tuple(argv), name)
+        plan = self.use_spec(spec, source="agents run", folder=spec.resources[0].path)
+        plan.execute(verb="run")
         return plan
 
     def find(self, text: str) -> PlanHandle:
@@ -323,6 +137,50 @@ class Workspace:
     def plans(self) -> list[Plan]:
         """All of them, newest first."""
         return self.ctx.store.plans.all()
+
+    def check(self, *, read_data: bool = False) -> "Checked":
+        """Whether the store is whole; `read_data`: every byte of it."""
+        from cleveragents.maintenance.check import check
+
+        return check(self.ctx, read_data)
+
+    def gc(self, *, grace: float | None = None, dry_run: bool = False) -> "Collected":
+        """Free what no plan refers to; `grace`: for how many seconds unused content stays."""
+        from cleveragents.maintenance.gc import collect
+
+        seconds = self.ctx.settings.gc_grace if grace is None else grace
+        return collect(self.ctx, seconds, dry_run)
+
+    def disk_usage(self) -> "Usage":
+        """Which plan holds how much of the content store."""
+        from cleveragents.maintenance.disk_usage import usage
+
+        return usage(self.ctx)
+
+    def doctor(self, *, fix: bool = False) -> "Report":
+        """What this machine offers and what is left over; `fix` removes that."""
+        from cleveragents.maintenance.doctor import examine
+
+        return examine(self.ctx, fix)
+
+    def adopt(self) -> "Adopted":
+        """Take a store that was moved for where it is now."""
+        from cleveragents.maintenance.move import adopt
+
+        return adopt(self.ctx)
+
+    def backups(self, plan: PlanHandle | None = None) -> "list[Held]":
+        """The copies of databases from before a plan was applied that are kept."""
+        from cleveragents.apply.database_backups import kept, kept_of
+
+        return kept(self.ctx) if plan is None else kept_of(self.ctx, plan.plan)
+
+    def drop_backups(self, plan: PlanHandle | None = None) -> "list[Held]":
+        """Drop them; what they were kept for cannot be reverted any more."""
+        from cleveragents.apply.database_backups import let_go
+
+        by = "agents gc --databases" if plan is None else "agents plan prune --databases"
+        return [let_go(self.ctx, one, by) for one in self.backups(plan)]
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from cleveragents.execution.reconcile import reconcile
 from cleveragents.model.decision import Decision
 from cleveragents.model.journal import Ending, JournalEntry, Operation
 from cleveragents.model.lifecycle import require_not_final
-from cleveragents.model.plan import Phase, State
+from cleveragents.model.plan import Phase, Plan, State
 from cleveragents.model.plan_spec import ActorSpec, PlanSpec
 from cleveragents.model.tool import ToolResult
 from cleveragents.planfile import parse_plan
@@ -200,8 +200,14 @@ def complete(ctx: Context, plan_id: str) -> None:
         executor.completes = True
 
 
-def completes_when_applied(ctx: Context, plan_id: str) -> bool:
+def completes_when_applied(plan: Plan) -> bool:
     """Whether it waits for nothing but somebody to say that it is done."""
-    plan = ctx.store.plans.get(plan_id)
     waits = (plan.phase, plan.state) == (Phase.EXECUTE, State.QUEUED)
     return waits and plan.spec["actor"]["kind"] == CALLER
+
+
+def as_applied(plan: Plan) -> Plan:
+    """The plan as it would be applied."""
+    if completes_when_applied(plan):
+        return msgspec.structs.replace(plan, state=State.COMPLETE)
+    return plan

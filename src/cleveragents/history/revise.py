@@ -14,15 +14,15 @@ from cleveragents.tools import resolve_tool
 def resume_with(
     ctx: Context,
     plan_id: str,
-    file: PlanFile,
+    file: PlanFile | None,
     *,
     discard_edits: bool = False,
     repeat: Collection[str] = (),
     accept_loss: bool = False,
 ) -> Resumption:
-    """A changed step that was done is a correction of its decision."""
+    """A changed step that was done is a correction of its decision; None: the plan as it is."""
 
-    def revise(leased: LeasedPlan) -> bool:
+    def revise(leased: LeasedPlan, file: PlanFile) -> bool:
         if leased.plan.head_group_id is None:
             take_file(ctx, leased, file)
             return False
@@ -34,7 +34,7 @@ def resume_with(
         verb="plan resume",
         discard_edits=discard_edits,
         repeat=repeat,
-        revise=revise,
+        revise=None if file is None else lambda leased: revise(leased, file),
     )
 
 
