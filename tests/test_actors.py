@@ -893,7 +893,7 @@ def test_the_command_says_that_the_actor_begins_anew(stage: Stage) -> None:
         say(type="done")
     """)
     told = stage.agents.run("plan", "run", "plan.yaml").expect(0).stderr
-    assert "< the actor begins anew: too clever\n  rolled back: 1 changes taken back\n" in told
+    assert "< the actor starts over: too clever\n  rolled back 1 change\n" in told
 
 
 # deaths of our own process

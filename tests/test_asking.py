@@ -57,7 +57,7 @@ def test_a_no_leaves_everything_and_a_yes_rolls_back(plan: Agents) -> None:
     sandbox = Path(plan.run("plan", "status", "--json").data["sandboxes"]["work"])
     code, seen = answered(plan, "n", "plan", "rollback", "ask", "first")
     assert code == 4
-    assert "take back 1 changes" in seen
+    assert "roll back 1 change" in seen
     assert (sandbox / ".envrc").exists()
     code, seen = answered(plan, "y", "plan", "rollback", "ask", "first")
     assert code == 0

@@ -452,7 +452,7 @@ def test_what_turns_into_a_link_meanwhile_is_not_followed(
         where.symlink_to("/etc" if is_folder else "/etc/passwd")
         return True
 
-    with pytest.raises(SandboxError, match="name became something else while it was copied"):
+    with pytest.raises(SandboxError, match="name changed while it was copied"):
         pair.copy(wanted=wanted)
     assert look(pair.target) == {}
 

@@ -127,8 +127,8 @@ def test_what_hangs_on_a_decision(shop: Shop) -> None:
         "needy": "needs root",
         "more": "needs needy",
         "led": "influenced by it",
-        "same": "wrote what it wrote",
-        "inside": "wrote what it wrote",
+        "same": "wrote the same paths",
+        "inside": "wrote the same paths",
     }
     assert list(affected(shop, "apart")) == ["apart"]
     assert list(affected(shop, "same")) == ["same", "inside"]
@@ -145,7 +145,7 @@ def test_a_decision_whose_later_step_wrote_the_same_goes_with_it(shop: Shop) -> 
         - {id: three, on: app, run: "echo 3 >> p", decision: one}
         - {id: apart, on: app, run: "echo apart >> apart"}
     """)
-    assert affected(shop, "two") == {"one": "wrote what it wrote", "two": "corrected"}
+    assert affected(shop, "two") == {"one": "wrote the same paths", "two": "corrected"}
     assert list(affected(shop, "apart")) == ["apart"]
     guided(shop, "two")
     assert [shop.read(n) for n in ("x", "p", "apart")] == ["1\n", "2\n3\n", "apart\n"]
@@ -176,7 +176,7 @@ def test_one_database_is_one_thing(shop: Shop) -> None:
         - {{id: file, on: app, run: "echo 1 > file"}}
         - {{id: mary, tool: sql, on: db, {insert % "Mary"}}}
     """)
-    assert affected(shop, "ada") == {"ada": "corrected", "mary": "wrote what it wrote"}
+    assert affected(shop, "ada") == {"ada": "corrected", "mary": "wrote the same paths"}
     assert list(affected(shop, "mary")) == ["mary"]
     guided(shop, "mary")
     assert shop.users() == ["Ada", "Mary"]

@@ -83,7 +83,10 @@ def test_a_disk_that_does_not_take_the_data_is_an_error_of_the_store(
 ) -> None:
     monkeypatch.setattr(os, call, fail_with(errno.EIO))
     sync = fsio.sync if call == "fsync" else fsio.sync_data
-    with fsio.directory(str(tmp_path)) as fd, pytest.raises(StoreError, match="did not take"):
+    with (
+        fsio.directory(str(tmp_path)) as fd,
+        pytest.raises(StoreError, match="could not flush data"),
+    ):
         sync(fd)
 
 
@@ -634,7 +637,7 @@ def test_a_directory_cannot_be_kept_under_a_thousand_names(
     one = staged.switch(Difference(b"a", None, staged.file(b"a", b"new")), force=True)
     there = (staged.root / "a").lstat()
     monkeypatch.setattr(switch.fsio, "lstat_at", lambda _fd, _name: there)
-    with pytest.raises(SandboxError, match="a cannot make way"):
+    with pytest.raises(SandboxError, match="a cannot be replaced"):
         one.forward()
     assert (staged.root / "a").is_dir()
 
@@ -1076,7 +1079,7 @@ def test_what_cannot_be_finished_is_told_and_blocks_only_its_plan(yard: Yard) ->
             ws.ctx.store.intents.put(intent)
     with yard.open() as ws:
         (said,) = ws.recovered
-        assert "an interrupted restore waits: no checkpoint group no-such-group" in said
+        assert "an interrupted restore is pending: no checkpoint group no-such-group" in said
         store = ws.ctx.store
         assert "no-such-group" in reachable_groups(store, store.plans.get(plan.plan_id))
         with (
@@ -1123,7 +1126,7 @@ def test_a_plan_whose_process_died_is_freed_and_its_operation_ended(yard: Yard) 
         staging = Path(ws.ctx.manager.staging(plan.plan_id, "never-begun"))
         staging.mkdir()
     with yard.open() as ws:
-        assert ws.recovered == ("plan 'edges': its process ended without finishing",)
+        assert ws.recovered == ("plan 'edges': its process ended before it finished",)
         plan = ws.find("edges")
         assert plan.plan.state is State.ERRORED
         assert plan.plan.error is not None

@@ -229,7 +229,7 @@ def test_the_way_back_says_what_it_compensates_before_it_does(yard: Yard) -> Non
     assert foreseen["effects"]["irreversible"] == []
     declined = agents("plan", "rollback", "trip", "first", expect=4)
     assert "compensate: step 'hotel', book: booking" in declined.err
-    assert "not known what they did outside the sandboxes: sh" in declined.err
+    assert "effects outside the sandboxes unknown: sh" in declined.err
     assert yard.world == before
     done = agents("plan", "rollback", "trip", "first", "--yes")
     assert yard.world == [
@@ -526,7 +526,7 @@ def test_residue_and_effects_of_a_dead_step_go_together(yard: Yard) -> None:
     steps = "{id: first, tool: book}\n{id: car, tool: rent}\n"
     die_in(yard, steps, change=("'echo \"rent", "'touch half; echo \"rent"))
     resumed = agents("plan", "resume", "trip")
-    assert "changes of a step that died were taken back" in resumed.err
+    assert "of an interrupted step rolled back" in resumed.err
     assert yard.world == ["book ", "rent ", "tried car", "rent "]
     assert [row[2] for row in ledger()] == ["happened", "compensated", "happened"]
 
@@ -545,7 +545,7 @@ def test_in_a_terminal_it_asks(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("cleveragents.cli.common.Options.interactive", True)
     for answer, expected in (("n\n", 4), ("y\n", 0)):
         result = CliRunner().invoke(root, ["plan", "resume", "trip"], answer, standalone_mode=False)
-        assert "do this a second time? step 'fee', pay: payment" in result.stderr
+        assert "repeat this? step 'fee', pay: payment" in result.stderr
         assert result.return_value == expected
     assert yard.world == ["pay ", "pay "]
 

@@ -400,7 +400,7 @@ def test_a_plan_and_collectors_at_the_same_time_lose_nothing(agents: Agents) -> 
             os.killpg(one.pid, 9)
             one.wait()
     if done.rc:
-        assert "collected while they were needed" in done.data["error"]["message"]
+        assert "of content needed again had been collected" in done.data["error"]["message"]
     agents.run("check", "--read-data").expect(0)
     agents.run("plan", "resume", "last").expect(0)
     agents.run("plan", "rollback", "last", "first", "--yes").expect(0)

@@ -407,8 +407,12 @@ def test_hooks_run_only_if_asked_and_see_what_they_always_see(agents: Agents) ->
 @pytest.mark.parametrize(
     ("name", "text", "why"),
     [
-        ("pre-commit", "echo too long >&2; exit 1", "hook pre-commit said no: too long"),
-        ("commit-msg", "exit 3", "hook commit-msg said no: exit code 3"),
+        (
+            "pre-commit",
+            "echo too long >&2; exit 1",
+            "hook pre-commit rejected the commit: too long",
+        ),
+        ("commit-msg", "exit 3", "hook commit-msg rejected the commit: exit code 3"),
         ("pre-commit", "echo formatted > own", "hook pre-commit changed"),
         ("pre-commit", "git rm -q --cached own", "hook pre-commit changed"),
     ],

@@ -64,7 +64,7 @@ def test_a_loss_is_accepted_with_everything_else_that_was_asked(agents: Agents) 
         more='tools: {mail: {run: "echo sent > sent", side_effects: [mail]}}',
     )
     told = hint(shop, "plan", "rollback", "plan", "first", "--yes")
-    command = told.removesuffix(" goes back all the same")
+    command = told.removesuffix(" rolls back anyway")
     assert command == "agents plan rollback plan first --yes --json --accept-loss"
     pasted(shop, command)
     assert shop.read("sent") is None

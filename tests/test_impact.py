@@ -37,7 +37,7 @@ def test_an_influence_runs_from_the_earlier_to_the_later_whoever_names_it() -> N
 def test_a_later_write_to_the_same_path_above_or_below_it_goes_with_it() -> None:
     for other in ("r:p/q", "r:p", "r:p/q/s", "r:"):
         deeds = [deed("a", "r:p/q"), deed("b", other)]
-        assert affected(deeds, ["a"])["b"] == "wrote what it wrote"
+        assert affected(deeds, ["a"])["b"] == "wrote the same paths"
     for other in ("r:p/qq", "r:p/r", "other:p/q"):
         assert "b" not in affected([deed("a", "r:p/q"), deed("b", other)], ["a"])
 

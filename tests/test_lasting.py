@@ -103,7 +103,7 @@ def test_after_a_kill_the_files_are_there_and_nothing_is_done_again(machine: Mac
 def test_after_the_machine_went_down_the_rollback_is_done_again(machine: Machine) -> None:
     machine.go_down()
     seen = machine.agents.run("plan", "list").expect(0)
-    assert "a rollback was done again" in seen.stderr + seen.stdout
+    assert "a rollback was repeated" in seen.stderr + seen.stdout
     assert machine.content() == THEN
     assert machine.intents() == []
     machine.agents.run("plan", "undo", "lasting").expect(0)
@@ -154,7 +154,7 @@ def test_a_sync_that_succeeds_after_one_failed_proves_nothing(
     with open_workspace(machine.home) as workspace:
         fail_to_sync(machine, workspace, monkeypatch)
     seen = machine.agents.run("plan", "list").expect(0)
-    assert "a rollback was done again" in seen.stderr + seen.stdout
+    assert "a rollback was repeated" in seen.stderr + seen.stdout
     assert machine.content() == THEN
     assert machine.intents() == []
 

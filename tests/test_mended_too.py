@@ -28,7 +28,7 @@ def test_what_became_of_edits_is_told_also_when_the_step_fails_again(
     with open(f"{stopped['app']}/mine", "w") as file:
         file.write("by hand\n")
     again = agents.run("plan", "resume", "last", "--discard-edits").expect(5)
-    assert "note: 1 edits by hand were taken back" in again.stderr
+    assert "note: 1 manual edit discarded" in again.stderr
     assert "note: resumed from checkpoint" in again.stderr
     assert again.stderr.count("step two: exit code 1") == 1
     refused = agents.run("plan", "rollback", "nope", "first").expect(3)

@@ -107,7 +107,7 @@ def test_apply_after_a_cut_writes_what_the_plan_did_and_no_damage(build: Built) 
     world.machine.cut_power()
     assert world.targets() == before
     applied = world.run("plan", "apply", "cut", "--yes").expect(0)
-    assert "started anew" in applied.stderr
+    assert "restarted" in applied.stderr
     files, rows, *_ = world.targets()
     assert files == {
         **{path: text for path, text in before[0].items() if path != "repo/gone/x"},
@@ -366,7 +366,7 @@ def test_check_names_a_damaged_sandbox_and_the_way_out(tmp_path: Path) -> None:
         machine.cut_power()
         found = world.run("check", "--json").expect(6)
         (problem,) = found.data["problems"]
-        assert "started anew" in problem
+        assert "restarted" in problem
         world.run(*problem.partition("agents ")[2].split()[:3]).expect(0)
         world.run("check").expect(0)
 

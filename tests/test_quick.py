@@ -165,7 +165,7 @@ def test_the_end_is_short_and_still_an_end(planned: Agents, words: tuple[str, ..
 def test_a_checkpoint_of_edits_can_be_undone_and_one_of_nothing_is_no_edit(planned: Agents) -> None:
     (sandbox(planned) / "file").write_text("edited\n")
     made = planned.run("plan", "checkpoint", "create", "last", "--json").data
-    assert made["checkpoints"][0]["metadata"]["reason"] == "edited by hand"
+    assert made["checkpoints"][0]["metadata"]["reason"] == "manual edit"
     again = planned.run("plan", "checkpoint", "create", "last", "--json").data
     assert again["checkpoints"][0]["metadata"]["reason"] == "asked for"
     assert again["checkpoints"][0]["state_hash"] == made["checkpoints"][0]["state_hash"]

@@ -63,7 +63,7 @@ def test_all_three_targets_go_back_and_the_reversal_can_be_taken_back_too(agents
     agents.run("plan", "apply", made["plan_id"], "--yes").expect(0)
     assert (without(snapshot(app), b".git"), snapshot(agents.work / "data"), rows(agents)) == before
     log = git(agents, app, "log", "-1", "--format=%B")
-    assert log.startswith('Revert "shop"\n\nTakes back plan ' + ran["plan_id"])
+    assert log.startswith('Revert "shop"\n\nReverts plan ' + ran["plan_id"])
     again = agents.run("plan", "revert-applied", made["plan_id"], "--json").expect(0).data
     agents.run("plan", "apply", again["plan_id"], "--yes").expect(0)
     assert (without(snapshot(app), b".git"), snapshot(agents.work / "data"), rows(agents)) == after

@@ -166,7 +166,7 @@ def test_a_kept_database_that_is_gone_is_said_before_anything_happens(project: P
     project.shop.sql(f"DROP DATABASE {name}", "postgres")
     said = project.error("plan", "revert-applied", first, rc=4)
     assert f"'{name}'" in said
-    assert "is not on postgresql://app@" in said
+    assert "is no longer on postgresql://app@" in said
     assert [p["plan_id"] for p in project.data("plan", "list")["plans"]] == [first]
     assert project.ours() == []
     assert project.data("doctor")["databases"][0]["state"] == "gone"
@@ -216,17 +216,17 @@ def test_what_is_kept_goes_when_asked_for_and_the_reason_is_remembered(
     assert len(kept(project)) == 1, "never without being asked"
     would = project.run(*argv, "--databases", "--dry-run", "--json").json
     assert "this drops agents_" in would["messages"][0]
-    assert "cannot be taken back then" in would["messages"][0]
+    assert "can then no longer be reverted" in would["messages"][0]
     assert project.ours() == kept(project)
     done = project.run(*argv, "--databases", "--json").json
     assert "dropped agents_" in done["messages"][0]
-    assert f"'p' {first} cannot be taken back any more" in done["messages"][0]
+    assert f"'p' {first} can no longer be reverted" in done["messages"][0]
     assert [(one["resource"], one["state"]) for one in done["data"]["databases"]] == [
         ("db", "gone")
     ]
     assert project.ours() == kept(project) == []
     said = project.error("plan", "revert-applied", first, rc=4)
-    assert f"was let go, by agents {command} --databases" in said
+    assert f"was released, by agents {command} --databases" in said
     assert project.data("plan", "status", first)["databases"][0]["kept"] == ""
     assert project.run(*argv, "--databases", "--json").json["messages"] == []
 
@@ -251,7 +251,7 @@ def test_the_next_apply_lets_the_older_state_go_and_says_so_before_and_after(
     project.run("plan", "apply", third, "--yes")
     assert project.shop.users() == ["ada", "bob", "eve"]
     told = project.run("plan", "apply", second, "--yes", "--json").json["messages"]
-    assert any(f"was let go, when plan {third} was applied" in text for text in told)
+    assert any(f"was released, when plan {third} was applied" in text for text in told)
 
 
 def test_with_more_kept_one_plan_after_the_other_is_taken_back(project: Project) -> None:
@@ -307,7 +307,7 @@ def test_statements_on_the_database_itself_cannot_be_taken_back(project: Project
     project.run("plan", "run", "plan.yaml")
     project.run("plan", "apply", "last", "--yes")
     said = project.error("plan", "revert-applied", "last", rc=4)
-    assert "no copy of what it held before was ever made" in said
+    assert "no backup was made" in said
     assert len(project.data("plan", "list")["plans"]) == 1
 
 
@@ -355,10 +355,10 @@ def test_what_cannot_be_dropped_now_is_dropped_by_the_next_gc(project: Project) 
         project.plan(UPPER)
         project.run("plan", "run", "plan.yaml")
         told = project.run("plan", "apply", "last", "--yes", "--json").json["messages"]
-        assert any("agents gc tries again" in text for text in told)
+        assert any("agents gc retries" in text for text in told)
         assert name in project.ours()
         assert name not in kept(project)
-        assert "was let go" in project.error("plan", "revert-applied", first, rc=4)
+        assert "was released" in project.error("plan", "revert-applied", first, rc=4)
         left = project.data("doctor")["leftovers"]
         assert [one["name"] for one in left] == [name]
         assert left[0]["kept_because"] == ""
@@ -633,7 +633,7 @@ def test_letting_go_killed_anywhere_is_finished_by_the_next(project: Project) ->
         if promised:
             assert there == promised, number
         else:
-            assert "was let go" in project.error("plan", "revert-applied", first, rc=4)
+            assert "was released" in project.error("plan", "revert-applied", first, rc=4)
             project.run("gc")
             assert project.ours() == []
             project.run("plan", "delete", first)
@@ -651,5 +651,5 @@ def test_the_repository_log_names_what_was_taken_back(project: Project) -> None:
     project.run("plan", "revert-applied", "last")
     project.run("plan", "apply", "last", "--yes")
     log = git(project.agents, project.agents.work / "app", "log", "-1", "--format=%B")
-    assert f"Takes back plan {first}." in log
+    assert f"Reverts plan {first}." in log
     assert os.path.exists(project.agents.work / "data" / "old")

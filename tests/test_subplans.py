@@ -396,7 +396,7 @@ def test_without_fail_fast_the_others_end(shop: Shop) -> None:
 
 
 def test_a_child_is_tried_again(shop: Shop) -> None:
-    """`retries` of the step that is a child plan: its own steps are gone on with."""
+    """`retries` of the step that is a child plan: its own steps are continued."""
     once = "echo x >> SIGNALS/tried; test $(wc -l < SIGNALS/tried) -ge 3"
     step = child("ann", "echo ok > ok.txt; echo x >> SIGNALS/first", once)
     step = step.replace("{id: ann,", "{id: ann, retries: 2,")

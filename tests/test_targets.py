@@ -160,7 +160,7 @@ def test_a_folder_that_became_a_file_conflicts(bench: Bench) -> None:
     file.unlink()
     file.parent.rmdir()
     bench.write("a", "a file now\n")
-    assert bench.conflicts(plan) == {"a/old": "its folder is not a directory any more"}
+    assert bench.conflicts(plan) == {"a/old": "its folder is no longer a directory"}
 
 
 def test_a_folder_that_became_a_link_is_not_followed(bench: Bench) -> None:
@@ -169,7 +169,7 @@ def test_a_folder_that_became_a_link_is_not_followed(bench: Bench) -> None:
     outside = bench.root / "outside"
     file.parent.rename(outside)
     (bench.target / "a").symlink_to(outside)
-    assert bench.conflicts(plan) == {"a/old": "its folder is not a directory any more"}
+    assert bench.conflicts(plan) == {"a/old": "its folder is no longer a directory"}
     assert (outside / "old").read_text() == "text\n"
 
 

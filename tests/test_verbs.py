@@ -214,7 +214,7 @@ def test_plans_are_found_by_name_last_and_either_end_of_the_id(yard: Yard) -> No
             ws.find("shpo")
         with pytest.raises(NotFound):
             ws.find("")
-        with pytest.raises(UsageError, match="fits 3 plans") as caught:
+        with pytest.raises(UsageError, match="is ambiguous: 3 plans match") as caught:
             ws.find(old.plan_id[:4])
         assert caught.value.hint == "give more of the id"
     shown = agents("plan", "status", "shop")
@@ -721,7 +721,7 @@ def test_looking_at_a_plan_works_for_people_and_for_programs(
         ("plan", "prune", "shop", "--dry-run"): "first",
         ("plan", "resume", "shop", "--dry-run"): "three",
         ("plan", "rollback", "shop", "first", "--dry-run"): "one.txt",
-        ("check",): "plans",
+        ("check",): "1 plan,",
         ("check", "--read-data"): "objects",
         ("gc", "--dry-run"): "removed",
         ("du",): "shop",
@@ -774,7 +774,7 @@ def test_without_a_terminal_nothing_is_done_that_needs_a_yes(yard: Yard) -> None
         assert said.data["error"]["type"] == "Declined"
         assert said.data["error"]["hint"] == f"agents plan {' '.join(argv)} --json --yes"
     said = agents("plan", "delete", "shop", expect=4)
-    assert "3 changes that were never applied" in said.err
+    assert "3 changes never applied" in said.err
     assert os.listdir(yard.app) == ["old.txt"]
 
 
@@ -785,7 +785,7 @@ def test_used_then_executed_then_cancelled_on_the_command_line(yard: Yard) -> No
     cancelled = agents("plan", "cancel", "shop", "--json").data
     assert cancelled["state"] == "cancelled"
     assert "is cancelled" in agents("plan", "resume", "shop", "--dry-run", expect=4).err
-    assert "3 changed" in agents("plan", "diff", "shop", "--from", "first").out
+    assert "3 files changed" in agents("plan", "diff", "shop", "--from", "first").out
 
 
 def test_resume_tells_what_became_of_edits_by_hand(yard: Yard) -> None:
@@ -793,12 +793,10 @@ def test_resume_tells_what_became_of_edits_by_hand(yard: Yard) -> None:
     sandbox = agents("plan", "status", "--json").data["sandboxes"]["app"]
     Path(sandbox, "ok").write_text("")
     said = agents("plan", "resume", "shop", "--discard-edits", "--json", expect=5)
-    assert any(
-        "1 edits by hand were taken back" in text for text in json.loads(said.out)["messages"]
-    )
+    assert any("1 manual edit discarded" in text for text in json.loads(said.out)["messages"])
     Path(sandbox, "ok").write_text("")
     said = agents("plan", "resume", "shop")
-    assert "1 edits by hand were adopted" in said.err
+    assert "1 manual edit adopted" in said.err
     assert "resumed from checkpoint" in said.err
 
 
@@ -894,10 +892,10 @@ def test_at_a_terminal_the_question_is_asked_and_the_answer_taken(
     assert at_terminal(monkeypatch, "n", "plan", "apply", "shop") == 4
     said = capsys.readouterr().err
     assert "apply 3 changes?" in said
-    assert "you said no" in said
+    assert "declined" in said
     assert os.listdir(yard.app) == ["old.txt"]
     assert at_terminal(monkeypatch, "y", "plan", "delete", "other") == 0
-    assert "3 changes were never applied; delete them?" in capsys.readouterr().err
+    assert "3 changes were never applied; delete the plan?" in capsys.readouterr().err
     assert at_terminal(monkeypatch, "y", "plan", "apply", "shop") == 0
     assert set(os.listdir(yard.app)) == {"one.txt", "two.txt"}
 
@@ -908,10 +906,10 @@ def test_at_a_terminal_a_large_tree_is_carried_if_one_says_so(
     (yard.app / "second").write_text("")
     argv = ("plan", "run", yard.plan(), "--set", "sandbox.carry-limit-files=1")
     assert at_terminal(monkeypatch, "n", *argv) == 4
-    assert "copy it all the same?" in capsys.readouterr().err
+    assert "copy it anyway?" in capsys.readouterr().err
     assert at_terminal(monkeypatch, "y", *argv) == 0
     said = agents("run", "--on", "app", "--set", "sandbox.carry-limit-files=1", "true", expect=125)
-    assert "copy it all the same?" not in said.err
+    assert "copy it anyway?" not in said.err
 
 
 def test_debug_lets_the_error_itself_through(yard: Yard) -> None:
@@ -953,7 +951,7 @@ def test_ignored_files_are_counted_but_not_shown_and_control_files_are_pointed_o
     told = agents("run", "--on", str(below), "--json", "--", "sh", "-c", script).data
     assert list(told["sandboxes"]) == ["work"]
     shown = agents("plan", "diff", "last", "--stat").out
-    assert "1 ignored paths left out" in shown
+    assert "1 ignored path left out" in shown
     assert "x.log" not in shown
     assert "x.log" in agents("plan", "diff", "last", "--stat", "--ignored").out
     proposal = agents("plan", "apply", "last", "--dry-run", "--json").data["would_apply"][0]
@@ -962,7 +960,7 @@ def test_ignored_files_are_counted_but_not_shown_and_control_files_are_pointed_o
     assert proposal["control_files"] == [".gitattributes"]
     plain = agents("plan", "apply", "last", "--dry-run").out
     assert "control files: .gitattributes" in plain
-    assert "1 ignored paths left out" in plain
+    assert "1 ignored path left out" in plain
 
 
 def test_status_says_what_cannot_be_rolled_back(yard: Yard) -> None:

@@ -123,4 +123,4 @@ def test_a_plan_that_is_complete_is_not_said_to_be_resumed(shop: Shop) -> None:
     shop.ran(two("true"))
     done = shop.agent("plan", "resume", "plan").expect(0)
     assert done.data["resumed_from"] is None
-    assert done.json["messages"] == ["all steps were done already: nothing was run"]
+    assert done.json["messages"] == ["all steps are already done: nothing was run"]

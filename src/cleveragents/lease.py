@@ -239,7 +239,7 @@ def working_on(
         if waiting:
             raise NotAllowed(
                 f"plan {plan_id} has an interrupted {waiting[0].kind} that could not be finished",
-                "agents plan list tells why; a rollback to another checkpoint replaces a restore",
+                "agents plan list shows why; a rollback to another checkpoint replaces a restore",
             )
         leased = LeasedPlan(store, store.plans.get(plan_id), lease, now)
         try:

@@ -7,6 +7,7 @@ from cleveragents.model.checkpoint import RESERVED, CheckpointGroup
 from cleveragents.model.decision import Correction, Decision
 from cleveragents.model.plan import Plan
 from cleveragents.model.triggers import nearest
+from cleveragents.model.units import plural
 from cleveragents.store import Store
 
 
@@ -127,7 +128,10 @@ def _by_end(text: str, names: Iterable[str], kind: str) -> str | None:
         if exact:
             return exact[0]
         shown = ", ".join(found[:5])
-        raise UsageError(f"{text!r} fits {len(found)} {kind}s: {shown}", "give more of the id")
+        raise UsageError(
+            f"{text!r} is ambiguous: {plural(len(found), kind)} match: {shown}",
+            "give more of the id",
+        )
     return found[0] if found else None
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from cleveragents.errors import AgentsError, DiskFull, MachineError, ReadOnlyStore, StoreError
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-MAKE_ROOM = "make room: remove files or plans that are not needed any more, agents gc --grace 0s"
+MAKE_ROOM = "free some space: remove unneeded files or plans, agents gc --grace 0s"
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 _PRIMARY = 0xFF
 """An extended result code of SQLite has its primary one in the lowest byte."""
@@ -26,7 +26,7 @@ def of_os(error: OSError, doing: str = "", kind: type[AgentsError] = MachineErro
         return ReadOnlyStore(text, "mount it writable, or name another place")
     if error.errno in _DENIED:
         return kind(text, f"allow it: ls -ld {named}" if named else "run it as the owner")
-    return kind(text, "mend that on this machine, then run it again")
+    return kind(text, "fix that on this machine, then run it again")
 
 
 @contextmanager
@@ -57,9 +57,9 @@ def of_sqlite(error: sqlite3.Error, path: str) -> StoreError:
         return MachineError(f"the disk failed: {path}: {error}", "look at the disk: dmesg")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return MachineError(
-            f"another process kept the store for too long: {path}: {error}", f"fuser -v {path}"
+            f"another process locked the store for too long: {path}: {error}", f"fuser -v {path}"
         )
-    return StoreError(f"the store is damaged: {path}: {error}", "agents check tells more")
+    return StoreError(f"the store is damaged: {path}: {error}", "run agents check")
 
 
 def _is_full(path: str) -> bool:

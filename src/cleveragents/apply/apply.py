@@ -40,6 +40,7 @@ from cleveragents.model.ids import new_id
 from cleveragents.model.journal import Ending, EntryState, JournalEntry, Operation
 from cleveragents.model.lifecycle import require_appliable, require_not_final
 from cleveragents.model.plan import Failure, Phase, Plan, State
+from cleveragents.model.units import plural
 from cleveragents.sandbox.protocol import Applied, ApplyOptions, CommitsLast, Proposal
 from cleveragents.store import Intent
 
@@ -113,12 +114,12 @@ def apply(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
             _stop(ctx, leased, State.ERRORED, error, entry)
             raise
         except OSError as error:
-            doing = "a target could not be written, and every target is as it was"
+            doing = "a target could not be written; no target was changed"
             refused = machine.of_os(error, doing, ApplyRefused)
             _stop(ctx, leased, State.CONSTRAINED, refused, entry)
             raise refused from error
         except BaseException:
-            interrupted = NotAllowed("apply was interrupted; every target is as it was")
+            interrupted = NotAllowed("apply was interrupted; no target was changed")
             _stop(ctx, leased, State.ERRORED, interrupted, entry, EntryState.INTERRUPTED)
             raise
 
@@ -129,7 +130,7 @@ def _verified(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
     if lost := verify(ctx, plan, options_for(ctx, plan, spec_of(plan), request)):
         shown = ", ".join(lost[:5]) + (f" and {len(lost) - 5} more" if len(lost) > 5 else "")
         message = (
-            f"plan {plan.name!r} was applied, but its targets are not what it made any more"
+            f"plan {plan.name!r} was applied, but its targets no longer hold its work"
             f" ({shown}): changed or lost since; agents plan diff {plan.plan_id} shows its work"
         )
         ctx.talk.tell("warning", {"message": message})
@@ -215,9 +216,10 @@ def _propose(
     if conflicts:
         shown = ", ".join(f"{c.resource}:{c.path}" for c in conflicts[:5])
         raise ApplyConflict(
-            f"{len(conflicts)} paths were changed by the plan and in the target: {shown}",
+            f"{plural(len(conflicts), 'path was', 'paths were')} changed by the plan and in the"
+            f" target: {shown}",
             conflicts,
-            "settle them in the target or in the sandbox, then apply again",
+            "resolve them in the target or in the sandbox, then apply again",
         )
     return proposals
 
@@ -356,8 +358,8 @@ def record(ctx: Context, leased: LeasedPlan, intent: Intent) -> dict[str, Any]:
     except (AgentsError, OSError) as error:
         # What is done is not reported as failed: the intent stays, and the next command tidies up.
         text = (
-            f"plan {leased.plan.name!r} is applied; what is left over could not be removed yet,"
-            f" the next command tries again: {error}"
+            f"plan {leased.plan.name!r} is applied; leftovers could not be removed yet,"
+            f" the next command retries: {error}"
         )
         ctx.talk.tell("warning", {"message": text})
     return result
@@ -437,5 +439,5 @@ def finish_apply(ctx: Context, leased: LeasedPlan, intent: Intent) -> None:
     if "entry" not in intent.body:
         return
     entry = codec.convert(intent.body["entry"], JournalEntry)
-    error = ApplyRefused("apply was interrupted and taken back", "agents plan apply PLAN")
+    error = ApplyRefused("apply was interrupted and undone", "agents plan apply PLAN")
     _stop(ctx, leased, State.ERRORED, error, entry, EntryState.INTERRUPTED)

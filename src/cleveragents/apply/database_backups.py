@@ -151,7 +151,7 @@ def let_go(ctx: Context, one: Held, by: str) -> Held:
     What cannot be reached now is dropped by the next `agents gc`.
     """
     try:
-        with hold(ctx.store, one.plan_id, "letting go of an earlier state", ctx.now):
+        with hold(ctx.store, one.plan_id, "releasing a backup", ctx.now):
             one = _noted(ctx, one, BackupState.RELEASED, by)
             fsio.point("let go")
             ctx.manager.sandboxes(one.plan_id).named(one.resource).remove()
@@ -187,16 +187,16 @@ def require_there(ctx: Context, plan: Plan) -> None:
     for item in plan.result["applied"]:
         if item["mode"] == STATEMENTS and item["files"]:
             raise NotAllowed(
-                f"what was applied to database {item['resource']!r} cannot be taken back by a"
-                " plan: with transaction_rollback the statements ran on the database itself, and"
-                " no copy of what it held before was ever made",
-                "write a plan whose sql does the opposite",
+                f"what was applied to database {item['resource']!r} cannot be reverted: with"
+                " transaction_rollback the statements ran on the database itself, and no backup"
+                " was made",
+                "write a plan whose SQL undoes it",
             )
     for name in _swapped(plan):
         if why := _missing(ctx, plan, name):
             raise NotAllowed(
-                f"what was applied to database {name!r} cannot be taken back by a plan: {why}",
-                "write a plan whose sql does the opposite",
+                f"what was applied to database {name!r} cannot be reverted: {why}",
+                "write a plan whose SQL undoes it",
             )
 
 
@@ -222,15 +222,15 @@ def _missing(ctx: Context, plan: Plan, name: str) -> str:
     record = sandboxes.records[rid]
     earlier = record.earlier
     if earlier is not None and earlier.state is not BackupState.KEPT:
-        return f"what it held before was let go, {by_whom(earlier.by)}"
+        return f"its backup was released, {by_whom(earlier.by)}"
     state = ctx.checkpoints.began_with(plan.plan_id)[rid]
     if isinstance(sandbox, KeepsBackup) and sandbox.holding(state) is not None:
         return ""
     if earlier is None:
-        return "what it held before was not kept (postgres.keep-applied says how many are)"
+        return "no backup was kept (postgres.keep-applied says how many are)"
     return (
-        f"the database {earlier.name!r}, which held what it held before, is not on"
-        f" {shown(sandbox.place.resource.path)} any more"
+        f"its backup, the database {earlier.name!r}, is no longer on"
+        f" {shown(sandbox.place.resource.path)}"
     )
 
 
@@ -263,28 +263,25 @@ def told_after_apply(ctx: Context, plan: Plan) -> tuple[str, ...]:
 
 def _told(plan: Plan, resource: str, one: Held | None) -> str:
     if one is None:
-        return (
-            f"what database {resource!r} held before is not kept: the plan cannot be taken back"
-            " by a plan"
-        )
+        return f"no backup of database {resource!r} is kept: the plan cannot be reverted"
     if one.state is not BackupState.KEPT:
-        return f"what database {resource!r} held before was let go, {by_whom(one.by)}"
+        return f"the backup of database {resource!r} was released, {by_whom(one.by)}"
     return (
-        f"what database {resource!r} held before is kept as {one.name}, {show_bytes(one.bytes)}:"
-        f" agents plan revert-applied {plan.plan_id} takes the plan back,"
-        f" agents plan prune {plan.plan_id} --databases frees the room"
+        f"the backup of database {resource!r} is kept as {one.name}, {show_bytes(one.bytes)}:"
+        f" agents plan revert-applied {plan.plan_id} reverts the plan,"
+        f" agents plan prune {plan.plan_id} --databases frees the space"
     )
 
 
 def left_behind(one: Held) -> str:
     """What it means that an earlier state will go, or is gone."""
-    what = f"{one.name}, {show_bytes(one.bytes)}, what {one.where} held before"
+    what = f"{one.name}, {show_bytes(one.bytes)}, the backup of {one.where}"
     plan = f"plan {one.plan!r} {one.plan_id}"
     if one.state is BackupState.KEPT:
-        return f"this drops {what}: {plan} cannot be taken back then"
+        return f"this drops {what}: {plan} can then no longer be reverted"
     if one.state is BackupState.GONE:
-        return f"dropped {what}: {plan} cannot be taken back any more"
-    return f"could not drop {what}: agents gc tries again; {plan} cannot be taken back any more"
+        return f"dropped {what}: {plan} can no longer be reverted"
+    return f"could not drop {what}: agents gc retries; {plan} can no longer be reverted"
 
 
 def told_of(found: list[Held]) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from cleveragents.model.journal import Operation
 from cleveragents.model.plan import Plan, State
 from cleveragents.model.plan_spec import ApplySpec, DecisionSpec, PlanSpec, StepSpec
 from cleveragents.model.tool import CallState, ToolResult, ToolSpec
+from cleveragents.model.units import plural
 from cleveragents.sandbox.merge import merge_into
 from cleveragents.sandbox.protocol import STATEMENTS, SWAP, Conflict, Sandbox, TellsApart
 from cleveragents.sandbox.tree import TreeSandbox
@@ -36,16 +37,16 @@ def reversing_spec(plan: Plan, group: CheckpointGroup, resources: tuple[str, ...
         tool=REVERT,
         inputs={"plan": plan.plan_id, "group": group.group_id},
         decision=DecisionSpec(
-            question=f"take back plan {plan.name}", chosen=f"what it applied, {group.group_id}"
+            question=f"revert plan {plan.name}", chosen=f"what it applied, {group.group_id}"
         ),
     )
     return PlanSpec(
         name=f"revert-{plan.name}",
-        description=f"takes back plan {plan.plan_id}",
+        description=f"reverts plan {plan.plan_id}",
         resources=tuple(item for item in spec.resources if item.name in resources),
         tools={REVERT: ToolSpec(name=REVERT, builtin=REVERT, network=False)},
         steps=(step,),
-        apply=ApplySpec(message=f'Revert "{subject}"\n\nTakes back plan {plan.plan_id}.'),
+        apply=ApplySpec(message=f'Revert "{subject}"\n\nReverts plan {plan.plan_id}.'),
     )
 
 
@@ -53,8 +54,8 @@ def spec_to_revert(ctx: Context, plan: Plan) -> tuple[PlanSpec, tuple[str, ...]]
     """The reversing plan, and what it will leave alone, in words."""
     if plan.state is not State.APPLIED or plan.result is None:
         raise NotAllowed(
-            f"plan {plan.name!r} is {plan.phase}/{plan.state}: only an applied plan is taken back"
-            " by a plan",
+            f"plan {plan.name!r} is {plan.phase}/{plan.state}: only an applied plan can be"
+            " reverted",
             f"agents plan rollback {plan.plan_id} CHECKPOINT",
         )
     if not plan.rollback_enabled:
@@ -63,7 +64,7 @@ def spec_to_revert(ctx: Context, plan: Plan) -> tuple[PlanSpec, tuple[str, ...]]
     if (by := reverted_by(ctx.store.plans.all(), plan.plan_id)) is not None:
         raise NotAllowed(
             f"plan {plan.name!r} is reverted already, by plan {by.name!r} {by.plan_id}",
-            f"agents plan revert-applied {by.plan_id} brings it back",
+            f"agents plan revert-applied {by.plan_id} restores it",
         )
     modes = {
         item["resource"]: item["mode"]
@@ -136,7 +137,7 @@ def revert_paths(ctx: Context, leased: LeasedPlan, *, plan: str, group: str) -> 
     finally:
         for way in ways:
             way.discard()
-    text = f"{changed} paths taken back"
+    text = f"{plural(changed, 'path')} reverted"
     return ToolResult(ok=True, state=CallState.OK, output=text, output_bytes=len(text))
 
 
@@ -154,8 +155,9 @@ def _refused(conflicts: list[Conflict]) -> ToolResult:
         state=CallState.FAILED,
         output=lines,
         output_bytes=len(lines.encode()),
-        error=f"{len(conflicts)} paths were changed since the plan was applied: {shown};"
-        " put them in the sandbox as they shall be, then resume",
+        error=f"{plural(len(conflicts), 'path was', 'paths were')} changed since the plan was"
+        f" applied: {shown};"
+        " edit them in the sandbox as you want them, then resume",
     )
 
 

@@ -164,7 +164,7 @@ def require_accepted(outlook: Outlook, accept_loss: bool, command: str) -> None:
         raise LossNotAccepted(
             f"this cannot be undone: {'; '.join(map(shown, outlook.irreversible))}",
             outlook.irreversible,
-            f"{command} --accept-loss goes back all the same",
+            f"{command} --accept-loss rolls back anyway",
         )
 
 
@@ -205,7 +205,7 @@ def require_repeatable(leased: LeasedPlan, repeat: Collection[str], command: str
             f"--repeat {step_id}" for step_id in dict.fromkeys(e.step_id for e in left)
         )
         raise MayHaveHappened(
-            f"this would be done a second time: {'; '.join(map(shown, left))}",
+            f"this would be repeated: {'; '.join(map(shown, left))}",
             tuple(left),
             command or f"agents plan resume {leased.plan.plan_id} {flags}",
         )

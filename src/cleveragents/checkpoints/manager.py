@@ -93,7 +93,7 @@ class CheckpointManager:
         """In another boot what is there may be damage, which no group may take for work."""
         if self.sandboxes(plan_id).from_another_boot():
             raise CheckpointFailed(
-                "the machine was started anew and the sandbox was not compared with its group yet",
+                "the machine was restarted and the sandbox was not compared with its group yet",
                 f"agents plan diff {plan_id} does that; then run the command again",
             )
 
@@ -126,7 +126,7 @@ class CheckpointManager:
                     raise CheckpointFailed(
                         f"sandbox {current[rid].place.path} is not what its checkpoint says:"
                         f" {found.state_hash[:12]} instead of {target.state_hash[:12]}",
-                        "something wrote to it meanwhile; run the command again",
+                        "something wrote to it in the meantime; run the command again",
                     )
 
     def making_last(self, plan_id: str, staged: "Staged") -> Callable[[], None]:

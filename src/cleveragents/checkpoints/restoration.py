@@ -190,7 +190,7 @@ def _child_back(store: Store, child: Plan, moment: ChildMoment) -> Restoration |
     target = moment.group_id or next(iter(groups))
     if target not in groups:
         raise CheckpointPruned(
-            f"the child plan {child.name!r} stood at a checkpoint that was pruned",
+            f"the child plan {child.name!r} was at a checkpoint that was pruned",
             f"agents plan checkpoints {child.plan_id}",
         )
     view = store.plans.view_at(child.plan_id, moment.version)

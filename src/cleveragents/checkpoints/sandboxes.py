@@ -63,7 +63,7 @@ class PlanSandboxes:
             if record.state is SandboxState.REMOVED or not os.path.lexists(record.root):
                 raise SandboxMissing(
                     f"the sandbox {record.root} is missing",
-                    f"agents plan delete {record.plan_id}, then start anew with agents plan use",
+                    f"agents plan delete {record.plan_id}, then agents plan use FILE",
                 )
             if not fsio.is_inode(record.root, record.identity):
                 raise SandboxNotOurs(
@@ -78,8 +78,8 @@ class PlanSandboxes:
             return
         if not is_marked(self._identity.store_id, record):
             raise SandboxNotOurs(
-                f"{record.root} does not say that it is this plan's sandbox, so it is left alone",
-                "agents check tells more",
+                f"{record.root} is not marked as this plan's sandbox and was left alone",
+                "run agents check",
             )
         self._marked.add(record.sandbox_id)
 

@@ -35,6 +35,7 @@ from cleveragents.model.resource import Change, SandboxState
 from cleveragents.model.retention import Verdict
 from cleveragents.model.settings import Settings
 from cleveragents.model.triggers import fires
+from cleveragents.model.units import plural
 from cleveragents.sandbox.protocol import KeepsElsewhere
 from cleveragents.store import Intent, Store
 
@@ -282,7 +283,7 @@ class CheckpointService:
         self._store.objects.add(batch.located.items())
         if missing := self._store.objects.reuse(batch.reused):
             raise Collected(
-                f"{len(missing)} pieces of content were collected while they were needed again",
+                f"{plural(len(missing), 'piece')} of content needed again had been collected",
                 "run the command again",
             )
 
@@ -379,7 +380,7 @@ class CheckpointService:
         restoration: Restoration,
         *,
         label: str | None = None,
-        reason: str = "before going back",
+        reason: str = "before the rollback",
         lossy: bool = False,
     ) -> tuple[Change, ...]:
         """Bring every sandbox and the plan's view back to a group, all or nothing, verified.
@@ -442,14 +443,14 @@ class CheckpointService:
         except DiskFull as error:
             if not lossy:
                 raise DiskFull(
-                    f"what the sandboxes hold now cannot be kept before going back: {error}",
-                    "make room, or give it up: the same command with --accept-loss",
+                    f"the state of the sandboxes cannot be kept before the rollback: {error}",
+                    "free some space, or discard it: the same command with --accept-loss",
                 ) from error
         with self._manager.packs.looking() as batch:
             prepare(self._manager.create_checkpoint(leased.plan.plan_id, batch, {}, strict=False))
             with leased.transaction():
                 note()
-        self._warn("the disk is full: what the sandboxes held since the last group was not kept")
+        self._warn("the disk is full: changes in the sandboxes since the last group were not kept")
 
     def restore_made(
         self,

@@ -14,6 +14,7 @@ from cleveragents.cli import render
 from cleveragents.cli.render import Block, Reply, Text
 from cleveragents.context import Context, Talk, utc_now
 from cleveragents.errors import AgentsError, CarryLimit, Declined, PlanFileError
+from cleveragents.model.units import plural
 from cleveragents.workspace import open_workspace, settings_here
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         import click
 
         if not click.confirm(render.safe_item(question), err=True):
-            raise Declined("not done: you said no")
+            raise Declined("not done: declined")
 
 
 def _options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -191,7 +192,7 @@ def _go_on_with(name: str, arguments: dict[str, Any]) -> str:
 def internal_error(error: Exception) -> AgentsError:
     return AgentsError(
         f"internal error: {type(error).__name__}: {error}",
-        "run it again with --debug and report it",
+        "run it again with --debug and report the traceback",
     )
 
 
@@ -257,7 +258,7 @@ def talk(options: Options, warnings: list[str] | None = None) -> Talk:
         if not options.interactive:
             raise CarryLimit(problem, hint)
         sys.stderr.write(f"{render.safe_item(problem)}\n{render.safe_item(hint)}\n")
-        options.confirm("copy it all the same?", hint)
+        options.confirm("copy it anyway?", hint)
 
     def keep_warning(event: str, data: dict[str, Any]) -> None:
         if event == "warning" and warnings is not None:
@@ -283,11 +284,11 @@ class Progress:
         elif event == "failed":
             self._say(f"x {_which(data)}: {data['error']}")
         elif event == "rolled_back":
-            self._say(f"  rolled back: {len(data['changes'])} changes taken back")
+            self._say(f"  rolled back {plural(len(data['changes']), 'change')}")
         elif event == "compensate":
             self._say(f"> compensate {data['id']} ({data['tool']})")
         elif event == "reverted":
-            self._say(f"< the actor begins anew: {data['reason']}")
+            self._say(f"< the actor starts over: {data['reason']}")
         elif event == "validate":
             self._say(f"> validate: {data['run']}")
         elif event == "warning":
@@ -305,7 +306,7 @@ class Progress:
         if time.monotonic() - self._shown > 1:
             self._shown = time.monotonic()
             so_far = (size + self._pieces) / 1e6
-            self._say(f"  copying {resource}: {files} files, {so_far:.0f} MB so far")
+            self._say(f"  copying {resource}: {plural(files, 'file')}, {so_far:.0f} MB so far")
 
     def _say(self, line: str) -> None:
         with suppress(BrokenPipeError):  # nobody looks any more; the plan goes on

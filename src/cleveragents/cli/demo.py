@@ -19,6 +19,7 @@ import click
 from cleveragents.cli.common import Options, command
 from cleveragents.cli.render import Reply, Text
 from cleveragents.errors import AgentsError
+from cleveragents.model.units import plural
 
 PLAN = """\
 name: demo
@@ -118,7 +119,7 @@ def play(stage: Stage) -> None:
     for step in ran["steps"]:
         say(f"   {step['id']:<8} {step['state']}")
     say(f"   {ran['error']['message']}")
-    say("\n2. What the failed step had done, and that it was taken back")
+    say("\n2. What the failed step did, and that it was rolled back")
     failed = stage.agents("plan", "errors", "demo")
     for item in failed["diff"]["files"]:
         say(f"   {item['status']:<8} {item['path']}  (kept for inspection, not in the sandbox)")
@@ -126,27 +127,29 @@ def play(stage: Stage) -> None:
     say(f"   old/notes.txt in the sandbox: {'there' if _there(sandbox) else 'gone'}")
     say(f"   tables in the sandbox: {tables(ran['sandboxes']['db'])}")
     say(f"   tables in your database: {tables(f'{stage.folder}/shop.db')}")
-    say("\n3. Fix it by hand in the sandbox, and go on: finished steps do not run again")
+    say("\n3. Fix it in the sandbox and resume: finished steps do not run again")
     with open(f"{sandbox}/tidy.sh", "w", encoding="utf-8") as target:
         target.write("echo tidied > TIDY\n")
     say("   wrote tidy.sh")
     resumed = stage.agents("plan", "resume", "demo")
     for step in resumed["steps"]:
-        say(f"   {step['id']:<8} {step['state']}, {step['attempts']} attempts")
-    say("\n4. Go back before the first decision, and undo that")
+        say(f"   {step['id']:<8} {step['state']}, {plural(step['attempts'], 'attempt')}")
+    say("\n4. Roll back to before the first decision, and undo that")
     back = stage.agents("plan", "rollback", "demo", "first", "--yes")
-    say(f"   {back['rollback_summary']['files_reverted']} files taken back, verified by hash")
+    files = plural(back["rollback_summary"]["files_reverted"], "file")
+    say(f"   {files} rolled back, verified by hash")
     say(f"   tables in the sandbox: {tables(ran['sandboxes']['db'])}")
     undone = stage.agents("plan", "undo", "demo")
-    say(f"   undone: {undone['undone']}; {len(undone['changes_reverted'])} changes put back")
-    say("\n5. The difference, then make it real: both resources or none")
+    restored = plural(len(undone["changes_reverted"]), "change")
+    say(f"   undone: {undone['undone']}; {restored} restored")
+    say("\n5. Show the difference, then apply it: both resources or none")
     shown = stage.agents("plan", "diff", "demo")
     for item in shown["files"]:
         say(f"   {item['status']:<8} {item['resource']}: {item['path']}")
     applied = stage.agents("plan", "apply", "demo", "--yes")
     for item in applied["applied"]:
         commit = f", commit {item['commit'][:10]}" if item["commit"] else ""
-        say(f"   {item['resource']}: {item['files']} paths as {item['mode']}{commit}")
+        say(f"   {item['resource']}: {plural(item['files'], 'path')} as {item['mode']}{commit}")
     say(f"   tables in your database: {tables(f'{stage.folder}/shop.db')}")
     log = stage.shell("git", "log", "--oneline", cwd=f"{stage.folder}/shop").splitlines()
     say(f"   git log: {' | '.join(log)}")
@@ -171,7 +174,7 @@ def demo(options: Options, keep: bool) -> Reply:
     seconds = time.perf_counter() - began
     where = f"everything is in {folder}" if keep else f"{folder} was removed"
     look = f"CLEVERAGENTS_HOME={folder}/store agents plan log demo" if keep else ""
-    text = f"\n{len(stage.told)} commands in {seconds:.1f} s; {where}"
+    text = f"\n{plural(len(stage.told), 'command')} in {seconds:.1f} s; {where}"
     return Reply(
         data={"folder": folder, "kept": keep, "seconds": round(seconds, 3), "commands": stage.told},
         blocks=(Text(text, verbatim=True), *((Text(f"look around: {look}"),) if look else ())),

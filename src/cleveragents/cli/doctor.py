@@ -27,10 +27,10 @@ def _adopted(ctx: Context) -> Reply:
 
     result = adopt(ctx)
     if not result.moved_from:
-        said = "the store is where it was made: there is nothing to adopt"
+        said = "the store was not moved: there is nothing to adopt"
     else:
-        said = f"the store from {result.moved_from} is at home here, {ctx.settings.home}"
-    lost = tuple(f"sandbox {root} did not come along" for root in result.missing)
+        said = f"the store from {result.moved_from} was adopted at {ctx.settings.home}"
+    lost = tuple(f"sandbox {root} was not moved with it" for root in result.missing)
     blocks = tuple(Text(line) for line in (said, *lost))
     return Reply(data=msgspec.to_builtins(result), blocks=blocks, messages=lost)
 

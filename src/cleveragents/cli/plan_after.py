@@ -14,6 +14,7 @@ from cleveragents.cli.render import Reply, Table, Text, safe
 from cleveragents.context import Context
 from cleveragents.errors import UsageError
 from cleveragents.model.plan import Plan
+from cleveragents.model.units import plural
 from cleveragents.workspace import PlanHandle
 
 
@@ -54,7 +55,9 @@ def export(
 ) -> Reply:
     """Export the checkpoints that led here as commits or as patches, one for each group."""
     if (branch is None) == (patch is None):
-        raise UsageError("say how: --branch NAME or --patch [DIR|-]", "agents plan export --help")
+        raise UsageError(
+            "choose one: --branch NAME or --patch [DIR|-]", "agents plan export --help"
+        )
     one, notes = found(ctx, plan)
     if branch is not None:
         return _branch(ctx, one, branch, on, force, notes)
@@ -68,7 +71,7 @@ def _branch(
 
     done = export_branch(ctx, plan, branch, on=on, force=force)
     rows = tuple((c.commit[:12], c.type, str(c.files), c.subject) for c in done.commits)
-    words = f"branch {branch}: {len(done.commits)} commits on {done.base[:12]}"
+    words = f"branch {branch}: {plural(len(done.commits), 'commit')} on {done.base[:12]}"
     return Reply(
         data=msgspec.to_builtins(done),
         blocks=(Table(("commit", "type", "files", "decision"), rows), Text(words)),

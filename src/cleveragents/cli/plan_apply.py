@@ -11,6 +11,7 @@ from cleveragents.cli.plan_read import found
 from cleveragents.cli.render import Block, Reply, Table, Text
 from cleveragents.context import Context
 from cleveragents.model.plan import Plan
+from cleveragents.model.units import plural
 
 
 @command("plan apply")
@@ -45,7 +46,9 @@ def apply(
         warning = f" It changes control files: {', '.join(controls)}." if controls else ""
         warning += "".join(f" Also, {text}." for text in lost)
         count = sum(len(item.files) for item in proposals)
-        options.confirm(f"apply {count} changes?{warning}", f"agents plan apply {plan} --yes")
+        options.confirm(
+            f"apply {plural(count, 'change')}?{warning}", f"agents plan apply {plan} --yes"
+        )
     result = verb.apply(ctx, one, request)
     rows = tuple(
         (item["resource"], item["mode"], str(item["files"]), item["commit"] or "")
@@ -86,7 +89,9 @@ def _proposal_reply(plan: Plan, proposals: tuple[Any, ...], notes: tuple[str, ..
     blocks: list[Block] = [Table(("resource", "as", "file"), rows)]
     for item in proposals:
         if item.ignored_count:
-            blocks.append(Text(f"{item.resource}: {item.ignored_count} ignored paths left out"))
+            blocks.append(
+                Text(f"{item.resource}: {plural(item.ignored_count, 'ignored path')} left out")
+            )
         if item.control_files:
             shown = ", ".join(item.control_files)
             blocks.append(Text(f"{item.resource}: control files: {shown}", "yellow"))

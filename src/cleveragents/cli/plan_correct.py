@@ -26,6 +26,7 @@ from cleveragents.history.append import append
 from cleveragents.history.correct import Outlook, Request, correct, preview
 from cleveragents.lookup import find_decision
 from cleveragents.model.decision import Decision
+from cleveragents.model.units import plural
 
 
 @command("plan correct")
@@ -61,7 +62,7 @@ def correct_command(
     DECISION is the id that `agents plan tree PLAN` shows, or its beginning or end.
     """
     if not guidance.strip():
-        raise UsageError("--guidance is empty", "say what shall be different this time")
+        raise UsageError("--guidance is empty", "say what to do differently")
     one = find_decision(ctx.store, decision)
     if mode == "append":
         return _append(ctx, one, guidance, plan_file, dry_run)
@@ -73,9 +74,11 @@ def correct_command(
     require_accepted(outlook.effects, accept_loss, f"agents plan correct {decision}")
     if not yes:
         options.confirm(
-            f"{outside_text(outlook.effects)}take back {len(outlook.superseded)} decisions and"
-            f" {len(outlook.changes)} changes,"
-            f" keep {len(outlook.kept)} decisions, run {len(outlook.steps)} steps?",
+            f"{outside_text(outlook.effects)}roll back"
+            f" {plural(len(outlook.superseded), 'decision')} and"
+            f" {plural(len(outlook.changes), 'change')},"
+            f" keep {plural(len(outlook.kept), 'decision')},"
+            f" run {plural(len(outlook.steps), 'step')}?",
             f"agents plan correct {decision} --yes",
         )
     done = correct(ctx, one, request)
@@ -163,7 +166,7 @@ def _blocks(outlook: Outlook) -> tuple[Block, ...]:
                 (item["action"], item["resource"], item["file"])
                 for item in map(reports.change_data, outlook.changes)
             ),
-            "Files that go back",
+            "Files to roll back",
         ),
         Panel(
             "Correction",

@@ -79,7 +79,7 @@ def outside_text(outlook: Outlook) -> str:
     ]
     if outlook.unknown:
         steps = ", ".join(dict.fromkeys(effect.step_id for effect in outlook.unknown))
-        lines.append(f"not known what they did outside the sandboxes: {steps}")
+        lines.append(f"effects outside the sandboxes unknown: {steps}")
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -11,6 +11,7 @@ from cleveragents.cli.plan_run import plan_reply
 from cleveragents.cli.render import Reply, Table, Text
 from cleveragents.context import Context
 from cleveragents.lookup import find_group
+from cleveragents.model.units import plural
 
 
 @command("plan cancel")
@@ -35,7 +36,8 @@ def delete(ctx: Context, options: Options, plan: str, yes: bool) -> Reply:
     one, notes = found(ctx, plan)
     if not yes and options.interactive and (count := ending.unapplied(ctx, one)):
         options.confirm(
-            f"{count} changes were never applied; delete them?", f"agents plan delete {plan} --yes"
+            f"{plural(count, 'change was', 'changes were')} never applied; delete the plan?",
+            f"agents plan delete {plan} --yes",
         )
         yes = True
     dropped = [{**msgspec.to_builtins(held), "state": "gone"} for held in kept_of(ctx, one)]
@@ -48,8 +50,7 @@ def delete(ctx: Context, options: Options, plan: str, yes: bool) -> Reply:
         "databases": dropped,
     }
     notes += tuple(
-        f"{held['name']}, which held what {held['where']} held before the plan, was dropped"
-        for held in dropped
+        f"{held['name']}, the backup of {held['where']}, was dropped" for held in dropped
     )
     text = f"deleted {one.name} {one.plan_id}; agents gc frees the disk"
     return Reply(data=data, blocks=(Text(text),), messages=notes)

@@ -11,8 +11,8 @@ from cleveragents.context import Context
 from cleveragents.errors import UsageError
 from cleveragents.lookup import find_correction, find_decision, find_group, find_plan, short_ids
 from cleveragents.model.plan import Plan
+from cleveragents.model.units import plural
 
-SO_FAR = "{tool_calls} tool calls, {files_modified} paths changed, {checkpoints} groups"
 plan_argument = click.argument("plan", default="last")
 
 
@@ -30,16 +30,20 @@ def status(ctx: Context, options: Options, plan: str) -> Reply:
     return Reply(data=data, blocks=status_blocks(data), messages=notes)
 
 
+def _so_far(counts: dict[str, int]) -> str:
+    calls, paths = (
+        plural(counts["tool_calls"], "tool call"),
+        plural(counts["files_modified"], "path"),
+    )
+    return f"{calls}, {paths} changed, {plural(counts['checkpoints'], 'group')}"
+
+
 def status_blocks(data: dict[str, Any]) -> tuple[Block, ...]:
-    execution = data["execution"]
     rows = [
         ("plan", f"{data['name']}  {data['plan_id']}"),
         ("state", f"{data['phase']}/{data['state']}, attempt {data['attempt']}"),
         ("last checkpoint", data["last_checkpoint_id"] or "none"),
-        (
-            "so far",
-            SO_FAR.format_map(execution),
-        ),
+        ("so far", _so_far(data["execution"])),
         *((f"sandbox {name}", path) for name, path in data["sandboxes"].items()),
         *((f"never captured in {n}", ", ".join(r)) for n, r in data["exclude"].items()),
     ]
@@ -198,15 +202,18 @@ def diff(
             ),
         ),
         Text(
-            f"{result.files_changed} changed, {result.insertions} insertions, "
-            f"{result.deletions} deletions"
+            f"{plural(result.files_changed, 'file')} changed,"
+            f" {plural(result.insertions, 'insertion')},"
+            f" {plural(result.deletions, 'deletion')}"
         ),
     ]
     rows = tuple(_table_row(f.resource, one) for f in result.files for one in f.tables)
     if rows:
         blocks.insert(1, Table(("database", "what", "status", "rows", "+", "-"), rows))
     if result.ignored:
-        blocks.append(Text(f"{result.ignored} ignored paths left out (--ignored shows them)"))
+        blocks.append(
+            Text(f"{plural(result.ignored, 'ignored path')} left out (--ignored shows them)")
+        )
     if not stat and result.patch:
         blocks.append(Text(result.patch, verbatim=True))
     return Reply(data=msgspec.to_builtins(result), blocks=tuple(blocks), messages=notes)
@@ -330,7 +337,7 @@ def outside_line(effect: dict[str, Any]) -> str:
 WORDS = {
     "intended": "may have happened",
     "happened": "happened",
-    "compensating": "waits for its compensation",
+    "compensating": "waiting for its compensation",
     "compensated": "compensated",
     "failed": "its compensation failed",
     "accepted": "accepted as lost",

@@ -15,6 +15,7 @@ from cleveragents.context import Context
 from cleveragents.lookup import find_group
 from cleveragents.model.checkpoint import CheckpointGroup, RollbackResult
 from cleveragents.model.plan import Plan
+from cleveragents.model.units import plural
 
 
 @command("plan rollback")
@@ -57,8 +58,9 @@ def rollback(
         command = f"agents plan rollback {plan} {checkpoint}"
         require_accepted(todo.effects, accept_loss, command)
         options.confirm(
-            f"{outside_text(todo.effects)}take back {len(todo.changes)} changes, "
-            f"{todo.decisions_after} decisions and {todo.tool_calls_after} tool calls?",
+            f"{outside_text(todo.effects)}roll back {plural(len(todo.changes), 'change')}, "
+            f"{plural(todo.decisions_after, 'decision')} and"
+            f" {plural(todo.tool_calls_after, 'tool call')}?",
             f"{command} --yes",
         )
     result = verb.rollback(ctx, one, group, accept_loss=accept_loss)
@@ -82,7 +84,7 @@ def _restore_only(
         if dry_run:
             return rollback_reply(plan, todo, notes)
         options.confirm(
-            f"take back {len(todo.changes)} changes, and leave the plan as it is?",
+            f"roll back {plural(len(todo.changes), 'change')}, and leave the plan as it is?",
             f"agents plan rollback {plan.plan_id} {group.group_id} --yes",
         )
     return rollback_reply(plan, restore_only(ctx, plan, group, only), notes)
@@ -139,13 +141,12 @@ def rollback_reply(plan: Plan, result: RollbackResult, notes: tuple[str, ...]) -
 
 def _reverted(summary: dict[str, Any], dry_run: bool) -> str:
     """What the numbers count, in words."""
-    words = (
-        ("files_reverted", "files", "file"),
-        ("directories_reverted", "directories", "directory"),
-        ("git_internals_reverted", "paths in .git", "path in .git"),
-    )
-    counts = [(summary[key], one if summary[key] == 1 else many) for key, many, one in words]
-    told = [f"{count} {word}" for count, word in (counts[0], *(c for c in counts[1:] if c[0]))]
+    counts = [
+        (summary["files_reverted"], "file", "files"),
+        (summary["directories_reverted"], "directory", "directories"),
+        (summary["git_internals_reverted"], "path in .git", "paths in .git"),
+    ]
+    told = [plural(*count) for count in (counts[0], *(c for c in counts[1:] if c[0]))]
     return ", ".join(told) + (" would be reverted" if dry_run else " reverted")
 
 
@@ -180,7 +181,7 @@ def _travelled(ctx: Context, text: str, verb: Any, word: str, accept_loss: bool)
     after = data["post_rollback_state"]
     blocks = (
         Text(
-            f"{word}: {done.operation}; {len(done.result.changes)} changes; "
+            f"{word}: {done.operation}; {plural(len(done.result.changes), 'change')}; "
             f"the plan is {after['phase']}/{after['state']}"
         ),
         *outside_blocks(done.result.effects),

@@ -13,6 +13,7 @@ from cleveragents.cli.render import Panel, Reply, Text
 from cleveragents.context import Context
 from cleveragents.model.plan import Phase, Plan, State
 from cleveragents.model.tool import Attach
+from cleveragents.model.units import plural
 from cleveragents.workspace import Workspace
 
 OWN_FAILURE = 125
@@ -198,7 +199,7 @@ def _go_on(
     if options.interactive:
         for effect in doubtful(ctx.store, plan):
             if effect.step_id not in repeat:
-                options.confirm(f"do this a second time? {shown(effect)}", "")
+                options.confirm(f"repeat this? {shown(effect)}", "")
                 repeat = (*repeat, effect.step_id)
     if plan_file:
         done = resume_with(
@@ -216,12 +217,12 @@ def _go_on(
     if done.resumed_from:
         notes = (*notes, f"resumed from checkpoint {done.resumed_from}")
     elif plan.state is State.COMPLETE and not plan_file:
-        notes = (*notes, "all steps were done already: nothing was run")
+        notes = (*notes, "all steps are already done: nothing was run")
     if done.reconciled is not Reconciled.NOTHING:
-        what = {
-            Reconciled.ADOPTED: "edits by hand were adopted",
-            Reconciled.DISCARDED: "edits by hand were taken back, kept in a pre_rollback group",
-            Reconciled.RESIDUE: "changes of a step that died were taken back, kept in a group",
+        noun, what = {
+            Reconciled.ADOPTED: ("manual edit", "adopted"),
+            Reconciled.DISCARDED: ("manual edit", "discarded, kept in a pre_rollback group"),
+            Reconciled.RESIDUE: ("change", "of an interrupted step rolled back, kept in a group"),
         }[done.reconciled]
-        notes = (*notes, f"{len(done.changes)} {what}")
+        notes = (*notes, f"{plural(len(done.changes), noun)} {what}")
     return plan_reply(ctx, plan.plan_id, resumed_from=done.resumed_from, notes=notes)

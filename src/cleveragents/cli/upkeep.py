@@ -9,7 +9,7 @@ import msgspec
 from cleveragents.cli.common import Options, command
 from cleveragents.cli.render import Block, Reply, Table, Text
 from cleveragents.context import Context
-from cleveragents.model.units import parse_duration, show_bytes
+from cleveragents.model.units import parse_duration, plural, show_bytes
 
 if TYPE_CHECKING:
     from cleveragents.apply.database_backups import Held
@@ -25,12 +25,13 @@ def check(ctx: Context, options: Options, read_data: bool) -> Reply:
     data = msgspec.to_builtins(result)
     blocks: list[Block] = [
         Text(
-            f"{result.plans} plans, {result.checkpoints} checkpoints, {result.objects} objects"
+            f"{plural(result.plans, 'plan')}, {plural(result.checkpoints, 'checkpoint')},"
+            f" {plural(result.objects, 'object')}"
             + (f", {show_bytes(result.bytes_read)} read" if read_data else "")
         )
     ]
     if result.problems:
-        message = f"{len(result.problems)} problems found"
+        message = f"{plural(len(result.problems), 'problem')} found"
         data["error"] = {"type": "StoreError", "message": message, "hint": "restore from a backup"}
         blocks += [Text(problem, "red") for problem in result.problems]
         return Reply(data=data, blocks=tuple(blocks), messages=result.problems, exit_code=6)
@@ -61,9 +62,9 @@ def gc(ctx: Context, options: Options, dry_run: bool, grace: str | None, databas
     result = collect(ctx, seconds, dry_run)
     word = "would be" if dry_run else "were"
     text = (
-        f"{result.live} objects in use; {result.removed} {word} removed, "
+        f"{plural(result.live, 'object')} in use; {result.removed} {word} removed, "
         f"{show_bytes(result.freed_bytes)} {word} freed; "
-        f"{result.waiting} wait for their grace period"
+        f"{result.waiting} waiting for the end of the grace period"
     )
     data = {**msgspec.to_builtins(result), "databases": [msgspec.to_builtins(one) for one in held]}
     return Reply(data=data, blocks=(Text(text),), messages=told)
@@ -98,7 +99,7 @@ def kept_table(found: "tuple[Held, ...]") -> tuple[Block, ...]:
         )
         for one in found
     )
-    columns = ("database", "size", "holds the earlier state of", "plan")
+    columns = ("database", "size", "is the backup of", "plan")
     return (Table(columns, rows, "Kept for agents plan revert-applied"),) if rows else ()
 
 

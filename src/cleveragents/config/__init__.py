@@ -164,7 +164,7 @@ def _require_not_personal(given: Given) -> None:
 def _known(name: str, source: str) -> Key:
     if name not in BY_NAME:
         where = f"{source}: " if source else ""
-        hint = f"correct it or take it out of {source}" if source else "agents config list"
+        hint = f"correct it or remove it from {source}" if source else "agents config list"
         raise ConfigError(f"{where}unknown setting {name!r}{nearest(name, BY_NAME)}", hint)
     return BY_NAME[name]
 

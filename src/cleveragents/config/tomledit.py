@@ -42,7 +42,7 @@ def edited(text: str, change: Callable[[Table], None]) -> str:
         change(document)
         return tomlkit.dumps(cast("dict[str, Any]", document))
     except (TOMLKitError, TypeError, ValueError) as error:
-        raise ConfigError(f"cannot change this file: {error}", "edit it by hand") from None
+        raise ConfigError(f"cannot change this file: {error}", "edit the file yourself") from None
 
 
 def write_atomically(path: str, text: str) -> None:

@@ -421,7 +421,7 @@ def _close(pair: tuple[int, int]) -> None:
 
 def _changed(path: bytes) -> SandboxError:
     return SandboxError(
-        f"{show_path(path)} became something else while it was copied",
+        f"{show_path(path)} changed while it was copied",
         "stop what changes it, and run the command again",
     )
 

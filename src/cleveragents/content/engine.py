@@ -197,7 +197,7 @@ class TreeEngine:
         tree = self.known.tree
         if tree.key != trees.EMPTY.key:
             if not self.packs.index.has(tree.key):
-                raise ContentDamaged("what was captured last is not in the store any more")
+                raise ContentDamaged("the last captured state is no longer in the store")
             batch.rely_on(tree.key)
         return tree
 

@@ -290,7 +290,7 @@ def write_content(
     if durable:
         fsio.sync_file(name, dir_fd)
     if hash_file_as(dir_fd, name, key) != key:
-        raise ContentDamaged(f"{show_path(name)} was not written as it should be")
+        raise ContentDamaged(f"{show_path(name)} was not written correctly")
     return made
 
 

@@ -262,7 +262,7 @@ def sync(fd: int) -> None:
     try:
         os.fsync(fd)
     except OSError as error:
-        raise machine.of_os(error, "the disk did not take the data") from error
+        raise machine.of_os(error, "could not flush data to disk") from error
 
 
 def sync_data(fd: int) -> None:
@@ -270,7 +270,7 @@ def sync_data(fd: int) -> None:
     try:
         os.fdatasync(fd)
     except OSError as error:
-        raise machine.of_os(error, "the disk did not take the data") from error
+        raise machine.of_os(error, "could not flush data to disk") from error
 
 
 def sync_file(name: bytes, dir_fd: int) -> None:
@@ -288,7 +288,7 @@ def sync_all(fd: int) -> None:
     if _libc().syncfs(fd) != 0:
         code = _error()
         error = OSError(code, os.strerror(code))
-        raise machine.of_os(error, "the disk did not take the data") from error
+        raise machine.of_os(error, "could not flush data to disk") from error
 
 
 def drop_pages(root: str) -> None:

@@ -236,7 +236,7 @@ class Packs:
         if size > room:
             raise DiskFull(
                 f"the disk is full: {self.directory}: {size} bytes to store,"
-                f" room for {max(room, 0)} besides a reserve of {SIZE}",
+                f" room for {max(room, 0)}, not counting a reserve of {SIZE}",
                 machine.MAKE_ROOM,
             )
         if self.budget and self.size() + size > self.budget:

@@ -149,7 +149,7 @@ def _set_attributes(fd: int, name: bytes, path: bytes, entry: Entry) -> None:
 def _cannot_set(path: bytes, names: list[bytes]) -> SandboxError:
     return SandboxError(
         f"{show_path(path)}: attribute {show_path(names[0])} cannot be set: not permitted",
-        "run it as whoever may set it",
+        "run it as a user who may set it",
     )
 
 
@@ -354,7 +354,7 @@ class Switch:
             if fsio.lstat_at(fd, aside) is None:
                 fsio.rename(name, fd, aside, fd)
                 return
-        raise SandboxError(f"{show_path(name)} cannot make way: it holds excluded files")
+        raise SandboxError(f"{show_path(name)} cannot be replaced: it holds excluded files")
 
     def _make_directory(self, op: Op, fd: int, name: bytes, found: os.stat_result | None) -> None:
         if found is not None and not stat.S_ISDIR(found.st_mode):
@@ -369,7 +369,7 @@ class Switch:
         if op.checked and op.expected != inode_of(found):
             raise ApplyRefused(
                 f"{show_path(op.path)} changed while it was being applied",
-                "nothing was applied; run the command again",
+                "no target was changed; fix the cause and apply again",
             )
 
     def _check_swapped(self, op: Op, fd: int, name: bytes) -> None:
@@ -382,7 +382,7 @@ class Switch:
         fsio.exchange(op.new, self._staging, name, fd)
         raise ApplyRefused(
             f"{show_path(op.path)} changed while it was being applied",
-            "nothing was applied; run the command again",
+            "no target was changed; fix the cause and apply again",
         )
 
     def _undo_put(self, op: Op) -> None:

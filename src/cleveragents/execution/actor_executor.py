@@ -159,7 +159,7 @@ class ActorExecutor(PlanExecutor):
         if size > LARGEST_STATE:
             raise UsageError(
                 f"a state of {size:,} bytes: at most {LARGEST_STATE:,} are kept with each group",
-                "keep what is large in a file of a sandbox: it goes back with the files",
+                "keep what is large in a file of a sandbox: it is rolled back with the files",
             )
         self._go_on()
         self._leased.commit(actor_state=state, view_changed=True)

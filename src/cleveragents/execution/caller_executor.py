@@ -113,7 +113,7 @@ class _CallerExecutor(ActorExecutor):
         if self._stopped:
             raise NotAllowed(
                 "the plan was stopped by its policy when a step failed",
-                "leave the block and begin a new decision",
+                "leave the block and start a new decision",
             )
         ran = self.run(asked, decision_id)
         if ran.result.ok:
@@ -166,7 +166,7 @@ def _held(
     ctx: Context, plan_id: str, verb: str, repeat: Collection[str] | None
 ) -> Generator[_CallerExecutor]:
     with work_on(ctx, plan_id, verb) as leased:
-        require_not_final(leased.plan, "gone on with")
+        require_not_final(leased.plan, "continued")
         if (kind := leased.spec.actor.kind) != CALLER:
             raise NotAllowed(
                 f"the steps of plan {leased.plan.name!r} come from its actor ({kind})",

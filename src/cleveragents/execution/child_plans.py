@@ -28,6 +28,7 @@ from cleveragents.lease import (
 from cleveragents.model.plan import Plan, State, Step
 from cleveragents.model.plan_spec import ActorSpec, ApplySpec, PlanSpec, StepSpec
 from cleveragents.model.resource import Change, SandboxState
+from cleveragents.model.units import plural
 from cleveragents.sandbox.protocol import Conflict
 
 
@@ -255,7 +256,8 @@ def _conflict(children: Sequence[Plan], conflicts: list[Conflict]) -> MergeConfl
     names = ", ".join(child.name for child in children)
     shown = ", ".join(f"{c.resource}:{c.path}" for c in conflicts[:5])
     return MergeConflict(
-        f"{len(conflicts)} paths were changed by {names} and elsewhere: {shown}",
+        f"{plural(len(conflicts), 'path was', 'paths were')} changed by {names} and elsewhere:"
+        f" {shown}",
         tuple(conflicts),
-        "settle them in one of the sandboxes, then resume the plan",
+        "resolve them in one of the sandboxes, then resume the plan",
     )

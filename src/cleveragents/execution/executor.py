@@ -37,6 +37,7 @@ from cleveragents.model.plan import Failure, OnFailure, Phase, Plan, State, Step
 from cleveragents.model.plan_spec import DecisionSpec, StepSpec
 from cleveragents.model.resource import Change
 from cleveragents.model.tool import CallState, ToolCall, ToolResult, ToolSpec, Write
+from cleveragents.model.units import plural
 from cleveragents.tools import resolve_tool
 from cleveragents.tools.runner import CallContext, end_leftovers, remove_temporary, run_tool
 
@@ -86,7 +87,7 @@ class PlanExecutor:
         leased.commit(decisions=(root,), view_changed=True)
 
     def _strategy(self) -> str:
-        return f"{len(self._steps)} steps"
+        return plural(len(self._steps), "step")
 
     def prepare(self) -> None:
         """Sandboxes, and the group from before the first write."""
@@ -400,7 +401,7 @@ class PlanExecutor:
         if wanted and plan.head_group_id is None:
             raise CheckpointFailed(
                 f"tool {tool.name!r} writes and no checkpoint exists from before it",
-                "policy: {require_checkpoints: false} runs it all the same",
+                "policy: {require_checkpoints: false} runs it anyway",
             )
 
     def _decide(self, number: int, spec: StepSpec) -> None:

@@ -43,6 +43,6 @@ def adopt_edits(
         kind,
         leased,
         force=True,
-        reason="edited by hand",
+        reason="manual edit",
         ending=lambda _before, _now: ctx.store.journal.put(leased.closed(entry)),
     )

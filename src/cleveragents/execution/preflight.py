@@ -126,7 +126,7 @@ def impossible(spec: PlanSpec) -> list[str]:
             found.append(
                 f"step {step.id!r}: checkpoints are required, and tool {tool.name!r} writes and"
                 " says checkpointable: false"
-                " (policy: {require_checkpoints: false} runs it all the same)"
+                " (policy: {require_checkpoints: false} runs it anyway)"
             )
         if tool.checkpointable and step.on in bare:
             found.append(
@@ -300,7 +300,7 @@ def _naming(
     scope = Scope(tuple(os.fsencode(rule) for rule in exclude))
     return [
         f"resource {name!r}: {found} names {original}: tools that use it work with the original,"
-        f" not with the sandbox ({why}; or make it anew in a step)"
+        f" not with the sandbox ({why}; or recreate it in a step)"
         for found in naming_files(top, original, lambda rel: scope.excludes(os.fsencode(rel)))
     ]
 

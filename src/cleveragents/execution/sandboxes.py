@@ -128,7 +128,7 @@ def remove_sandboxes(ctx: Context, plan_id: str, again: bool = False) -> None:
         if record is None or (record.state is SandboxState.REMOVED and not again):
             continue
         if record.strategy != "none" and not current.may_remove(record):
-            said = f"{record.root} does not say that it is this plan's sandbox: it is left alone"
+            said = f"{record.root} is not marked as this plan's sandbox and was left alone"
             ctx.talk.tell("warning", {"message": said})
             continue
         with machine.named(f"the sandbox {record.root} cannot be removed", SandboxError):

@@ -75,7 +75,7 @@ def _died_in_a_step(ctx: Context, leased: LeasedPlan) -> bool:
 
 
 def _asked_for(ctx: Context, leased: LeasedPlan, label: str | None) -> CheckpointGroup:
-    """One look and one commit: what was edited by hand is an operation that can be undone."""
+    """One look and one commit: what was edited manually is an operation that can be undone."""
     plan_id = leased.plan.plan_id
     asked = leased.opened(Operation.CHECKPOINT, label=label)
     edited = leased.opened(Operation.EXTERNAL_EDIT)
@@ -93,7 +93,7 @@ def _asked_for(ctx: Context, leased: LeasedPlan, label: str | None) -> Checkpoin
         leased,
         label=label,
         force=True,
-        reason=lambda before, now: "edited by hand" if by_hand(before, now) else "asked for",
+        reason=lambda before, now: "manual edit" if by_hand(before, now) else "asked for",
         ending=record,
     )
 

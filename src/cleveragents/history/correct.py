@@ -267,8 +267,8 @@ def require_not_applied(children: list[Plan]) -> None:
     applied = [child.plan_id for child in children if child.state is State.APPLIED]
     if applied:
         raise CorrectionRefused(
-            f"child plans are applied and cannot be taken back: {', '.join(applied)}",
-            "make what they did undone with a plan of its own: agents plan revert-applied PLAN",
+            f"child plans are applied and cannot be rolled back: {', '.join(applied)}",
+            "revert them first: agents plan revert-applied PLAN",
         )
 
 

@@ -157,7 +157,7 @@ class Facts:
             target = (near or list(kept.values()))[-1].group_id
             raise CorrectionRefused(
                 "the checkpoint from before this decision was pruned",
-                f"go back to the nearest kept one: agents plan rollback {self.plan.plan_id}"
+                f"roll back to the nearest kept one: agents plan rollback {self.plan.plan_id}"
                 f" {target}",
             )
         group = kept[first.group_id]

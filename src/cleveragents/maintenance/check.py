@@ -74,8 +74,8 @@ def _unseen(ctx: Context) -> list[str]:
             continue
         if changes:
             problems.append(
-                f"plan {plan.plan_id}: since the machine was started anew its sandbox is not what"
-                f" its newest group says ({changes[0].shown}): {way_out}"
+                f"plan {plan.plan_id}: since the machine was restarted its sandbox differs from"
+                f" its newest group ({changes[0].shown}): {way_out}"
             )
     return problems
 
@@ -87,7 +87,7 @@ def _places(ctx: Context) -> list[str]:
         return [f"{identity.said}; {identity.hint}"]
     return [
         f"the row of sandbox {record.sandbox_id} of plan {record.plan_id} points to {record.root},"
-        " which does not say that it is that sandbox: nothing is written there;"
+        " which is not marked as that sandbox: nothing is written there;"
         f" agents plan delete {record.plan_id} leaves it alone"
         for record in ctx.store.resources.all_sandboxes()
         if record.strategy != "none"

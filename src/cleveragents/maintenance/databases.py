@@ -9,7 +9,7 @@ from cleveragents.context import Context
 from cleveragents.errors import AgentsError
 from cleveragents.model.plan import Plan
 from cleveragents.model.resource import Resource, SandboxState
-from cleveragents.model.units import show_bytes
+from cleveragents.model.units import plural, show_bytes
 from cleveragents.sandbox.postgres import snapshot, transaction
 from cleveragents.sandbox.postgres.address import shown
 
@@ -58,8 +58,8 @@ def _cost(ctx: Context, plan: Plan, resource: Resource) -> Cost:
             clone_bytes=0,
             kept="",
             kept_bytes=0,
-            cost=f"each call runs {count} statements again on the database itself, with the locks"
-            " they take, and rolls them back",
+            cost=f"each call runs {plural(count, 'statement')} again on the database itself, with"
+            " the locks they take, and rolls them back",
             not_captured=transaction.NOT_CAPTURED,
         )
     gone = any(r.state == "removed" for r in ctx.store.resources.sandboxes(plan.plan_id))
@@ -85,7 +85,7 @@ def _kept_text(earlier: Held | None) -> str:
     if earlier is None:
         return ""
     return (
-        f"; what it held before the apply is kept as {earlier.name}, {show_bytes(earlier.bytes)},"
+        f"; its backup is kept as {earlier.name}, {show_bytes(earlier.bytes)},"
         " for agents plan revert-applied"
     )
 

@@ -11,6 +11,7 @@ from cleveragents.lease import (
 from cleveragents.model.journal import Operation
 from cleveragents.model.lifecycle import require_not_final
 from cleveragents.model.plan import Plan, State
+from cleveragents.model.units import plural
 
 
 def cancel(ctx: Context, plan: Plan) -> Plan:
@@ -58,7 +59,7 @@ def _delete(ctx: Context, plan: Plan, force: bool) -> int:
     count = unapplied(ctx, plan)
     if count and not force:
         raise UnappliedWork(
-            f"plan {plan.name!r} has {count} changes that were never applied",
+            f"plan {plan.name!r} has {plural(count, 'change')} never applied",
             f"agents plan apply {plan.plan_id}, or agents plan delete {plan.plan_id} --yes",
         )
     for child in ctx.store.plans.children(plan.plan_id):

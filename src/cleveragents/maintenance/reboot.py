@@ -21,6 +21,7 @@ from cleveragents.lease import LeasedPlan
 from cleveragents.model.checkpoint import CheckpointGroup
 from cleveragents.model.plan import Plan
 from cleveragents.model.resource import SandboxRecord
+from cleveragents.model.units import plural
 from cleveragents.sandbox.marks import put_mark
 
 
@@ -38,7 +39,7 @@ def reconcile(ctx: Context, leased: LeasedPlan) -> None:
     damaged = _damaged(ctx, plan, head)
     if damaged or todo.steps or todo.removed_steps:
         label = f"after-restart-{leased.lease.boot_id[:8]}" if damaged else None
-        reason = "found after the machine was started anew"
+        reason = "found after the machine was restarted"
         ctx.checkpoints.rollback_to_checkpoint(leased, todo, label=label, reason=reason)
         leased.finish_background()
         ctx.talk.tell("warning", {"message": _told(plan, head, damaged, label, todo)})
@@ -88,12 +89,12 @@ def _put(ctx: Context, leased: LeasedPlan, record: SandboxRecord) -> None:
 def _told(
     plan: Plan, head: CheckpointGroup, damaged: int, label: str | None, todo: Restoration
 ) -> str:
-    said = f"plan {plan.name!r}: after the machine was started anew"
+    said = f"plan {plan.name!r}: after the machine was restarted"
     if damaged:
-        which = "1 path that was" if damaged == 1 else f"{damaged} paths that were"
-        said += f" {which} not as the newest group says went back to it;"
-        said += f" what was found is kept: agents plan diff {plan.plan_id}"
+        which = plural(damaged, "path that differed", "paths that differed")
+        said += f" {which} from the newest group {'was' if damaged == 1 else 'were'} restored;"
+        said += f" the state found is kept: agents plan diff {plan.plan_id}"
         said += f" --from {head.group_id} --to {label}"
     if lost := len(todo.steps):
-        said += f"{'; ' if damaged else ' '}{lost} steps that no group holds run again"
+        said += f"{'; ' if damaged else ' '}{plural(lost, 'step')} not in any group will run again"
     return said

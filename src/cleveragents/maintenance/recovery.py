@@ -51,7 +51,7 @@ def _recover_intent(ctx: Context, intent: Intent) -> list[str]:
                 again = ctx.checkpoints.confirm_rollback(leased, intent)
                 if plan.plan_id not in _waiting(ctx):
                     _tidy(ctx, leased)
-                done = f"plan {plan.name!r}: a rollback was done again, its files were lost"
+                done = f"plan {plan.name!r}: a rollback was repeated because its files were lost"
                 return [done] if again else []
             if intent.kind == "restore":
                 ctx.checkpoints.finish_rollback(leased, intent)
@@ -64,7 +64,7 @@ def _recover_intent(ctx: Context, intent: Intent) -> list[str]:
     except PlanBusy:
         return []
     except Exception as error:  # noqa: BLE001 - one plan's trouble must not stop the others
-        return [f"plan {intent.plan_id}: an interrupted {intent.kind} waits: {error}"]
+        return [f"plan {intent.plan_id}: an interrupted {intent.kind} is pending: {error}"]
 
 
 def _compensate(ctx: Context, plan_id: str) -> list[str]:
@@ -77,7 +77,7 @@ def _compensate(ctx: Context, plan_id: str) -> list[str]:
     except PlanBusy:
         return []
     except AgentsError as error:
-        return [f"plan {plan_id}: compensations wait: {error}"]
+        return [f"plan {plan_id}: compensations are pending: {error}"]
 
 
 def _end_validations(ctx: Context, leased: LeasedPlan) -> None:
@@ -138,7 +138,7 @@ def _free(ctx: Context, plan_id: str) -> list[str]:
             verb = "apply" if plan.phase is Phase.APPLY else "resume"
             failure = Failure(
                 "Interrupted",
-                "its process ended without finishing",
+                "its process ended before it finished",
                 f"agents plan {verb} {plan_id}",
             )
             state = State.QUEUED if plan.phase is Phase.STRATEGIZE else State.ERRORED
@@ -146,6 +146,6 @@ def _free(ctx: Context, plan_id: str) -> list[str]:
                 leased.write(state=state, error=failure)
                 ctx.store.calls.interrupt(plan_id, ctx.now())
             _close_entries(ctx, leased)
-            return [f"plan {plan.name!r}: its process ended without finishing"]
+            return [f"plan {plan.name!r}: its process ended before it finished"]
     except PlanBusy:
         return []

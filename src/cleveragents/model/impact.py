@@ -89,7 +89,7 @@ def _next(later: Sequence[Deed], found: dict[str, str], cascade: bool) -> dict[s
             continue
         why = _why(deed, found, steps, named, seen_steps, cascade)
         if not why and has_written and touched.overlaps(deed.wrote):
-            why = "wrote what it wrote"
+            why = "wrote the same paths"
         if why:
             new.setdefault(deed.decision_id, why)
     return new

@@ -8,7 +8,7 @@ def require_not_final(plan: Plan, verb: str) -> None:
     if plan.state is State.APPLIED:
         raise PlanApplied(
             f"plan {plan.name!r} is applied and cannot be {verb}",
-            f"agents plan revert-applied {plan.plan_id} makes a plan that takes it back",
+            f"agents plan revert-applied {plan.plan_id} creates a plan that reverts it",
         )
     if plan.state is State.CANCELLED:
         raise PlanCancelled(
@@ -32,5 +32,5 @@ def require_rollback(plan: Plan) -> None:
     if not plan.rollback_enabled:
         raise RollbackDisabled(
             f"plan {plan.name!r} has rollback_enabled: false: nothing can be undone",
-            "set policy: {rollback_enabled: true} in the plan file and use it anew",
+            "set policy: {rollback_enabled: true} in the plan file and use it again",
         )

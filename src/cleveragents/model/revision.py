@@ -23,12 +23,12 @@ def revised(old: PlanSpec, new: PlanSpec, resolve: Callable[..., ToolSpec]) -> R
     if _targets(old) != _targets(new):
         raise NotAllowed(
             "the changed plan file names other resources than the plan was made with",
-            "use it as a plan of its own: agents plan use FILE",
+            "register it as a new plan: agents plan use FILE",
         )
     if old.actor != new.actor:
         raise NotAllowed(
             "the changed plan file has another actor than the plan was made with",
-            "use it as a plan of its own: agents plan use FILE",
+            "register it as a new plan: agents plan use FILE",
         )
     before = {step.id: step for step in old.steps}
     after = {step.id: step for step in new.steps}

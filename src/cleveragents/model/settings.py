@@ -95,8 +95,13 @@ KEYS: tuple[Key, ...] = (
         "when sandboxes are removed",
         ("on_apply", "on_terminal", "manual"),
     ),
-    Key("sandbox.carry-limit", "carry_limit_bytes", "bytes", "largest tree carried unasked"),
-    Key("sandbox.carry-limit-files", "carry_limit_files", "integer", "most files carried unasked"),
+    Key("sandbox.carry-limit", "carry_limit_bytes", "bytes", "largest tree copied without asking"),
+    Key(
+        "sandbox.carry-limit-files",
+        "carry_limit_files",
+        "integer",
+        "most files copied without asking",
+    ),
     Key(
         "sandbox.confine",
         "confine",
@@ -109,7 +114,7 @@ KEYS: tuple[Key, ...] = (
         "sandbox.writable",
         "writable",
         "paths",
-        "paths tools may write besides; not rolled back",
+        "extra paths tools may write; not rolled back",
         personal=ANY,
     ),
     Key(
@@ -134,7 +139,7 @@ KEYS: tuple[Key, ...] = (
         "postgres.keep-applied",
         "keep_applied",
         "integer",
-        "applied plans per database that can be taken back; each costs a copy of it",
+        "applied plans per database that can be reverted; each costs a copy of it",
     ),
     Key(
         "actors.answer-timeout",

@@ -1,4 +1,4 @@
-"""Sizes and times as people write them: `500MB`, `1.5GiB`, `30s`, `1h 30m`, and back."""
+"""Counts, sizes and times as people write them: `1 file`, `500MB`, `1h 30m`, and back."""
 
 import math
 import re
@@ -59,6 +59,11 @@ def show_bytes(count: int) -> str:
             break
         size, unit = size / 1000, larger
     return f"{size:.1f}".removesuffix(".0") + f" {unit}"
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """A count with its noun: `1 file`, `2 files`; `many` where adding an s is not enough."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def show_duration(seconds: float) -> str:

@@ -147,7 +147,7 @@ class ResourceReader:
         elif name == "none" and fields.flag("require_sandbox", True):
             fields.bad(
                 "strategy",
-                "strategy 'none' works on the real thing, which cannot be rolled back; "
+                "strategy 'none' works on the target itself, which cannot be rolled back; "
                 "add 'require_sandbox: false' if that is meant",
             )
         return name

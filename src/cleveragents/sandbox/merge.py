@@ -79,7 +79,7 @@ class _Target:
             if error.errno not in (errno.ENOTDIR, errno.ELOOP):
                 raise
             if not self._made_directory(item.path):
-                self._conflict(item, "?", "its folder is not a directory any more")
+                self._conflict(item, "?", "its folder is no longer a directory")
             elif item.after is not None:
                 self._take(Difference(item.path, None, item.after))
 

@@ -46,7 +46,7 @@ def merge_states(
         if _same(there, item.after):
             continue
         if there is None and _blocked(manifests, theirs, item, merge):
-            _conflict(merge, resource, item, there, "its folder is not a directory any more")
+            _conflict(merge, resource, item, there, "its folder is no longer a directory")
         elif _buries(manifests, there, item, seen):
             _conflict(merge, resource, item, there, "there is something in it that is new")
         elif _same(there, item.before):

@@ -20,7 +20,7 @@ from cleveragents.content.updating import Borrowed
 from cleveragents.errors import SandboxError
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import Action, Change, show_path
-from cleveragents.model.units import show_bytes
+from cleveragents.model.units import plural, show_bytes
 from cleveragents.sandbox import merge as merging
 from cleveragents.sandbox.control import control_files_of
 from cleveragents.sandbox.protocol import (
@@ -133,8 +133,9 @@ class TreeSandbox:
         folders = found.largest()
         largest = ", ".join(f"{name} ({show_bytes(size)})" for name, size in folders)
         making.confirm(
-            f"resource {self.name!r} has {found.files} files, {show_bytes(found.size)}{beyond}:"
-            f" more than is carried unasked; the largest: {largest}",
+            f"resource {self.name!r} has {plural(found.files, 'file')},"
+            f" {show_bytes(found.size)}{beyond}:"
+            f" more than is copied without asking; the largest: {largest}",
             f"add to the resource: exclude: [{', '.join(name for name, _ in folders)}]",
         )
 

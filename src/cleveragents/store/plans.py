@@ -79,7 +79,7 @@ class PlanRepository:
         row = self._db.execute("SELECT version FROM plans WHERE plan_id = ?", (plan.plan_id,))
         if row.fetchone() != (version - 1,):
             raise LeaseLost(
-                f"plan {plan.name!r} was changed by another process meanwhile",
+                f"plan {plan.name!r} was changed by another process in the meantime",
                 f"agents plan status {plan.plan_id}",
             )
         if before is None:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from cleveragents.errors import ToolFailed
 from cleveragents.model.resource import show_path
+from cleveragents.model.units import plural
 from cleveragents.tools.limits import Capture, Deadline, OutOfTime
 
 BUSY_SECONDS = 5.0
@@ -143,7 +144,7 @@ class _Script:
                 self.connection.rollback()
         changed = self.connection.total_changes
         if changed or silent:
-            self.out.line(f"{changed} row{'' if changed == 1 else 's'} changed")
+            self.out.line(f"{plural(changed, 'row')} changed")
 
     def step(self, number: int, statement: str, params: Params = None) -> bool:
         """Run one statement; whether it gave rows. Number 0 is one of ours."""

@@ -358,7 +358,7 @@ class GitTarget(TreeSandbox):
             if not any(git_index.same_line(line, one) for one in known):
                 raise ApplyRefused(
                     f"{show_path(path)} was staged while it was being applied",
-                    "nothing was applied; run the command again",
+                    "no target was changed; fix the cause and apply again",
                 )
         if middle := git_index.in_the_middle_of(self.repository):
             raise ApplyRefused(

@@ -26,9 +26,10 @@ def run_hook(repository: Repository, name: str, *arguments: str, may_fail: bool 
     )
     if done.returncode and not may_fail:
         said = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()
+        why = said[-1] if said else f"exit code {done.returncode}"
         raise ApplyRefused(
-            f"hook {name} said no: {said[-1] if said else f'exit code {done.returncode}'}",
-            "every target is as it was; agents plan apply PLAN without --hooks does not ask it",
+            f"hook {name} rejected the commit: {why}",
+            "no target was changed; fix the cause and apply again, or apply without --hooks",
         )
 
 

@@ -28,12 +28,12 @@ def storable(expanded: str, written: str) -> str:
     """What may be stored of a URL that is written so in the plan file."""
     parts = _parts(expanded)
     if not parts["database"]:
-        raise UsageError("the url names no database", "postgresql://USER@HOST:PORT/DATABASE")
+        raise UsageError("the URL names no database", "postgresql://USER@HOST:PORT/DATABASE")
     if "/" in unquote(parts["database"]):
-        raise UsageError("the url names no database", "there is one / before its name")
+        raise UsageError("the URL names no database", "put a / before its name")
     if has_secret(written):
         raise UsageError(
-            "the url has a password in it, and the plan file is kept in the store",
+            "the URL contains a password, and the plan file is kept in the store",
             "url: $DATABASE_URL, or leave the password to PGPASSWORD or ~/.pgpass",
         )
     names_variables = any(not match[1] for match in VARIABLE.finditer(written))
@@ -87,7 +87,7 @@ def password_of(stored: str, environ: Mapping[str, str]) -> str:
 def _parts(url: str) -> dict[str, str]:
     match = _URL.fullmatch(url)
     if match is None:
-        raise UsageError("the url is none of PostgreSQL", "postgresql://USER@HOST:PORT/DATABASE")
+        raise UsageError("not a PostgreSQL URL", "postgresql://USER@HOST:PORT/DATABASE")
     return {name: value or "" for name, value in match.groupdict().items()}
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cleveragents.errors import ToolFailed
+from cleveragents.model.units import plural
 from cleveragents.sandbox.postgres.server import said
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def show(cursor: "Cursor[Any]", out: Output) -> int:
 
 def tell_changed(out: Output, changed: int, silent: bool) -> None:
     if changed or silent:
-        out.line(f"{changed} row{'' if changed == 1 else 's'} changed")
+        out.line(f"{plural(changed, 'row')} changed")
 
 
 def _cell(value: Any) -> str:

@@ -180,8 +180,8 @@ class PostgresSnapshot:
     def _absent(self, strict: bool) -> SandboxCheckpoint:
         if strict:
             raise CheckpointFailed(
-                f"database {self._work!r} is not on {self._server.shown} any more",
-                "a tool dropped or renamed it; roll back to bring it back",
+                f"database {self._work!r} is no longer on {self._server.shown}",
+                "a tool dropped or renamed it; roll back to restore it",
             )
         resource_id = self.place.resource.resource_id
         return SandboxCheckpoint(resource_id=resource_id, root=b"", state_hash=ABSENT)
@@ -382,7 +382,7 @@ class PostgresSnapshot:
             kept = str(target.metadata["clone"])
             if server.oid_of(db, kept) is None:
                 raise ContentDamaged(
-                    f"the clone {kept!r} of this state is not on {self._server.shown} any more",
+                    f"the clone {kept!r} of this state is no longer on {self._server.shown}",
                     "roll back to another checkpoint: agents plan checkpoints",
                 )
             fsio.point("clone")
@@ -504,7 +504,7 @@ class PostgresSnapshot:
         found = server.oid_of(db, self._target)
         if found not in (staged["target"], staged["incoming"]):
             raise ApplyRefused(
-                f"database {self._target!r} is another one than before", "apply again"
+                f"database {self._target!r} was replaced by another one", "apply again"
             )
         return found == staged["incoming"]
 

@@ -16,6 +16,7 @@ from cleveragents.content.packs import BLOB, Batch
 from cleveragents.errors import ApplyRefused, CheckpointFailed, SandboxError, ToolFailed
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import Action, Change
+from cleveragents.model.units import plural
 from cleveragents.sandbox.postgres import address, server
 from cleveragents.sandbox.postgres.script import (
     Statement,
@@ -108,8 +109,8 @@ class TransactionRollback:
         except (OSError, msgspec.MsgspecError):
             if strict:
                 raise CheckpointFailed(
-                    f"the journal {self._file} was removed or is none any more",
-                    "roll back to bring it back",
+                    f"the journal {self._file} was removed or damaged",
+                    "roll back to restore it",
                 ) from None
             data, entries = b"", []
         root = batch.put(BLOB, data) if data else b""
@@ -227,7 +228,7 @@ class TransactionRollback:
                 conflict = Conflict(
                     resource=name,
                     path=f"statement {moved.number}",
-                    base=f"{moved.entry.rows} rows",
+                    base=plural(moved.entry.rows, "row"),
                     ours=beginning(moved.entry.statement),
                     theirs=moved.found,
                     reason="the statement does not do now what it did when the plan ran",
@@ -302,7 +303,7 @@ class TransactionRollback:
                 server.end_prepared(db, staged["gid"], commit=False)
             if _committed(db, staged):
                 raise SandboxError(
-                    f"what was committed to database {self._target!r} cannot be taken back"
+                    f"what was committed to database {self._target!r} cannot be undone"
                 )
 
     def discard_apply(self, staging: str) -> None: ...
@@ -387,7 +388,7 @@ def _replay(db: "Connection[Any]", entries: list[Entry]) -> None:
         except Error as error:
             raise _Moved(number, entry, said(error)) from error
         if rows != entry.rows:
-            raise _Moved(number, entry, f"{rows} rows instead of {entry.rows}")
+            raise _Moved(number, entry, f"{plural(rows, 'row')} instead of {entry.rows}")
 
 
 def _note_xid(staging: str, xid: str) -> None:
@@ -409,7 +410,7 @@ def _committed(db: "Connection[Any]", staged: dict[str, Any]) -> bool:
     if state not in ("committed", "aborted"):
         raise SandboxError(
             f"transaction {xid} of an interrupted apply is {state or 'too old to be known'}",
-            "look at the database whether its statements ran",
+            "check in the database whether its statements ran",
         )
     return state == "committed"
 
@@ -422,7 +423,7 @@ def as_script(entries: list[Entry]) -> str:
     """The journal for people."""
     lines: list[str] = []
     for entry in entries:
-        did = f"{entry.rows} rows" if entry.rows >= 0 else "done"
+        did = plural(entry.rows, "row") if entry.rows >= 0 else "done"
         given = f", with {msgspec.json.encode(entry.params).decode()}" if entry.params else ""
         lines.append(f"{entry.statement};  -- {did}{given}\n")
     return "".join(lines)

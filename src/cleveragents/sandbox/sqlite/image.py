@@ -245,7 +245,7 @@ def write(fd: int, target: bytes, chunks: list[int], read: Read) -> None:
         _pwrite(fd, read(BLOB + digests[at]), at * CHUNK)
     fsio.sync(fd)
     if scan(fd, chunks) != [digests[at] for at in chunks]:
-        raise CheckpointFailed("the database was not written as it should be")
+        raise CheckpointFailed("the database was not written correctly")
 
 
 def is_at(path: str, known: Known | None) -> bool:

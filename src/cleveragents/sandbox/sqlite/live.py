@@ -174,7 +174,7 @@ def copy_live(live: str, target: str) -> None:
     for _ in range(ATTEMPTS):
         if _copy_unused(live, target):
             return
-    raise SandboxError(f"{live} changes all the time", "end what is writing it")
+    raise SandboxError(f"{live} keeps changing", "end what is writing it")
 
 
 def _copy_unused(live: str, target: str) -> bool:

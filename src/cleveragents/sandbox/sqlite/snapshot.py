@@ -418,7 +418,7 @@ class SqliteSnapshot:
         fsio.point("backup")
         copy_into_live(f"{staged['staging']}/{image}", self._live, start, staged["staging"])
         if live_logical(self._live, staged["staging"]) != end:
-            raise SandboxError(f"{self._live} is not what was written to it")
+            raise SandboxError(f"{self._live} does not hold what was written to it")
         self._make_last()
 
     def _make_last(self) -> None:
