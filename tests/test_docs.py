@@ -15,6 +15,7 @@ from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.settings import KEYS
 from cleveragents.planfile import parse_plan
 from cleveragents.sandbox.registry import kinds
+from tests import test_errors_page as errors_page
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted(
@@ -135,6 +136,11 @@ def test_every_setting_is_documented() -> None:
 def test_every_type_of_checkpoint_is_documented() -> None:
     text = (REFERENCE / "checkpointing.md").read_text()
     assert [name for name in CheckpointType if f"`{name}`" not in text] == []
+
+
+def test_the_page_of_errors_is_as_the_source_is() -> None:
+    written = errors_page.PAGE.read_text()
+    assert written == errors_page.page(), "python -m tests.test_errors_page writes it anew"
 
 
 def test_every_error_is_documented_with_its_exit_code() -> None:

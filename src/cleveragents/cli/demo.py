@@ -28,7 +28,7 @@ resources:
   db:  {kind: sqlite, path: shop.db}
 steps:
   - id: rename
-    decision: {question: how to rename users to people, chosen: sed, alternatives: [by hand]}
+    decision: {question: how to rename users to people, chosen: sed, alternatives: [manually]}
     on: app
     run: "sed -i s/users/people/ api.py && git mv users.md people.md"
   - {id: schema, tool: sql, on: db, with: {script: "ALTER TABLE users RENAME TO people"}}
