@@ -721,7 +721,7 @@ def test_looking_at_a_plan_works_for_people_and_for_programs(
         ("plan", "prune", "shop", "--dry-run"): "first",
         ("plan", "resume", "shop", "--dry-run"): "three",
         ("plan", "rollback", "shop", "first", "--dry-run"): "one.txt",
-        ("check",): "1 plan,",
+        ("check",): "checkpoints",
         ("check", "--read-data"): "objects",
         ("gc", "--dry-run"): "removed",
         ("du",): "shop",
