@@ -11,6 +11,7 @@ import pytest
 
 from cleveragents.workspace import open_workspace
 from tests.harness import Agents, command
+from tests.needed import needs
 from tests.scratch import git, make_repository, wait_until
 
 PLAN = """
@@ -83,6 +84,7 @@ def test_what_cannot_be_tidied_up_after_an_apply_is_told_and_not_a_failure(
     app = prepared(agents)
     sandboxes = Path(agents.env["CLEVERAGENTS_HOME"]) / "sandboxes"
     held = next(sandboxes.glob("*/app"))
+    needs("chattr")
     frozen = subprocess.run(["chattr", "+a", str(held.parent)], capture_output=True, check=False)
     if frozen.returncode:
         pytest.skip(f"a file that cannot be removed needs root and chattr: {frozen.stderr!r}")

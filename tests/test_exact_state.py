@@ -1,7 +1,6 @@
 """Attributes, ACLs and times are part of what is captured and put back."""
 
 import os
-import shutil
 import stat
 import subprocess
 from collections.abc import Generator
@@ -13,12 +12,12 @@ import pytest
 from cleveragents.content import attributes, fsio, trees
 from cleveragents.content.trees import Entry, EntryKind
 from cleveragents.workspace import PlanHandle, open_workspace
+from tests.needed import needs
 from tests.test_targets import Bench
 
 
 def tool(*argv: str) -> str:
-    if shutil.which(argv[0]) is None:
-        pytest.skip(f"{argv[0]} is not installed")
+    needs(argv[0])
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
 
 
@@ -91,8 +90,7 @@ def test_what_a_step_does_is_put_back_and_brought_again(
     bench: Bench, name: str, again: bool
 ) -> None:
     """To the first group, and by undo to the last one: each time exactly what it was."""
-    if any(word in CHANGES[name] for word in ("setfattr", "setfacl")):
-        tool(CHANGES[name].split()[0], "--version")
+    needs(*(word for word in ("setfattr", "setfacl") if word in CHANGES[name]))
     plan = bench.run(CHANGES[name])
     root, before = sandbox(plan), exactly(bench.target)
     after = exactly(root)
@@ -145,6 +143,7 @@ def test_links_and_pipes_come_back_with_their_times(bench: Bench) -> None:
 
 
 def test_only_what_a_plan_did_to_attributes_is_applied(bench: Bench) -> None:
+    needs("setfattr")
     plan = bench.run("setfattr -n user.new -v 1 file folder; setfattr -x user.on-folder folder")
     os.setxattr(bench.target / "file", "user.mine", b"2")
     assert plan.diff().files_changed == 2

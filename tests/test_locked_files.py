@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.needed import needs
 from tests.test_exact_state import exactly, sandbox
 from tests.test_targets import Bench
 
@@ -38,9 +39,10 @@ LOCKS = {
 
 @pytest.mark.parametrize("name", LOCKS)
 def test_what_a_step_made_immutable_goes_back(bench: Bench, name: str) -> None:
+    needs("chattr")
     probe = bench.write("probe")
     done = subprocess.run(["chattr", "+i", str(probe)], check=False, capture_output=True)
-    if shutil.which("chattr") is None or done.returncode:
+    if done.returncode:
         pytest.skip(f"files cannot be made immutable here: {done.stderr!r}")
     subprocess.run(["chattr", "-i", str(probe)], check=True)
     plan = bench.run(LOCKS[name])
@@ -57,6 +59,7 @@ def test_what_a_step_made_immutable_goes_back(bench: Bench, name: str) -> None:
 def test_a_sandbox_with_immutable_files_is_deleted(bench: Bench) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root makes files immutable")
+    needs("chattr")
     plan = bench.run("chattr +i file folder folder/inner || true")
     root = sandbox(plan)
     try:

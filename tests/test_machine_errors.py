@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Agents, Outcome, command
+from tests.needed import needs
 from tests.scratch import git, make_repository
 from tests.small_disk import SmallDisk, small_disk
 
@@ -197,6 +198,7 @@ def test_a_sandbox_that_cannot_be_made_or_removed_is_named(agents: Agents) -> No
     app = prepared(agents)
     home = Path(agents.env["CLEVERAGENTS_HOME"])
     sandbox = next((home / "sandboxes").glob("*/app"))
+    needs("chattr")
     frozen = subprocess.run(["chattr", "+a", str(sandbox.parent)], capture_output=True, check=False)
     if frozen.returncode:
         pytest.skip(f"a file that cannot be removed needs root and chattr: {frozen.stderr!r}")
