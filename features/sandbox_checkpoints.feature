@@ -242,7 +242,7 @@ Feature: Checkpoints of all sandboxes, taken together at every decision
     And I add a "Mary" to the database of the sandbox
     And I resume it
     Then the exit code is 0
-    And it says that "manual edit adopted"
+    And it says that "2 manual edits adopted"
     And its checkpoint groups are
       | type               | step | rows    |
       | pre_execute        | -1   | app, db |

@@ -50,7 +50,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     """Tools of steps that only our own plans have; called with the context and the leased plan."""
     now: Callable[[], str] = utc_now
     stop: Callable[[], None] = lambda: None
-    """Asked again and again while a plan runs; raises if it shall stop."""
+    """Asked again and again while a plan runs; raises if it has to stop."""
 
     @property
     def staging(self) -> str:

@@ -1,6 +1,6 @@
 """Everything that can go wrong, as one tree; the branch decides the exit code.
 
-AgentsError                         1  a bug of ours, if nothing below fits
+AgentsError                         1  an internal error, if nothing below fits
   UsageError                        2  wrong use, wrong plan file, wrong setting
     PlanFileError  ConfigError
   NotFound                          3  no such plan, checkpoint, decision
@@ -41,7 +41,7 @@ class PlanFileError(UsageError):
         super().__init__("; ".join(problems), hint)
         self.problems = problems
         self.spec = spec
-        """What could be read of the plan all the same."""
+        """What could be read of the plan anyway."""
 
 
 class ConfigError(UsageError):
@@ -101,7 +101,7 @@ class MergeConflict(ApplyConflict):
 
 
 class Stopped(NotAllowed):
-    """Somebody else's failure, or Ctrl-C, ends this plan's run; it can go on later."""
+    """Somebody else's failure, or Ctrl-C, ends this plan's run; it can be resumed later."""
 
 
 class ValidationFailed(NotAllowed):
@@ -133,7 +133,7 @@ class CorrectionRefused(NotAllowed):
 
 
 class LossNotAccepted(NotAllowed):
-    """Going back would leave behind what cannot be undone; `effects` has it."""
+    """A rollback would leave behind what cannot be undone; `effects` has it."""
 
     def __init__(self, message: str, effects: tuple[object, ...], hint: str = "") -> None:
         super().__init__(message, hint)
@@ -180,7 +180,7 @@ class CheckpointFailed(ExecutionFailed):
 
 
 class CompensationFailed(ExecutionFailed):
-    """The plan went back; something it had done outside the sandboxes is still there."""
+    """The plan was rolled back; something it had done outside the sandboxes is still there."""
 
 
 class ActorFailed(ExecutionFailed):
@@ -199,7 +199,7 @@ class ContentDamaged(StoreError):
 
 
 class MachineError(StoreError):
-    """The operating system refused something: the machine has to be mended, not the store."""
+    """The operating system refused something: the machine has to be fixed, not the store."""
 
 
 class DiskFull(MachineError):

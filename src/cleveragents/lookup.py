@@ -86,7 +86,7 @@ def _nearest_kept(store: Store, plan: Plan, gone: CheckpointGroup) -> str:
 
 
 def find_decision(store: Store, text: str, plan_id: str | None = None) -> Decision:
-    """By the beginning or end of its id, or, within a plan, by a step that hangs on it."""
+    """By the beginning or end of its id, or, within a plan, by a step that depends on it."""
     known = {
         decision: plan
         for decision, plan in store.plans.all_decision_ids()

@@ -45,7 +45,7 @@ class PlanHandle:
 
     @property
     def actor_state(self) -> Any:
-        """What its actor last asked to be kept, or had kept at the group one went back to."""
+        """What its actor last asked to be kept, or had kept at the group of the rollback."""
         return self.plan.actor_state
 
     @contextmanager
@@ -64,7 +64,7 @@ class PlanHandle:
         """Record a decision of a plan made by `Workspace.plan`, and hold the plan for its calls.
 
         `parent` and `influences` name earlier steps, whose decisions are meant. If an exception
-        leaves the block, the plan is errored; the next decision goes on from there. `repeat` names
+        leaves the block, the plan is errored; the next decision continues there. `repeat` names
         steps that failed or died and may do outside the sandboxes what they may have done before.
         """
         from cleveragents.actors.protocol import DecisionProposal

@@ -34,7 +34,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="st
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="result"):
-    """How a step ended. After a failure `undone` says whether what it did was taken back."""
+    """How a step ended. After a failure `undone` says whether what it did was rolled back."""
 
     step: str
     ok: bool
@@ -87,7 +87,7 @@ class SubplanProposal(_Proposal, frozen=True, tag="subplan"):
 
 
 class RevertProposal(_Proposal, frozen=True, tag="revert"):
-    """Back to strategize: everything is taken back, and the actor begins anew with the reason."""
+    """Back to strategize: everything is rolled back, and the actor starts over with the reason."""
 
     reason: str
 

@@ -1,6 +1,6 @@
 """Make the sandboxes' work real: every target or none, exactly once.
 
-compare -> stage -> intent -> switch -> record. Until the record every switch can be taken back;
+compare -> stage -> intent -> switch -> record. Until the record every switch can be undone;
 after a crash the next command goes forward, or back where it cannot.
 """
 
@@ -182,7 +182,7 @@ def _apply(
             _keep_borrowed(ctx, leased)
         return _switch(ctx, leased, proposals, options, entry)
     finally:
-        # An apply that could not be taken back at once still needs what is staged there.
+        # An apply that could not be undone at once still needs what is staged there.
         waiting = (item for item in ctx.store.intents.all() if not item.is_done)
         if all(intent.plan_id != plan.plan_id for intent in waiting):
             fsio.remove_tree(options.staging)
@@ -284,14 +284,14 @@ def _switch(
 def _commits_last(
     sandboxes: PlanSandboxes, proposals: tuple[Proposal, ...]
 ) -> list[tuple[str, Proposal]]:
-    """By resource id, in the order they are switched in and taken back from the end."""
+    """By resource id, in the order they are switched in and undone from the end."""
     by_name = {s.place.resource.name: rid for rid, s in sandboxes.opened.items()}
     found = [(by_name[proposal.resource], proposal) for proposal in proposals]
     return sorted(found, key=lambda item: isinstance(sandboxes[item[0]], CommitsLast))
 
 
 def _switch_all(sandboxes: PlanSandboxes, staged: dict[str, Any]) -> None:
-    """First what can be taken back; of several that commit elsewhere, each is prepared before."""
+    """First what can be undone; of several that commit elsewhere, each is prepared before."""
     last = _committing(sandboxes, staged)
     for rid, one in staged.items():
         if rid not in last:
@@ -308,7 +308,7 @@ def _committing(sandboxes: PlanSandboxes, staged: dict[str, Any]) -> dict[str, C
 
 
 def _is_committed(sandboxes: PlanSandboxes, staged: dict[str, Any]) -> bool:
-    """Whether one that cannot be taken back happened: then all before it did."""
+    """Whether one that cannot be undone happened: then all before it did."""
     last = _committing(sandboxes, staged)
     return any(sandbox.is_applied(staged[rid]) for rid, sandbox in last.items())
 

@@ -1,7 +1,7 @@
-"""What databases held before a plan was applied to them, kept so that it can be taken back.
+"""Backups of databases from before a plan was applied to them, so that it can be reverted.
 
 It stays where it is: the clone of the plan's first checkpoint, on its server. The row of the
-sandbox says so before the other clones go, and says that it is let go before it is dropped, so
+sandbox says so before the other clones go, and says that it is released before it is dropped, so
 that after a crash every database of ours is either promised or found again.
 """
 
@@ -120,7 +120,7 @@ def _targets(ctx: Context, plan: Plan, names: list[str]) -> set[str]:
 def make_room(ctx: Context, plan: Plan) -> None:
     """After an apply: what is more than the setting allows, for the same databases, goes.
 
-    Repeated after a crash it finds what it had let go and not yet dropped.
+    Repeated after a crash it finds what it had released and not yet dropped.
     """
     if not (changed := _swapped(plan)):
         return
@@ -133,7 +133,7 @@ def make_room(ctx: Context, plan: Plan) -> None:
 
 
 def replaced_by(ctx: Context, plan: Plan, proposals: Iterable[Proposal]) -> list[Held]:
-    """What applying the plan would let go of."""
+    """What applying the plan would release."""
     changed = [item.resource for item in proposals if item.mode == SWAP and item.files]
     if not changed:
         return []
@@ -142,7 +142,7 @@ def replaced_by(ctx: Context, plan: Plan, proposals: Iterable[Proposal]) -> list
     return surplus([one for one in kept(ctx) if one.where in targets], limit)
 
 
-# letting go
+# releasing
 
 
 def let_go(ctx: Context, one: Held, by: str) -> Held:
@@ -162,7 +162,7 @@ def let_go(ctx: Context, one: Held, by: str) -> Held:
 
 
 def finish(ctx: Context) -> None:
-    """Drop what was let go and could not be dropped then."""
+    """Drop what was released and could not be dropped then."""
     for one in held(ctx):
         if one.state is BackupState.RELEASED:
             let_go(ctx, one, one.by)
@@ -182,7 +182,7 @@ def _noted(ctx: Context, one: Held, state: BackupState, by: str) -> Held:
 
 
 def require_there(ctx: Context, plan: Plan) -> None:
-    """Refuse to take a plan back if what a database held before is not there."""
+    """Refuse to revert a plan if the backup of a database is not there."""
     assert plan.result is not None
     for item in plan.result["applied"]:
         if item["mode"] == STATEMENTS and item["files"]:
@@ -248,7 +248,7 @@ def _swapped(plan: Plan) -> list[str]:
 
 
 def told_after_apply(ctx: Context, plan: Plan) -> tuple[str, ...]:
-    """What can be taken back now and what cannot any more, in words."""
+    """What can be reverted now and what no longer can, in words."""
     if not (changed := _swapped(plan)) or ctx.settings.sandbox_cleanup == "manual":
         return ()
     known = held(ctx)
@@ -285,7 +285,7 @@ def left_behind(one: Held) -> str:
 
 
 def told_of(found: list[Held]) -> tuple[str, ...]:
-    """What became of those that a command was to let go."""
+    """What became of those that a command was to release."""
     return tuple(
         f"plan {one.plan!r} {one.plan_id} is busy: {one.name} stays"
         if one.state is BackupState.KEPT

@@ -1,4 +1,4 @@
-"""Take back what an applied plan did, as a plan of its own.
+"""Revert what an applied plan did, by a plan of its own.
 
 Its one step brings the difference that was applied, turned round, into a sandbox of the targets as
 they are now, by the rules of apply; then it is looked at and applied like any other work.
@@ -29,7 +29,7 @@ REVERT = "plan.revert"
 
 
 def reversing_spec(plan: Plan, group: CheckpointGroup, resources: tuple[str, ...]) -> PlanSpec:
-    """The plan that takes another back, in those of its resources (pure)."""
+    """The plan that reverts another, in those of its resources (pure)."""
     spec = spec_of(plan)
     subject = (spec.apply.message or plan.name).strip().splitlines()[0]
     step = StepSpec(
@@ -108,7 +108,7 @@ def nothing_to_revert(plan: Plan) -> NotAllowed:
 
 
 def revert_paths(ctx: Context, leased: LeasedPlan, *, plan: str, group: str) -> ToolResult:
-    """The step: every path goes back, or none and the conflicts are told."""
+    """The step: every path is reverted, or none and the conflicts are told."""
     plan_id = leased.plan.plan_id
     applied = ctx.checkpoints.states(ctx.store.checkpoints.group(group))
     began = ctx.checkpoints.began_with(plan)
@@ -181,7 +181,7 @@ class _Way:
         self.conflicts: list[Conflict] = []
 
     def replace(self, began: SandboxCheckpoint, applied: SandboxCheckpoint) -> None:
-        """As a whole: only what is as it was applied can go back."""
+        """As a whole: only what is as it was applied can be reverted."""
         self._whole = True
         if self._mark(self._now) == self._mark(applied):
             self._target = began
@@ -241,7 +241,7 @@ class _Way:
             self._ops = stage(self._was.read, self._work, self._staging, durable=False)
 
     def go(self) -> int:
-        """How many paths went back."""
+        """How many paths were reverted."""
         if self._target is not None:
             self._sandbox.switch(self._staged, self._staging)
             return len(self._sandbox.changes(self._now, self._target))

@@ -57,7 +57,7 @@ def note(store: Store, tool: ToolSpec, call: ToolCall, resource: str | None) -> 
 
 
 def foreseen(discarded: Iterable[Effect]) -> Outlook:
-    """What becomes of effects that the plan goes back over (pure)."""
+    """What becomes of effects that the plan rolls back past (pure)."""
     standing = [effect for effect in discarded if effect.state in STANDING]
     last_first = sorted(standing, key=lambda effect: effect.seq, reverse=True)
 
@@ -132,7 +132,7 @@ def joined(first: Outlook, *others: Outlook) -> Outlook:
 
 
 def marks(outlook: Outlook, without_way_back: EffectState) -> dict[str, tuple[str, ...]]:
-    """State -> the effects that come into it when the plan has gone back (pure)."""
+    """State -> the effects that come into it when the plan was rolled back (pure)."""
     lost = (*outlook.irreversible, *outlook.unknown)
     found = {
         EffectState.COMPENSATING: outlook.compensable,
@@ -159,7 +159,7 @@ def shown(effect: Effect) -> str:
 
 
 def require_accepted(outlook: Outlook, accept_loss: bool, command: str) -> None:
-    """Refuse to go back over what cannot be undone, unless that was accepted."""
+    """Refuse to roll back past what cannot be undone, unless that was accepted."""
     if outlook.irreversible and not accept_loss:
         raise LossNotAccepted(
             f"this cannot be undone: {'; '.join(map(shown, outlook.irreversible))}",
@@ -197,7 +197,7 @@ def doubtful(store: Store, plan: Plan) -> list[Effect]:
 
 
 def require_repeatable(leased: LeasedPlan, repeat: Collection[str], command: str = "") -> None:
-    """Refuse to repeat by accident what may have happened; `command` does it all the same."""
+    """Refuse to repeat by accident what may have happened; `command` does it anyway."""
     doubts = doubtful(leased.store, leased.plan)
     left = [effect for effect in doubts if effect.step_id not in repeat]
     if left:

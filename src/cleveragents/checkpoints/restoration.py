@@ -1,4 +1,4 @@
-"""What going back to an earlier moment means, as plain data, and the commit that ends it."""
+"""What a rollback to an earlier group means, as plain data, and the commit that ends it."""
 
 import functools
 from typing import Any, get_type_hints
@@ -18,7 +18,7 @@ from cleveragents.store import Store, View
 
 
 class Restoration(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to go and what the plan shall be afterwards; kept in the intent."""
+    """Where to go and what the plan will be afterwards; kept in the intent."""
 
     group_id: str
     plan: dict[str, Any]
@@ -29,7 +29,7 @@ class Restoration(msgspec.Struct, frozen=True, kw_only=True):
     entry: JournalEntry | None = None
     """The journal entry to close; its `after` is filled in by the final commit."""
     children: dict[str, "Restoration"] = {}
-    """Child plans that go back to where they stood then, before the final commit."""
+    """Child plans that return to where they were then, before the final commit."""
     cancelled_children: tuple[str, ...] = ()
     made: bool = False
     """The group was made for this restore: it is a group of the plan as it is afterwards."""
@@ -70,7 +70,7 @@ def commit_restoration(
         if todo.correction_id is not None:
             store.corrections.restored(todo.correction_id)
         if todo.entry is not None:
-            # Undo must find what was there just before, edits by hand included.
+            # Undo must find what was there just before, manual edits included.
             before = Moment(came_from, todo.entry.before.version)
             entry = msgspec.structs.replace(todo.entry, before=before)
             store.journal.put(leased.closed(entry))
@@ -97,7 +97,7 @@ def cancel_child(store: Store, child: Plan) -> None:
 
 
 def rewound_steps(now: list[Step], then: dict[str, Step]) -> tuple[list[Step], list[str]]:
-    """The steps as they shall be, and the ids of those that did not exist then (pure)."""
+    """The steps as they will be, and the ids of those that did not exist then (pure)."""
     changed: list[Step] = []
     for step in now:
         old = then.get(step.step_id)
@@ -124,7 +124,7 @@ def rewound_decisions(now: list[Decision], then: dict[str, Decision]) -> list[De
 
 
 def restoration_to(store: Store, plan: Plan, group: CheckpointGroup, **fields: Any) -> Restoration:
-    """What going back to a group means for the plan; `fields` are set besides."""
+    """What a rollback to a group means for the plan; `fields` are set too."""
     return restoration(store, plan, group, store.plans.view_at(plan.plan_id, group.version), fields)
 
 
@@ -168,7 +168,7 @@ def marked_above(todo: Restoration) -> Restoration:
 def _children(
     store: Store, plan: Plan, group: CheckpointGroup
 ) -> tuple[dict[str, Restoration], list[str]]:
-    """Child plans that existed go back to where they stood; later ones are to be cancelled."""
+    """Child plans that existed return to where they were; later ones are to be cancelled."""
     back: dict[str, Restoration] = {}
     later: list[str] = []
     for child in store.plans.children(plan.plan_id):

@@ -41,7 +41,7 @@ from cleveragents.store import Intent, Store
 
 T = TypeVar("T")
 _LENIENT = frozenset({CheckpointType.PRE_ROLLBACK, CheckpointType.ON_ERROR})
-"""These keep a state to go back from, also one that a tool broke."""
+"""These keep a state to roll back from, also one that a tool broke."""
 MANY = 10_000
 """Snapshots that are remembered."""
 
@@ -586,7 +586,7 @@ class CheckpointService:
         leased.run_in_background(intent_id, self._manager.making_last(plan_id, staged))
 
     def _restore_child(self, plan_id: str, todo: Restoration) -> None:
-        """A child plan goes back with its parent; repeated after a crash it finds itself there."""
+        """A child plan is rolled back with its parent; repeatable after a crash."""
         with hold(self._store, plan_id, "rollback of the parent plan", self._now) as lease:
             leased = LeasedPlan(self._store, self._store.plans.get(plan_id), lease, self._now)
             self.rollback_to_checkpoint(leased, todo, lossy=True)
@@ -610,7 +610,7 @@ class CheckpointService:
                 )
 
     def _prune(self, leased: LeasedPlan, before: CheckpointGroup | None) -> list[str]:
-        """Keep to the limit; the group that was newest until now may be needed to go back to."""
+        """Keep to the limit; the group that was newest until now may be needed for a rollback."""
         policy = policy_of(leased.spec.policy, self._settings)
         if (
             policy.max_bytes is None
@@ -635,7 +635,7 @@ class CheckpointService:
     def release_dropped(self, plan_id: str) -> None:
         """What kinds keep outside of the store goes when no kept group needs it any more.
 
-        What cannot be reached now is let go by the next call.
+        What cannot be reached now is released by the next call.
         """
         if any(i.plan_id == plan_id and not i.is_done for i in self._store.intents.all()):
             return  # it may stand on something that looks left over

@@ -176,7 +176,7 @@ def _completed(hint: str, name: str) -> str:
 
 
 def _go_on_with(name: str, arguments: dict[str, Any]) -> str:
-    """What to type after Ctrl-C: what goes on with steps, or the same once more."""
+    """What to type after Ctrl-C: what continues the steps, or the same once more."""
     if name in RUN_STEPS:
         return f"agents plan resume {arguments.get('plan', 'last')}"
     import shlex
@@ -309,7 +309,7 @@ class Progress:
             self._say(f"  copying {resource}: {plural(files, 'file')}, {so_far:.0f} MB so far")
 
     def _say(self, line: str) -> None:
-        with suppress(BrokenPipeError):  # nobody looks any more; the plan goes on
+        with suppress(BrokenPipeError):  # nobody looks any more; the plan continues
             sys.stderr.write(render.safe_item(line) + "\n")
             sys.stderr.flush()
 

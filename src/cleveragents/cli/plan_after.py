@@ -1,4 +1,4 @@
-"""Commands for what comes after the work: taking it elsewhere, taking it back."""
+"""Commands for what comes after the work: export, revert-applied."""
 
 import base64
 import sys

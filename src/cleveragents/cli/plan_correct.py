@@ -1,4 +1,4 @@
-"""`agents plan correct`: one decision and what hangs on it, taken back and done again."""
+"""`agents plan correct`: redo one decision and everything that depends on it."""
 
 from typing import Any
 

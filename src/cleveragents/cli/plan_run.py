@@ -1,4 +1,4 @@
-"""Commands that begin a plan or go on with it: use, run, execute, resume."""
+"""Commands that begin a plan or continue it: use, run, execute, resume."""
 
 from shlex import quote
 

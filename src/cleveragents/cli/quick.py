@@ -99,7 +99,7 @@ def _has_threads() -> bool:
 
 
 def entry() -> NoReturn:
-    """What was typed, done; for a process that goes on afterwards."""
+    """What was typed, done; for a process that continues afterwards."""
     _have_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -1,4 +1,4 @@
-"""What a file has besides content, mode and time: owner, extended attributes, ACLs.
+"""What a file has apart from content, mode and time: owner, extended attributes, ACLs.
 
 Read and set by name in a directory that is open; no link is followed. What stays with a state are
 attributes of users, ACLs and capabilities. Labels that the system gives (SELinux) are its own.

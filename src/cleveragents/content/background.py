@@ -1,4 +1,4 @@
-"""Work that goes on in a thread of its own while its caller does something else."""
+"""Work that runs in a background thread while its caller does something else."""
 
 import _thread
 import sys

@@ -266,7 +266,7 @@ class _Descent:
             _close(self._at)
 
     def _step(self, names: list[bytes], name: bytes) -> None:
-        """Copy one directory and go on inside it; somebody else may do the rest of this one."""
+        """Copy one directory and continue inside it; somebody else may do the rest of this one."""
         path = self._path + b"/" + name if self._path else name
         inner = self._enter(name, path)
         if inner is None:

@@ -2,7 +2,7 @@
 
 What is known is a tree in the store and the stat data its directories had when it was taken. The
 next capture updates that tree: only at the names the tracker tells, or, in a new process and on any
-doubt, in directories whose stat data differs. There a file is read unless its stamp vouches for it.
+doubt, in directories whose stat data differs. There a file is read unless its stamp is known.
 """
 
 import errno

@@ -282,7 +282,7 @@ class Packs:
         return _lock(f"{self.directory}/{pack}")
 
     def rest(self) -> None:
-        """Let go of the pack that was last written to, if nothing is being written."""
+        """Release the pack that was last written to, if nothing is being written."""
         if not self._batches:
             self.sync()
             self._close_writer()

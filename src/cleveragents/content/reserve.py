@@ -46,7 +46,7 @@ class Reserve:
                 self._given = held
 
     def take_again(self) -> None:
-        """Before a tool runs or the command ends: nobody else shall use what was given back."""
+        """Before a tool runs or the command ends: nobody else may use what was given back."""
         if self._given:
             self._hold(self._given)
             self._given = 0

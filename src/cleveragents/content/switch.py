@@ -88,7 +88,7 @@ def stage(
 ) -> tuple[Op, ...]:
     """Write everything new into the staging directory; nothing live moves.
 
-    Durable and compared, so that a switch can go on after a crash with what was staged. If not
+    Durable and compared, so that a switch can continue after a crash with what was staged. If not
     `durable`, whoever goes on stages anew, and `sync_in_place` is to come after the switch.
     `finish` may give what was staged more than a state says of it. `links`: paths that are names of
     one file, by its inode; they become names of one again, where they are to be the same.

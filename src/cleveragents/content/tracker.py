@@ -241,7 +241,7 @@ class Tracker:
                 self._open[whole] = left
 
     def _moved(self, path: bytes, mask: int, cookie: int) -> None:
-        """What is held open goes on under its new name."""
+        """What is held open continues under its new name."""
         if mask & _MOVED_FROM:
             self._moving = {cookie: path}
         elif (old := self._moving.pop(cookie, None)) is not None:

@@ -64,7 +64,7 @@ class Ran(NamedTuple):
     step_id: str
     result: ToolResult
     goes_on: bool
-    """False: the policy, or what had to be taken back with it, ends the run."""
+    """False: the policy, or what had to be rolled back with it, ends the run."""
 
 
 class ActorExecutor(PlanExecutor):
@@ -87,7 +87,7 @@ class ActorExecutor(PlanExecutor):
         return f"what {spec.target or ' '.join(spec.command) or 'the caller'} decides"
 
     def decide(self, asked: DecisionProposal, parent: str | None = None) -> Decision:
-        """Record a decision, with its group; later steps hang on it."""
+        """Record a decision, with its group; later steps depend on it."""
         self._go_on()
         if asked.parent is not None:
             parent = self._named(asked.parent)
@@ -112,7 +112,7 @@ class ActorExecutor(PlanExecutor):
         return decision
 
     def run(self, asked: StepProposal, decision_id: str | None = None) -> Ran:
-        """Check it, add it to the plan, run it; a failure is taken back as the policy says."""
+        """Check it, add it to the plan, run it; a failure is rolled back as the policy says."""
         spec = self._checked(asked)
         if decision_id is None and asked.decision is not None:
             decision_id = self._named(asked.decision)
@@ -247,7 +247,7 @@ class ActorExecutor(PlanExecutor):
         return done <= {step.step_id for step in self._steps if step.done}
 
     def _named(self, name: str) -> str:
-        """The decision that the actor calls so, or that the step of this id hangs on."""
+        """The decision that the actor calls so, or that the step of this id depends on."""
         by_step = {step.step_id: step.decision_id for step in self._steps}
         found = self._names.get(name) or by_step.get(name)
         if found is None:
@@ -424,7 +424,7 @@ class ActorExecutor(PlanExecutor):
         )
 
     def _revert(self, reason: str) -> None:
-        """Execute -> strategize: everything is taken back, the reason stays as guidance."""
+        """Execute -> strategize: everything is rolled back, the reason stays as guidance."""
         leased, store = self._leased, self._ctx.store
         plan = leased.plan
         if not plan.rollback_enabled:

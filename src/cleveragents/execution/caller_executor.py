@@ -57,7 +57,7 @@ def _resource(given: ResourceGiven, folder: str) -> Mapping[str, Any]:
 
 
 class OpenDecision:
-    """A decision while its block runs; every call is a step that hangs on it."""
+    """A decision while its block runs; every call is a step that depends on it."""
 
     def __init__(self, executor: "_CallerExecutor", decision: Decision) -> None:
         self._executor = executor
@@ -67,7 +67,7 @@ class OpenDecision:
         """Run one tool now, in the sandbox, with its checkpoints; raises `ToolFailed`.
 
         An input that is a word of Python takes an underscore: `d.call("file.move", from_="a",
-        to="b")`. A failed call is taken back as `policy.on_failure` says before this raises.
+        to="b")`. A failed call is rolled back as `policy.on_failure` says before this raises.
         """
         given = {_plain(name): value for name, value in inputs.items()}
         asked = StepProposal(tool=tool, on=on, inputs=given)

@@ -107,7 +107,7 @@ def _use(ctx: Context, leased: LeasedPlan, spec: StepSpec) -> Plan:
 def run_children(
     ctx: Context, children: Sequence[Plan], *, at_once: int, fail_fast: bool, retries: int
 ) -> tuple[Outcome, ...]:
-    """Run them, side by side if there are several; of a complete one, edits by hand are taken."""
+    """Run them, side by side if there are several; of a complete one, manual edits are taken."""
     waiting = [c for c in children if c.state is not State.APPLIED]
     if len(waiting) <= 1 or at_once == 1:
         found = _one_by_one(ctx, waiting, fail_fast, retries)

@@ -1,4 +1,4 @@
-"""What left the sandboxes: noted before each call, compensated when a plan goes back over it.
+"""What left the sandboxes: noted before each call, compensated when a plan rolls back past it.
 
 The restore of the files never depends on a compensation: its final commit marks what has to be
 compensated, and that is run after it, by this process or by the next one.

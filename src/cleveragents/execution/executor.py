@@ -159,7 +159,7 @@ class PlanExecutor:
         self._end(Failure(kind, message, hint), ended)
 
     def _interrupted(self, entry: JournalEntry) -> None:
-        """By the user. What the step did stays until the plan goes on, which takes it back."""
+        """By the user. What the step did stays until the plan is resumed, which undoes it."""
         leased = self._leased
         failure = Failure(
             "Interrupted",

@@ -1,4 +1,4 @@
-"""Take back what a failed step or plan did; that it failed stays known."""
+"""Roll back what a failed step or plan did; that it failed stays known."""
 
 import msgspec
 
@@ -18,7 +18,7 @@ _OF_THE_FILE = Source.__struct_fields__
 
 
 def roll_back_failure(ctx: Context, leased: LeasedPlan) -> tuple[Change, ...]:
-    """Go back to where the failed step, or the plan, began; what failed stays known."""
+    """Roll back to where the failed step, or the plan, began; what failed stays known."""
     failure = leased.plan.error
     assert failure is not None
     assert failure.undo_to is not None
@@ -54,7 +54,7 @@ def _with_file_in_force(todo: Restoration, now: list[Step]) -> Restoration:
 
 
 def _still_failed(todo: Restoration, now: list[Step], failure: Failure) -> Restoration:
-    """Going back takes back what the step did, not that it failed."""
+    """A rollback undoes what the step did, not that it failed."""
     kept = {step.step_id: step for step in now} | {step.step_id: step for step in todo.steps}
     failed = next((s for s in now if s.step_id == failure.step), None)
     if failed is None:

@@ -1,4 +1,4 @@
-"""Edits by hand: how they are found, and how they become part of the plan."""
+"""Manual edits: how they are found, and how they become part of the plan."""
 
 import os
 

@@ -33,7 +33,7 @@ from cleveragents.tools.confinement.confine import (
 from cleveragents.tools.confinement.mounts import seen_at_own_paths
 
 LEAST_FREE = 4 << 20
-"""Bytes, besides the reserve, without which nothing is begun."""
+"""Bytes, apart from the reserve, without which nothing is begun."""
 TURNED_OFF = "the plan file turns confinement off: its tools can write wherever you can"
 FOLDERS = ("git-checkout", "fs-directory")
 

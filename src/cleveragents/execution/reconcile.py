@@ -1,4 +1,4 @@
-"""What a dead process or a person left in the sandboxes is settled before anything goes on."""
+"""What a dead process or a person left in the sandboxes is reconciled before a plan resumes."""
 
 from enum import StrEnum
 
@@ -28,7 +28,7 @@ class Reconciled(StrEnum):
 
 
 class Resumption(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a plan goes on from, and what was done with differences found there."""
+    """Where a plan continues from, and what was done with differences found there."""
 
     resumed_from: str | None
     reconciled: Reconciled
@@ -75,7 +75,7 @@ def of_dead_steps(ctx: Context, plan: Plan) -> Outlook:
 def reconcile(ctx: Context, leased: LeasedPlan, discard_edits: bool) -> Resumption:
     end_leftovers(leased.plan.plan_id)
     if leased.plan.error is not None and leased.plan.error.undo_to is not None:
-        # Its process died between keeping the failed state and going back from it.
+        # Its process died between keeping the failed state and rolling back from it.
         roll_back_failure(ctx, leased)
     plan = leased.plan
     reconciled, changes = difference(ctx, plan, discard_edits)

@@ -1,4 +1,4 @@
-"""Start a plan, or go on with it: whatever a dead process or a person left is settled first."""
+"""Start or continue a plan: what a dead process or a person left is reconciled first."""
 
 from collections.abc import Callable, Collection
 

@@ -1,4 +1,4 @@
-"""Groups made, kept and dropped by hand."""
+"""Groups made, kept and dropped on request."""
 
 from cleveragents.checkpoints.manager import States
 from cleveragents.context import Context

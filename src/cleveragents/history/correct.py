@@ -1,6 +1,6 @@
-"""Correct a decision: what hangs on it goes back and is done again, everything else stays.
+"""Correct a decision: it and its dependents are redone, everything else stays.
 
-The affected set is a rule (`impact`). Every path it wrote goes back to its content from before the
+The affected set is a rule (`impact`). Every path it wrote returns to its content from before the
 set's first call; the sandboxes go there as in a rollback, and the set's steps run again on top.
 """
 
@@ -59,7 +59,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     plan_file: PlanFile | None = None
     cascade: bool = False
     accept_loss: bool = False
-    """Go back over effects that cannot be undone, and repeat what may have happened."""
+    """Roll back past effects that cannot be undone, and repeat what may have happened."""
 
 
 class Superseded(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,13 +81,13 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[str, ...]
     """Steps that run again."""
     group_id: str | None
-    """The group that the paths go back to."""
+    """The group that the paths are rolled back to."""
     paths: dict[str, tuple[bytes, ...]]
-    """Resource id -> paths that go back."""
+    """Resource id -> paths that are rolled back."""
     changes: tuple[Change, ...] = ()
     """The files that differ from that now."""
     children: tuple[str, ...] = ()
-    """Child plans that are taken back and cancelled."""
+    """Child plans that are rolled back and cancelled."""
     revision: Revision | None = None
     effects: EffectOutlook = EffectOutlook()
     """What it means for the world outside."""
@@ -187,7 +187,7 @@ def redo_dependents(
 def _prepare(
     ctx: Context, leased: LeasedPlan, outlook: Outlook, request: Request
 ) -> tuple[Correction, Restoration]:
-    """The row and the plan as it shall be; nothing is written yet."""
+    """The row and the plan as it will be; nothing is written yet."""
     plan, store = leased.plan, ctx.store
     gone = {item.decision_id for item in outlook.superseded}
     decisions = [d for d in store.plans.decisions(plan.plan_id) if d.decision_id in gone]
@@ -232,7 +232,7 @@ def _prepare(
         "last_completed_step": max(done, default=-1),
     }
     if outlook.group_id is not None:
-        # The actor's memory goes back with the files.
+        # The actor's memory is rolled back with the files.
         fields["actor_state"] = store.checkpoints.group(outlook.group_id).actor_state
     if request.plan_file is not None:
         fields |= source_fields(request.plan_file)
@@ -273,7 +273,7 @@ def require_not_applied(children: list[Plan]) -> None:
 
 
 def _cancelled(store: Store, child: Plan) -> Restoration | None:
-    """A child that ran goes back to where it began, and ends there."""
+    """A child that ran is rolled back to where it began, and ends there."""
     groups = store.checkpoints.groups(child.plan_id)
     if not groups:
         return None
@@ -281,7 +281,7 @@ def _cancelled(store: Store, child: Plan) -> Restoration | None:
 
 
 def source_fields(file: PlanFile) -> dict[str, Any]:
-    """What a plan that goes on with another plan file gets from it."""
+    """What a plan that continues with another plan file gets from it."""
     return {
         "spec": msgspec.to_builtins(file.spec),
         "source_path": file.path,
@@ -383,7 +383,7 @@ def _maker(ctx: Context, plan: Plan, outlook: Outlook) -> Callable[[States, Batc
 
 
 def work_out(ctx: Context, plan: Plan, roots: tuple[Decision, ...], request: Request) -> Outlook:
-    """What hangs on the decisions, and what of it goes back. Reads, and writes nothing."""
+    """The dependents of decisions, and what is rolled back. Reads, and writes nothing."""
     for root in roots:
         if root.state is not DecisionState.ACTIVE:
             raise CorrectionRefused(

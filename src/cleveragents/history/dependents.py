@@ -104,7 +104,7 @@ class Facts:
         return found
 
     def way_back(self, gone: set[str]) -> tuple[str | None, dict[str, set[bytes]]]:
-        """The group from before the set's first call, and the paths that go back to it."""
+        """The group from before the set's first call, and the paths that are rolled back to it."""
         in_force = {d.decision_id for d in self.decisions}
         paths: dict[str, set[bytes]] = {}
         others: dict[str, set[bytes]] = {}
@@ -123,7 +123,7 @@ class Facts:
         return group.group_id, paths
 
     def _leave_shared(self, rid: str, mine: set[bytes], others: set[bytes]) -> None:
-        """Ignored paths that others wrote too stay; the git directory goes back whole or not."""
+        """Ignored paths that others wrote too stay; the git directory is all or nothing."""
         hidden = self._ignored.get(rid, frozenset())
         mine -= {path for path in mine & others if path in hidden}
         if any(_in_git(path) and path in hidden for path in others):

@@ -71,7 +71,7 @@ def _normal(text: str) -> bytes:
 def preview_only(
     ctx: Context, plan: Plan, group: CheckpointGroup, names: tuple[str, ...]
 ) -> RollbackResult:
-    """What would go back; changes nothing."""
+    """What would be restored; changes nothing."""
     require_rollback(plan)
     ctx.checkpoints.require_readable(group)
     before_looking(ctx, plan.plan_id)

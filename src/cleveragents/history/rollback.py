@@ -1,4 +1,4 @@
-"""Go back to a group: everything that happened after it is taken back, together."""
+"""Roll back to a group: everything that happened after it is undone, together."""
 
 import msgspec
 
@@ -48,7 +48,7 @@ def require_own(ctx: Context, plan: Plan, verb: str) -> None:
 
 
 def require_children_free(ctx: Context, todo: Restoration) -> None:
-    """Nobody works on a child plan that has to go back."""
+    """Nobody works on a child plan that has to be rolled back."""
     for child in (*todo.children, *todo.cancelled_children):
         held = holder(ctx.store, child, ctx.now())
         if held is not None:
@@ -87,7 +87,7 @@ def rollback(
         entry = leased.opened(Operation.ROLLBACK, to=group.group_id)
         command = f"agents plan rollback {plan.plan_id} {group.group_id}"
         todo = accepted(restoration_to(ctx.store, leased.plan, group), accept_loss, command)
-        # What a failed step left is nobody's work: going back from it must not need room.
+        # What a failed step left is nobody's work: rolling back from it must not need room.
         lossy = accept_loss or leased.plan.state is State.ERRORED
         todo = msgspec.structs.replace(todo, entry=entry)
         return go_back(ctx, leased, group, todo, lossy)

@@ -1,4 +1,4 @@
-"""Take back the last operation as a whole, or do it again."""
+"""Undo the last operation as a whole, or redo it."""
 
 import msgspec
 
@@ -24,7 +24,7 @@ from cleveragents.model.plan import Plan, State
 
 
 class Undone(msgspec.Struct, frozen=True, kw_only=True):
-    """Which operation was taken back or done again, and what that changed."""
+    """Which operation was undone or redone, and what that changed."""
 
     operation: str
     entry_id: str
@@ -52,7 +52,7 @@ def _travel(ctx: Context, plan: Plan, way: Operation, accept_loss: bool) -> Undo
 
 
 def _keep_edits(ctx: Context, leased: LeasedPlan, way: Operation) -> None:
-    """Edits by hand that no group has yet are the last operation: undo takes back those.
+    """Manual edits that no group has yet are the last operation: undo cancels those.
 
     What the step of a dead process left is no edit: it goes with the operation it was part of.
     """

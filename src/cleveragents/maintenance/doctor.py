@@ -37,7 +37,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     landlock_cannot: tuple[str, ...]
     not_confined: tuple[str, ...]
     writable: tuple[str, ...]
-    """What tools may write besides the sandboxes; none of it is rolled back."""
+    """What tools may write apart from the sandboxes; none of it is rolled back."""
 
 
 class Leftover(msgspec.Struct, frozen=True, kw_only=True):

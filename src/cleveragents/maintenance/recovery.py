@@ -68,7 +68,7 @@ def _recover_intent(ctx: Context, intent: Intent) -> list[str]:
 
 
 def _compensate(ctx: Context, plan_id: str) -> list[str]:
-    """Go on with the compensations of a rollback whose process died."""
+    """Continue the compensations of a rollback whose process died."""
     try:
         return [
             f"plan {plan_id}: {effect.state}: {shown(effect)}"

@@ -74,7 +74,7 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
     before_group_id: str | None = None
     """The old attempt's state."""
     group_id: str | None = None
-    """What was left of it when the set had gone back."""
+    """What was left of it when the set was rolled back."""
     after_group_id: str | None = None
     """The new attempt's state."""
     child_plan_id: str | None = None

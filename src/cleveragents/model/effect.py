@@ -22,9 +22,9 @@ class EffectState(StrEnum):
     FAILED = "failed"
     """Its compensation failed."""
     ACCEPTED = "accepted"
-    """Somebody went back over it, and was told that it cannot be undone."""
+    """Somebody rolled back past it, and was told that it cannot be undone."""
     LOST = "lost"
-    """The plan went back over it by its policy; nobody was asked."""
+    """The plan rolled back past it by its policy; nobody was asked."""
 
 
 STANDING = (EffectState.INTENDED, EffectState.HAPPENED, EffectState.FAILED)
@@ -56,14 +56,14 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
-    """What going back means for the world outside."""
+    """What a rollback means for the world outside."""
 
     compensable: tuple[Effect, ...] = ()
     """Will be compensated, in this order: the last that happened first."""
     irreversible: tuple[Effect, ...] = ()
     unknown: tuple[Effect, ...] = ()
     returning: tuple[Effect, ...] = ()
-    """The plan went back over it and now counts it as done again; it never went away."""
+    """The plan rolled back past it and now counts it as done again; it never went away."""
     not_repeated: tuple[Effect, ...] = ()
     """Was compensated, and its step counts as done again."""
 

@@ -1,6 +1,6 @@
-"""What hangs on a decision: worked out from the tree, influence, `needs` and what was written.
+"""The dependents of a decision: worked out from the tree, influence, `needs` and what was written.
 
-Pure. An influence ties two decisions; what was decided later hangs on what was decided earlier.
+Pure. An influence ties two decisions; what was decided later depends on what was decided earlier.
 """
 
 from collections.abc import Iterable, Sequence

@@ -66,7 +66,7 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     before: Moment
     after: Moment | None = None
     target: str | None = None
-    """For undo and redo: the entry that was taken back or done again."""
+    """For undo and redo: the entry that was undone or redone."""
     detail: dict[str, Any] = {}
     started_at: str
     ended_at: str | None = None

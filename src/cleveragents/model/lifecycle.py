@@ -18,7 +18,7 @@ def require_not_final(plan: Plan, verb: str) -> None:
 
 
 def require_appliable(plan: Plan) -> None:
-    """Apply starts from a finished Execute, or goes on after an apply that did not succeed."""
+    """Apply starts from a finished Execute, or continues after an apply that did not succeed."""
     if plan.phase is Phase.APPLY or (plan.phase, plan.state) == (Phase.EXECUTE, State.COMPLETE):
         return
     raise NotAllowed(

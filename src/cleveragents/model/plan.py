@@ -41,7 +41,7 @@ class Failure(msgspec.Struct, frozen=True):
     group_id: str | None = None
     """The group that kept the failed state, if one was made."""
     undo_to: str | None = None
-    """The group to go back to, as long as that has not been done."""
+    """The group to roll back to, as long as that has not been done."""
     conflicts: tuple[dict[str, Any], ...] = ()
     """Paths that a child plan and its parent both changed, with both sides."""
     output: str = ""

@@ -44,7 +44,7 @@ class Attach(StrEnum):
     NOTHING = ""
     INPUT = "input"
     ALL = "all"
-    """Also the output, which is kept all the same, and the terminal if there is one."""
+    """Also the output, which is kept anyway, and the terminal if there is one."""
 
 
 class CallState(StrEnum):

@@ -1,7 +1,7 @@
 """A plan file as nodes that know their line, and the reading of one mapping key by key.
 
 Nothing here stops at the first mistake: what is wrong goes to `Problems`, what was meant is
-replaced by the default, and reading goes on, so that people see all of it at once.
+replaced by the default, and reading continues, so that people see all of it at once.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The `steps` of a plan file: what each calls, what it hangs on, and the order they run in."""
+"""The `steps` of a plan file: what each calls, what it depends on, and the order they run in."""
 
 import heapq
 import os
@@ -239,7 +239,7 @@ def _check_needs(draft: _Draft, by_id: dict[str, _Draft]) -> None:
 
 
 def _check_decision(draft: _Draft, places: dict[str, int]) -> None:
-    """A decision hangs on one that was recorded before it; influence may point anywhere."""
+    """A decision depends on one that was recorded before it; influence may point anywhere."""
     decision = draft.step.decision
     if isinstance(decision, str):
         _check_earlier(draft, draft.fields, "decision", decision, places)

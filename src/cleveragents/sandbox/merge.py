@@ -20,7 +20,7 @@ Reader = Callable[[bytes], bytes]
 
 
 class Work(msgspec.Struct):
-    """What has to be switched in the target: from what is there to what shall be there."""
+    """What has to be switched in the target: from what is there to what is to be there."""
 
     differences: list[Difference] = []
     expected: dict[bytes, tuple[int, int, int]] = {}

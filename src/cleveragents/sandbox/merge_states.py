@@ -23,7 +23,7 @@ Known = Callable[[bytes], tuple[bytes, int] | None]
 
 class StateMerge(msgspec.Struct):
     wanted: dict[bytes, Entry | None] = {}
-    """Path -> what shall be there, for `graft`."""
+    """Path -> what is to be there, for `graft`."""
     conflicts: list[Conflict] = []
 
 

@@ -40,7 +40,7 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     limit_bytes: int
     limit_files: int
     confirm: Callable[[str, str], None]
-    """Called above the limit with what is wrong and what to do; returns to go on, or raises."""
+    """Called above the limit with what is wrong and what to do; returns to continue, or raises."""
     progress: Callable[[str, int], None]
     """Called for each file with the resource's name and the size."""
     piece: Callable[[str, int], None] = lambda _name, _size: None
@@ -110,7 +110,7 @@ class Sandbox(Protocol):
     batch and nothing else; what it returns names the state exactly, and equal states have equal
     `state_hash`. `stage` may fail and leaves the live state alone; `switch` may be repeated after
     a crash and then brings about the same end. The same holds for the three `apply` steps, and
-    `undo_apply` takes back whatever part of `switch_apply` happened. No method but these touches
+    `undo_apply` undoes whatever part of `switch_apply` happened. No method but these touches
     the user's own resource, and `capture`, `changes`, `stage` and `switch` never do.
     """
 
@@ -130,7 +130,7 @@ class Sandbox(Protocol):
         """The exact state now. `previous` is the newest checkpoint of this sandbox.
 
         A state that a tool broke (a link to an inner resource replaced, a database that is none)
-        is refused if `strict`; else it is taken as it is, so that one can go back from it.
+        is refused if `strict`; else it is taken as it is, so that one can roll back from it.
         """
         ...
 
@@ -165,7 +165,7 @@ class Sandbox(Protocol):
         paths: frozenset[bytes],
         batch: Batch,
     ) -> SandboxCheckpoint:
-        """The state now with those paths as they were then; a database goes back whole."""
+        """The state now with those paths as they were then; a database is rolled back whole."""
         ...
 
     def merged(
@@ -234,7 +234,7 @@ class Sandbox(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of processes and descriptors."""
+        """Release processes and descriptors."""
         ...
 
 
@@ -243,7 +243,7 @@ class KeepsElsewhere(Protocol):
     """A kind that keeps states outside of the content store, and has to be told which to keep."""
 
     def keep_only(self, roots: frozenset[bytes]) -> None:
-        """Let go of every other state; called after the commit that dropped them, repeatable."""
+        """Release every other state; called after the commit that dropped them, repeatable."""
         ...
 
 
@@ -268,7 +268,7 @@ class LearnsWhileMade(Protocol):
     """A kind whose `create` learns what the first capture then need not read."""
 
     def inherit(self, made: Any) -> None:
-        """Go on with what another object of the same sandbox learned when it made it."""
+        """Continue with what another object of the same sandbox learned when it made it."""
         ...
 
 
@@ -307,7 +307,7 @@ class KeepsBackup(Protocol):
 class CommitsLast(Protocol):
     """A kind whose `switch_apply` is a commit somewhere else.
 
-    It goes after every kind that can simply be taken back, and once it has happened the whole
+    It goes after every kind that can simply be undone, and once it has happened the whole
     apply has. Of several each is prepared first: a prepared one cannot fail any more.
     """
 

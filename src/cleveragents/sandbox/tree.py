@@ -155,7 +155,7 @@ class TreeSandbox:
             self._put_bytes = making.batch.added_bytes - before
 
     def inherit(self, made: Any) -> None:
-        """Go on with what another object of the same sandbox learned when it made it."""
+        """Continue with what another object of the same sandbox learned when it made it."""
         assert isinstance(made, TreeSandbox)
         self.seed = made.seed
         self._put_bytes = made._put_bytes

@@ -141,7 +141,7 @@ class CorrectionRepository:
         )
 
     def end(self, plan: Plan, now: str) -> None:
-        """The newest correction of a plan that stopped: done, or errored until it goes on."""
+        """The newest correction of a plan that stopped: done, or errored until it is resumed."""
         self._db.execute(
             "UPDATE correction_attempts SET state = ?, after_group_id = ?, ended_at = ?"
             " WHERE state IN ('restored', 'errored') AND seq ="

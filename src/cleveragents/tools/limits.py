@@ -39,7 +39,7 @@ class Deadline:
 
 
 class Capture:
-    """Output as it comes; of what is more than `limit` bytes the middle is let go at once."""
+    """Output as it comes; of what is more than `limit` bytes the middle is discarded at once."""
 
     def __init__(self, limit: int) -> None:
         self.total = 0

@@ -141,7 +141,7 @@ class _Walk:
             raise ToolFailed(f"the sandbox {shown(self.root.path)} is missing") from None
 
     def turn(self, path: str) -> None:
-        """Go on with `path`: what was asked for, or the text of the link that was met."""
+        """Continue with `path`: what was asked for, or the text of the link that was met."""
         if path.startswith("/"):
             inside = self.root.inside(path)
             if inside is None:

@@ -1,6 +1,6 @@
 """One call of one tool: what it gets, where it runs, and what came back.
 
-A tool's own failure is a result, never an exception; an exception is a bug of ours or Ctrl-C, and
+A tool's own failure is a result, never an exception; an exception is internal or Ctrl-C, and
 even then what the tool started is ended first.
 """
 

@@ -420,7 +420,7 @@ class GitTarget(TreeSandbox):
             self._restore_index(staged)
 
     def _restore_index(self, staged: dict[str, Any]) -> None:
-        """What is ours in it goes back; what somebody else staged meanwhile stays."""
+        """What is ours in it is undone; what somebody else staged in the meantime stays."""
         old, new = _by_path(staged["old_index"]), _by_path(staged["index"])
         ours = [
             old[path]

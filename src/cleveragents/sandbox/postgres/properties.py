@@ -27,7 +27,7 @@ _REST = (
 
 
 def blockers(db: "Connection[Any]", name: str) -> list[str]:
-    """What hangs on the database itself and would be lost with it."""
+    """What belongs to the database itself and would be lost with it."""
     slots = db.execute(
         b"SELECT slot_name FROM pg_replication_slots WHERE database = %s", (name,)
     ).fetchall()

@@ -120,7 +120,7 @@ class PostgresSnapshot:
         return oid
 
     def remove(self) -> None:
-        """Everything but an original that an apply has put aside and not yet let go."""
+        """Everything but an original that an apply has put aside and not yet released."""
         self._remove_others()
 
     def remove_but(self, kept: str) -> None:
@@ -365,7 +365,7 @@ class PostgresSnapshot:
             self._make(db, fresh, theirs, "checkpoint")
             self._put_away(db, fresh, mine)
 
-    # going back
+    # rollback
 
     def stage(
         self, current: SandboxCheckpoint, target: SandboxCheckpoint, staging: str
@@ -378,7 +378,7 @@ class PostgresSnapshot:
         name = self._named("next")
         with self._server.maintenance(self._purpose) as db:
             server.end_predecessors(db, self._purpose)
-            # Of another plan, if what that one applied is being taken back.
+            # Of another plan, if what that one applied is being reverted.
             kept = str(target.metadata["clone"])
             if server.oid_of(db, kept) is None:
                 raise ContentDamaged(

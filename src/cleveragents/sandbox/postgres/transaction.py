@@ -171,7 +171,7 @@ class TransactionRollback:
         batch: Batch,
         scratch: str,
     ) -> Merged:
-        """All of it or a conflict: statements of two journals may hang on one another."""
+        """All of it or a conflict: statements of two journals may depend on one another."""
         if ours.root in (base.root, theirs.root):
             return Merged(state=theirs)
         counts = (f"statements:{s.metadata.get('statements', 0)}" for s in (base, ours, theirs))
@@ -188,7 +188,7 @@ class TransactionRollback:
         conflicts = () if theirs.root == base.root else (conflict,)
         return Merged(state=state, files=(SHOWN,), conflicts=conflicts)
 
-    # going back
+    # rollback
 
     def stage(
         self, current: SandboxCheckpoint, target: SandboxCheckpoint, staging: str
@@ -358,7 +358,7 @@ def _after_replay(
     out: Any,
     read_only: bool,
 ) -> list[Entry]:
-    """Run statements after those of the journal, and take all of it back."""
+    """Run statements after those of the journal, and roll all of it back."""
     ran: list[Entry] = []
     changed, silent = 0, True
     db.execute(b"BEGIN")

@@ -99,7 +99,7 @@ class SqliteSnapshot:
         self._known = self._seen = Known(stamp, image) if stamp else None
 
     def inherit(self, made: Any) -> None:
-        """Go on with what another object of the same sandbox learned when it made it."""
+        """Continue with what another object of the same sandbox learned when it made it."""
         assert isinstance(made, SqliteSnapshot)
         self._known, self._put_bytes = made._known, made._put_bytes
 
@@ -422,7 +422,7 @@ class SqliteSnapshot:
         self._make_last()
 
     def _make_last(self) -> None:
-        """Else a journal that SQLite removed may come back, and take the transaction back."""
+        """Else a journal that SQLite removed may come back, and undo the transaction."""
         fsio.sync_dir(os.path.dirname(self._live))
 
     def finish_apply(self, staged: dict[str, Any]) -> None: ...

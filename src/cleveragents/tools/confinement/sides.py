@@ -1,4 +1,4 @@
-"""Originals that a mounted sandbox covers and the tool has to read all the same.
+"""Originals that a mounted sandbox covers and the tool has to read anyway.
 
 What is mounted was noted when the sandbox was made, never read from it: there a tool can write.
 """
