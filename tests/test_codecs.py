@@ -12,16 +12,37 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cleveragents.content import pack_file, trees
 from cleveragents.content import packs as packing
-from cleveragents.content import trees
-from cleveragents.content.packs import BLOB, RAW, TREE, ZLIB, Batch, Packs, key_of, squeezed
-from cleveragents.content.trees import Entry, EntryKind, Manifests, Tree
+from cleveragents.content.entry import (
+    Entry,
+    EntryKind,
+    Tree,
+)
+from cleveragents.content.keys import (
+    BLOB,
+    TREE,
+    key_of,
+)
+from cleveragents.content.native import manifests
+from cleveragents.content.pack_file import (
+    RAW,
+    ZLIB,
+    squeezed,
+)
+from cleveragents.content.packs import (
+    Batch,
+    Packs,
+)
+from cleveragents.content.trees import (
+    Manifests,
+)
 from cleveragents.errors import ContentDamaged
 from tests.test_content_properties import DictIndex, opened_packs
 
 TEXT = b"the same words again and again\n" * 400
 NOISE = os.urandom(12_000)
-NOTHING = trees.manifest([])
+NOTHING = manifests.manifest([])
 
 
 def stored(packs: Packs, *content: bytes, kind: bytes = BLOB) -> tuple[Batch, list[bytes]]:
@@ -55,7 +76,7 @@ def test_text_is_compressed_and_noise_manifests_and_short_pieces_are_not() -> No
 def test_what_a_batch_says_it_added_is_what_lies_in_the_pack() -> None:
     with opened_packs() as packs:
         batch, keys = stored(packs, TEXT, NOISE)
-        heads = sum(packing.RECORD.size + len(key) for key in keys)
+        heads = sum(pack_file.RECORD.size + len(key) for key in keys)
         size = sum(place.length for place in batch.located.values())
         assert batch.added_bytes == size - heads
         assert batch.added_bytes < len(TEXT) + len(NOISE)
@@ -115,8 +136,8 @@ entries = st.builds(
 
 @given(st.lists(entries, max_size=40))
 def test_both_twins_find_the_same_state(found: list[Entry]) -> None:
-    manifest = trees.manifest(found)
-    assert trees.state_text(manifest) == trees.python_state_text(manifest)
+    manifest = manifests.manifest(found)
+    assert manifests.state_text(manifest) == manifests.python_state_text(manifest)
 
 
 named = st.dictionaries(
@@ -153,7 +174,7 @@ def test_a_large_directory_is_kept_in_pieces_that_a_change_elsewhere_leaves_alon
     assert len(loaded) == len(names)
     assert bool(found.pieces) == (len(names) > trees.WHOLE)
     assert [*found.all()] == sorted(names)
-    assert tree.state == blake3(trees.state_text(found.data)).digest()
+    assert tree.state == blake3(manifests.state_text(found.data)).digest()
     keys = {key for key in trees.keys_in(lambda _: loaded, tree.key, set()) if key[:1] == TREE}
     assert keys == {tree.key, *loaded.pieces}
     if not found.pieces:
@@ -172,8 +193,8 @@ def test_a_large_directory_is_kept_in_pieces_that_a_change_elsewhere_leaves_alon
 @given(st.lists(entries, max_size=200))
 def test_both_twins_cut_a_manifest_in_the_same_pieces(found: list[Entry]) -> None:
     for entries in (found, [Entry(b"%d" % n, EntryKind.FIFO, n) for n in range(1500)] + found):
-        manifest = trees.manifest(entries)
-        assert trees.pieces(manifest, NOTHING) == trees.python_pieces(manifest, NOTHING)
+        manifest = manifests.manifest(entries)
+        assert manifests.pieces(manifest, NOTHING) == manifests.python_pieces(manifest, NOTHING)
 
 
 @given(named, named)
@@ -181,19 +202,19 @@ def test_both_twins_find_the_same_differences(
     one: dict[bytes, int], other: dict[bytes, int]
 ) -> None:
     before, after = listing(one).data, listing(one | other).data
-    assert trees.pieces(after, before) == trees.python_pieces(after, before)
-    assert trees.unequal(before, after) == trees.python_unequal(before, after)
-    assert trees.unequal(after, before) == sorted(
+    assert manifests.pieces(after, before) == manifests.python_pieces(after, before)
+    assert manifests.unequal(before, after) == manifests.python_unequal(before, after)
+    assert manifests.unequal(after, before) == sorted(
         name for name in other if one.get(name) != other[name]
     )
     names = sorted(other)
-    assert trees.picked(before, names) == trees.python_picked(before, names)
-    assert trees.picked(after, names) == listing(other).data
+    assert manifests.picked(before, names) == manifests.python_picked(before, names)
+    assert manifests.picked(after, names) == listing(other).data
     # A name with 0 is to go.
     new = listing(other).all()
-    changes = [(n, trees.manifest([new[n]])[1:] if other[n] else b"") for n in names]
-    found = trees.changed(before, changes)
-    assert found == trees.python_changed(before, changes)
+    changes = [(n, manifests.manifest([new[n]])[1:] if other[n] else b"") for n in names]
+    found = manifests.changed(before, changes)
+    assert found == manifests.python_changed(before, changes)
     assert found == listing({n: v for n, v in (one | other).items() if n not in other or v}).data
 
 
@@ -201,8 +222,8 @@ def test_where_a_manifest_is_cut_never_changes() -> None:
     """A store keeps what an earlier version cut; a piece is known again by its place."""
     large = [7, 25, 47, 39, 3, 49, 44, 11, 64, 10, 4, 33]
     for count, sizes in ((40, [7, 6, 7, 6, 6, 8]), (1200, large)):
-        data = trees.manifest([Entry(b"%05d" % n, EntryKind.FIFO, 0) for n in range(count)])
-        for cut in (trees.pieces, trees.python_pieces):
+        data = manifests.manifest([Entry(b"%05d" % n, EntryKind.FIFO, 0) for n in range(count)])
+        for cut in (manifests.pieces, manifests.python_pieces):
             parts = [part for part in cut(data, NOTHING) if isinstance(part, bytes)]
             assert [len(trees.Listing(part)) for part in parts][:12] == sizes
 
@@ -210,59 +231,59 @@ def test_where_a_manifest_is_cut_never_changes() -> None:
 def test_no_piece_is_longer_than_the_longest() -> None:
     unlucky = [name for n in range(5000) if crc32(name := b"%d" % n) & 31]
     found = [Entry(name, EntryKind.FIFO, 0) for name in unlucky]
-    for cut in (trees.pieces, trees.python_pieces):
-        cuts = cut(trees.manifest(found), NOTHING)
+    for cut in (manifests.pieces, manifests.python_pieces):
+        cuts = cut(manifests.manifest(found), NOTHING)
         parts = [msgspec.msgpack.decode(p, type=list[Entry]) for p in cuts if isinstance(p, bytes)]
-        assert {len(part) for part in parts[:-1]} == {trees.LONGEST}
+        assert {len(part) for part in parts[:-1]} == {manifests.LONGEST}
         assert [entry for part in parts for entry in part] == found
 
 
-@pytest.mark.skipif(trees.state_text is trees.python_state_text, reason="not compiled")
+@pytest.mark.skipif(manifests.state_text is manifests.python_state_text, reason="not compiled")
 @given(st.binary(max_size=200))
 def test_the_compiled_twin_refuses_what_is_no_manifest(data: bytes) -> None:
     try:
-        expected = trees.python_state_text(data)
+        expected = manifests.python_state_text(data)
     except msgspec.MsgspecError:
         expected = None
     try:
-        found = trees.state_text(data)
+        found = manifests.state_text(data)
     except ValueError:
         found = None
     assert found == expected or expected is None
 
 
-@pytest.mark.skipif(trees.state_text is trees.python_state_text, reason="not compiled")
+@pytest.mark.skipif(manifests.state_text is manifests.python_state_text, reason="not compiled")
 @pytest.mark.parametrize("head", [b"\xdd" + struct.pack(">I", 1 << 31), b"\x91\x97\xc6\xff"])
 def test_a_manifest_that_promises_more_than_it_holds_is_refused(head: bytes) -> None:
     for read in (
-        trees.state_text,
-        lambda data: trees.pieces(data, NOTHING),
-        lambda data: trees.pieces(NOTHING, data),
-        lambda data: trees.picked(data, [b"x"]),
-        lambda data: trees.changed(data, [(b"x", b"")]),
-        lambda data: trees.unequal(data, NOTHING),
-        lambda data: trees.unequal(NOTHING, data),
+        manifests.state_text,
+        lambda data: manifests.pieces(data, NOTHING),
+        lambda data: manifests.pieces(NOTHING, data),
+        lambda data: manifests.picked(data, [b"x"]),
+        lambda data: manifests.changed(data, [(b"x", b"")]),
+        lambda data: manifests.unequal(data, NOTHING),
+        lambda data: manifests.unequal(NOTHING, data),
     ):
         with pytest.raises(ValueError, match="not a manifest"):
             read(head)
 
 
-@pytest.mark.skipif(trees.state_text is trees.python_state_text, reason="not compiled")
+@pytest.mark.skipif(manifests.state_text is manifests.python_state_text, reason="not compiled")
 @given(st.binary(max_size=200), st.lists(st.binary(max_size=3)))
 def test_what_is_no_manifest_is_refused_wherever_one_is_read(
     data: bytes, names: list[bytes]
 ) -> None:
-    manifest = trees.manifest([Entry(name, EntryKind.FIFO, 0) for name in sorted(set(names))])
+    manifest = manifests.manifest([Entry(name, EntryKind.FIFO, 0) for name in sorted(set(names))])
     try:
         msgspec.msgpack.decode(data, type=list[Entry])
         return
     except msgspec.MsgspecError:
         pass
     for read in (
-        lambda: trees.picked(data, sorted(names)),
-        lambda: trees.changed(data, [(name, b"") for name in sorted(names)]),
-        lambda: trees.unequal(data, manifest),
-        lambda: trees.pieces(data, manifest),
+        lambda: manifests.picked(data, sorted(names)),
+        lambda: manifests.changed(data, [(name, b"") for name in sorted(names)]),
+        lambda: manifests.unequal(data, manifest),
+        lambda: manifests.pieces(data, manifest),
     ):
         try:
             read()
@@ -270,14 +291,14 @@ def test_what_is_no_manifest_is_refused_wherever_one_is_read(
             continue
 
 
-@pytest.mark.skipif(trees.state_text is trees.python_state_text, reason="not compiled")
+@pytest.mark.skipif(manifests.state_text is manifests.python_state_text, reason="not compiled")
 def test_what_is_asked_of_a_manifest_has_to_be_bytes() -> None:
     wrong: Any = ["name"]
     pair: Any = [[b"name", b""]]
     for ask in (
-        lambda: trees.picked(NOTHING, wrong),
-        lambda: trees.changed(NOTHING, wrong),
-        lambda: trees.changed(NOTHING, pair),
+        lambda: manifests.picked(NOTHING, wrong),
+        lambda: manifests.changed(NOTHING, wrong),
+        lambda: manifests.changed(NOTHING, pair),
     ):
         with pytest.raises(TypeError):
             ask()
@@ -301,13 +322,13 @@ def test_manifests_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch)
     read: list[bytes] = []
     content = {}
     for number in range(3):
-        data = trees.manifest([Entry(b"%d" % number, EntryKind.FIFO, 0o600)])
+        data = manifests.manifest([Entry(b"%d" % number, EntryKind.FIFO, 0o600)])
         content[key_of(TREE, data)] = data
-    manifests = Manifests(lambda key: read.append(key) or content[key])
+    kept = Manifests(lambda key: read.append(key) or content[key])
     first, second, third = content
     for key in (first, second, first, third, second, first):
-        assert [*manifests(key).all()] == [b"%d" % list(content).index(key)]
+        assert [*kept(key).all()] == [b"%d" % list(content).index(key)]
     assert read == [first, second, third]
-    manifests.put(b"new", trees.Listing.of([Entry(b"x", EntryKind.FIFO, 0)]))
-    manifests(third)
+    kept.put(b"new", trees.Listing.of([Entry(b"x", EntryKind.FIFO, 0)]))
+    kept(third)
     assert read == [first, second, third, third], "the one not used for longest had to go"

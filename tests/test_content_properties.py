@@ -17,11 +17,29 @@ import pytest
 from hypothesis import assume, given, note, settings
 from hypothesis import strategies as st
 
-from cleveragents.content import trees
+from cleveragents.content import tree_diff, trees
+from cleveragents.content.entry import (
+    Tree,
+)
 from cleveragents.content.files import CHUNK, capture_file, content_blocks
-from cleveragents.content.packs import BLOB, TREE, Batch, Location, Packs, key_of
-from cleveragents.content.switch import Switch, stage
-from cleveragents.content.trees import Tree
+from cleveragents.content.keys import (
+    BLOB,
+    TREE,
+    key_of,
+)
+from cleveragents.content.pack_file import (
+    Location,
+)
+from cleveragents.content.packs import (
+    Batch,
+    Packs,
+)
+from cleveragents.content.staging import (
+    stage,
+)
+from cleveragents.content.switch import (
+    Switch,
+)
 from cleveragents.errors import CheckpointFailed, ContentDamaged
 from cleveragents.model.resource import Resource
 from cleveragents.sandbox.copy_on_write import CopyOnWrite
@@ -226,7 +244,7 @@ class Scene:
     def back(self, current: Tree | None = None, force: bool = True) -> Switch:
         """The way from the second state, or any other, to the first."""
         shutil.rmtree(self.staging, ignore_errors=True)
-        differences = trees.diff(self.read, current or self.second, self.first)
+        differences = tree_diff.diff(self.read, current or self.second, self.first)
         ops = stage(self.packs.get, differences, self.staging)
         return Switch(str(self.root), self.staging, ops, force=force)
 
@@ -320,7 +338,7 @@ def test_whatever_part_of_an_apply_happened_is_taken_back(
 def test_the_difference_is_what_an_independent_comparison_finds(both: tuple[Node, Node]) -> None:
     with scene(both) as one:
         found = {
-            item.path: str(item.action) for item in trees.diff(one.read, one.first, one.second)
+            item.path: str(item.action) for item in tree_diff.diff(one.read, one.first, one.second)
         }
         wanted = {}
         for path in one.before.keys() | one.after.keys():
@@ -438,7 +456,7 @@ def test_excluded_paths_are_never_touched_and_never_in_the_way(first: Node, seco
         assume(not any(path.startswith(file + b"/") for path in mine for file in files))
         after = directory.captured()
         read = trees.reading(packs.get)
-        ops = stage(packs.get, trees.diff(read, after, before), f"{folder}/staging")
+        ops = stage(packs.get, tree_diff.diff(read, after, before), f"{folder}/staging")
         Switch(str(root), f"{folder}/staging", ops, force=True).forward()
         now = look(root)
         require_same({p: now[p] for p in now if p in mine}, mine, "excluded")
@@ -723,7 +741,7 @@ def test_files_at_the_edges_of_a_chunk_come_back(tmp_path: Path, size: int) -> N
         path.unlink()
         second = captured(packs, tmp_path / "root")
         read = trees.reading(packs.get)
-        ops = stage(packs.get, trees.diff(read, second, first), str(tmp_path / "staging"))
+        ops = stage(packs.get, tree_diff.diff(read, second, first), str(tmp_path / "staging"))
         Switch(str(tmp_path / "root"), str(tmp_path / "staging"), ops).forward()
         require_same(look(tmp_path / "root"), before)
 

@@ -20,13 +20,18 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cleveragents.content import copying, engine, files, fsio, packs, trees, updating
+from cleveragents.content import copying, engine, files, fsio, packs, removal, trees, updating
 from cleveragents.content import exchange as exchanging
 from cleveragents.content.background import Background
 from cleveragents.content.census import census
 from cleveragents.content.exchange import Exchange, Folder
+from cleveragents.content.keys import (
+    BLOB,
+    CHUNKS,
+    git_key,
+    key_of,
+)
 from cleveragents.content.native import filecopy
-from cleveragents.content.packs import BLOB, CHUNKS, git_key, key_of
 from cleveragents.content.scope import Scope
 from cleveragents.errors import SandboxError
 from cleveragents.maintenance import gc
@@ -355,7 +360,7 @@ def test_two_thousand_levels_are_no_problem(deep: Pair, way: str) -> None:
             with fsio.parent_of(top, b"d/" * level + b"e/f") as (at, name):
                 assert fsio.lstat_at(at, name) is not None
     for path in (deep.source, deep.target):
-        fsio.remove_tree(str(path))
+        removal.remove_tree(str(path))
         assert not path.exists()
 
 
@@ -618,7 +623,7 @@ class Directory:
             self.size = first.size_bytes
             found = dict(trees.walk(sandbox.manifests, tree_of(first.snapshot)))
             for path, entry in found.items():
-                if entry.kind is trees.EntryKind.FILE:
+                if entry.kind is entry.EntryKind.FILE:
                     content = b"".join(files.content_blocks(sandbox.read, entry.key))
                     assert content == (self.docs / os.fsdecode(path)).read_bytes()
         return {path: entry.described for path, entry in found.items()}

@@ -22,16 +22,30 @@ from blake3 import blake3
 from cleveragents import lease
 from cleveragents.checkpoints.prune import policy_of, reachable_groups, verdicts_on
 from cleveragents.checkpoints.sandboxes import layout
-from cleveragents.content import files, fsio, reserve, switch
+from cleveragents.content import files, fsio, removal, reserve, switch
+from cleveragents.content.entry import (
+    Entry,
+    EntryKind,
+)
 from cleveragents.content.files import blocks, capture_file, write_content
 from cleveragents.content.fsio import inode_of
+from cleveragents.content.keys import (
+    BLOB,
+    key_of,
+)
 from cleveragents.content.native import walker
-from cleveragents.content.packs import BLOB, key_of
 from cleveragents.content.scope import Scope
+from cleveragents.content.staging import (
+    stage,
+)
 from cleveragents.content.statcache import StatCache
-from cleveragents.content.switch import Switch, stage
+from cleveragents.content.switch import (
+    Switch,
+)
 from cleveragents.content.tracker import Tracker
-from cleveragents.content.trees import Difference, Entry, EntryKind
+from cleveragents.content.tree_diff import (
+    Difference,
+)
 from cleveragents.errors import (
     ApplyRefused,
     CheckpointFailed,
@@ -159,7 +173,7 @@ def test_what_a_tool_closed_is_opened_up_for_an_ordinary_user() -> None:
         (folder / "a").chmod(0)
         with pytest.raises(PermissionError):
             os.listdir(folder / "a")
-        fsio.open_up(str(folder))
+        removal.open_up(str(folder))
         assert (deep / "file").read_text() == "x"
         assert stat.S_IMODE((deep / "file").stat().st_mode) == 0o410
         assert os.readlink(deep / "link") == "/nowhere"
@@ -174,9 +188,9 @@ def test_read_only_directories_are_removed_and_what_is_not_there_is_fine() -> No
         (deep / "link").symlink_to(folder)
         for path in (deep, deep.parent, folder / "top"):
             path.chmod(0o500)
-        fsio.remove_tree(str(folder / "top"))
+        removal.remove_tree(str(folder / "top"))
         assert os.listdir(folder) == ["kept"]
-        fsio.remove_tree(str(folder / "top"))
+        removal.remove_tree(str(folder / "top"))
 
 
 # Files in and out

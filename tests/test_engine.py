@@ -16,13 +16,20 @@ import pytest
 
 from cleveragents.content import statcache, updating
 from cleveragents.content.engine import TreeEngine
+from cleveragents.content.entry import (
+    Tree,
+)
 from cleveragents.content.files import Seen
 from cleveragents.content.native import walker
-from cleveragents.content.packs import Location, Packs
+from cleveragents.content.pack_file import (
+    Location,
+)
+from cleveragents.content.packs import (
+    Packs,
+)
 from cleveragents.content.scope import Scope
 from cleveragents.content.statcache import Known, StatCache
 from cleveragents.content.tracker import Tracker
-from cleveragents.content.trees import Tree
 from cleveragents.errors import CheckpointFailed
 
 

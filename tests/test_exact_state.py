@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from cleveragents.content import attributes, fsio, trees
-from cleveragents.content.trees import Entry, EntryKind
+from cleveragents.content import attributes, fsio
+from cleveragents.content.entry import (
+    Entry,
+    EntryKind,
+)
+from cleveragents.content.native import manifests
 from cleveragents.workspace import PlanHandle, open_workspace
 from tests.needed import needs
 from tests.test_targets import Bench
@@ -158,18 +162,18 @@ def test_an_entry_without_attributes_is_written_as_ever() -> None:
         Entry(b"a", EntryKind.FILE, 0o644, 3, 5, b"b" + b"k" * 32),
         Entry(b"d", EntryKind.DIRECTORY, 0o755, key=b"t" + b"k" * 32, state=b"s" * 32),
     ]
-    data = trees.manifest(entries)
+    data = manifests.manifest(entries)
     assert data[:2] == b"\x92\x97"
-    assert trees.state_text(data) == (b"f644 1 33 ab" + b"k" * 32 + b"d755 1 32 d" + b"s" * 32)
+    assert manifests.state_text(data) == (b"f644 1 33 ab" + b"k" * 32 + b"d755 1 32 d" + b"s" * 32)
 
 
-@pytest.mark.parametrize("twin", [trees.state_text, trees.python_state_text])
+@pytest.mark.parametrize("twin", [manifests.state_text, manifests.python_state_text])
 def test_attributes_make_another_state(twin: object) -> None:
     assert callable(twin)
     some = attributes.packed({b"user.a": b"1"})
     key, state = b"b" + b"k" * 32, b"s" * 32
     texts = {
-        twin(trees.manifest([entry]))
+        twin(manifests.manifest([entry]))
         for entry in (
             Entry(b"a", EntryKind.FILE, 0o644, 3, 5, key),
             Entry(b"a", EntryKind.FILE, 0o644, 3, 5, key, some),
@@ -179,7 +183,7 @@ def test_attributes_make_another_state(twin: object) -> None:
     }
     assert len(texts) == 4
     assert texts == {
-        trees.python_state_text(trees.manifest([entry]))
+        manifests.python_state_text(manifests.manifest([entry]))
         for entry in (
             Entry(b"a", EntryKind.FILE, 0o644, 3, 5, key),
             Entry(b"a", EntryKind.FILE, 0o644, 3, 5, key, some),

@@ -12,8 +12,12 @@ from typing import Any
 
 import pytest
 
+from cleveragents.content import pack_file
 from cleveragents.content import packs as packing
-from cleveragents.content.packs import BLOB, TREE
+from cleveragents.content.keys import (
+    BLOB,
+    TREE,
+)
 from cleveragents.errors import CheckpointFailed, ContentDamaged, StoreError
 from cleveragents.history import checkpoints
 from cleveragents.lease import (
@@ -326,7 +330,7 @@ def test_content_that_moves_while_it_is_looked_up_is_found(place: Place, ws: Wor
     index = reader.ctx.store.objects
     find = index.find
 
-    def slow(key: bytes) -> packing.Location | None:
+    def slow(key: bytes) -> pack_file.Location | None:
         found = find(key)
         if not moved:
             moved.append(collect(place.open()))

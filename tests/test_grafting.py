@@ -8,11 +8,15 @@ import pytest
 from hypothesis import assume, given, note, settings
 from hypothesis import strategies as st
 
-from cleveragents.content import trees
+from cleveragents.content import tree_diff, trees
+from cleveragents.content.entry import (
+    Entry,
+    EntryKind,
+    Tree,
+)
 from cleveragents.content.files import content_blocks, store_blocks
 from cleveragents.content.grafting import NEW_FOLDER, graft
 from cleveragents.content.packs import Batch, Packs
-from cleveragents.content.trees import Entry, EntryKind, Tree
 from cleveragents.sandbox.merge_states import StateMerge, merge_states
 from tests.test_content_properties import commit, opened_packs
 
@@ -136,7 +140,7 @@ class Shelf:
         found: list[StateMerge] = []
 
         def make(batch: Batch) -> Tree:
-            work = trees.diff(self.read, first, mine)
+            work = tree_diff.diff(self.read, first, mine)
             get, place = self._packs.get, self._scratch
             merge = merge_states("r", work, mine, there, known, get, batch, place)
             found.append(merge)
@@ -207,7 +211,7 @@ def test_all_paths_that_differ_make_the_other_tree(data: st.DataObject) -> None:
     now = data.draw(edited(then))
     with shelf() as one:
         old, tree = one.tree(then), one.tree(now)
-        wanted = {item.path: item.before for item in trees.diff(one.read, old, tree)}
+        wanted = {item.path: item.before for item in tree_diff.diff(one.read, old, tree)}
         made = one.grafted(tree, wanted)
         assert one.paths(made) == then
         assert made.state == old.state

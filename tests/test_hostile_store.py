@@ -12,9 +12,23 @@ from hypothesis import strategies as st
 
 from cleveragents import open_workspace
 from cleveragents.content import trees
-from cleveragents.content.packs import BLOB
-from cleveragents.content.switch import Op, Switch
-from cleveragents.content.trees import Entry, EntryKind, Listing
+from cleveragents.content.entry import (
+    Entry,
+    EntryKind,
+)
+from cleveragents.content.keys import (
+    BLOB,
+)
+from cleveragents.content.native import manifests
+from cleveragents.content.operation import (
+    Op,
+)
+from cleveragents.content.switch import (
+    Switch,
+)
+from cleveragents.content.trees import (
+    Listing,
+)
 from cleveragents.errors import UnsafeName
 from tests.harness import Agents
 from tests.scratch import query
@@ -99,7 +113,7 @@ def test_every_manifest_is_looked_at_when_all_data_is_read(agents: Agents) -> No
     assert ["'..'" in text for text in problems] == [True]
 
 
-@pytest.mark.parametrize("find", [trees.unsafe, trees.python_unsafe])
+@pytest.mark.parametrize("find", [manifests.unsafe, manifests.python_unsafe])
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
 def test_both_twins_find_the_name(find: object, name: bytes) -> None:
     assert callable(find)
@@ -108,13 +122,13 @@ def test_both_twins_find_the_name(find: object, name: bytes) -> None:
     assert find(Listing.of([*fine, file(name)]).data) == name
 
 
-@pytest.mark.parametrize("find", [trees.unsafe, trees.python_unsafe])
+@pytest.mark.parametrize("find", [manifests.unsafe, manifests.python_unsafe])
 def test_both_twins_find_a_link_and_a_folder_of_one_name(find: object) -> None:
     assert callable(find)
     link = Entry(b"sub", EntryKind.LINK, 0o777, key=b"/tmp")
     folder = Entry(b"sub", EntryKind.DIRECTORY, 0o755)
-    assert find(trees.manifest([link, folder])) == b"sub"
-    assert find(trees.manifest([file(b"b"), file(b"a")])) == b"a"
+    assert find(manifests.manifest([link, folder])) == b"sub"
+    assert find(manifests.manifest([file(b"b"), file(b"a")])) == b"a"
 
 
 def test_pieces_of_a_large_directory_are_looked_at(tmp_path: Path) -> None:
@@ -127,7 +141,9 @@ def test_pieces_of_a_large_directory_are_looked_at(tmp_path: Path) -> None:
 
 
 def _parts(names: list[bytes]) -> list[bytes]:
-    parts = trees.pieces(trees.manifest([file(name) for name in names]), trees.manifest([]))
+    parts = manifests.pieces(
+        manifests.manifest([file(name) for name in names]), manifests.manifest([])
+    )
     return [part for part in parts if isinstance(part, bytes)]
 
 
@@ -145,5 +161,5 @@ def test_an_operation_of_a_row_that_leads_elsewhere_is_refused(tmp_path: Path, p
 @given(st.lists(st.binary(max_size=4) | st.sampled_from([b".", b"..", b"a/b", b"a"])))
 def test_both_twins_say_the_same_of_any_names(names: list[bytes]) -> None:
     for order in (names, sorted(set(names))):
-        data = trees.manifest([file(name) for name in order])
-        assert trees.unsafe(data) == trees.python_unsafe(data)
+        data = manifests.manifest([file(name) for name in order])
+        assert manifests.unsafe(data) == manifests.python_unsafe(data)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cleveragents.content import fsio, updating
+from cleveragents.content import descent, fsio, updating
 from cleveragents.content.native import walker
 from cleveragents.content.tracker import Tracker
 
@@ -121,7 +121,7 @@ def test_a_directory_far_down_is_watched(deep: Path) -> None:
         tracker.watch_only({PATH[: 2 * level - 1] for level in range(1, LEVELS + 1)} | {b""})
         assert tracker.sure
         with fsio.directory(str(deep)) as root:
-            fd = fsio.open_below(root, PATH)
+            fd = descent.open_below(root, PATH)
             os.close(os.open("new", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
             os.close(fd)
         told = tracker.take()

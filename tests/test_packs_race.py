@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from cleveragents.content import packs
-from cleveragents.content.packs import BLOB, Packs, key_of
+from cleveragents.content.keys import (
+    BLOB,
+    key_of,
+)
+from cleveragents.content.packs import (
+    Packs,
+)
 from cleveragents.errors import DiskFull
 from tests.test_engine import Index
 

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from cleveragents.content import copying, files, trees
-from cleveragents.content.packs import git_key
+from cleveragents.content.keys import (
+    git_key,
+)
 from cleveragents.content.scope import Scope
 from cleveragents.sandbox.tree import TreeSandbox, tree_of
 from cleveragents.workspace import open_workspace
@@ -61,7 +63,7 @@ class Repo:
             keys = {
                 os.fsdecode(path): entry.key[:1].decode()
                 for path, entry in found.items()
-                if entry.kind is trees.EntryKind.FILE and not path.startswith(b".git/")
+                if entry.kind is entry.EntryKind.FILE and not path.startswith(b".git/")
             }
             state = {
                 path: entry.described

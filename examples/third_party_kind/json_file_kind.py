@@ -13,7 +13,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from cleveragents.content import files, fsio
+from cleveragents.content import files, fsio, removal
 from cleveragents.content.packs import Batch
 from cleveragents.errors import ApplyRefused, CheckpointFailed, SandboxError
 from cleveragents.model.checkpoint import SandboxCheckpoint
@@ -194,7 +194,7 @@ class JsonFile:
         if not proposal.files:
             return {"files": 0}
         staging, work = self._beside(options.staging), proposal.work
-        fsio.remove_tree(staging)
+        removal.remove_tree(staging)
         fsio.make_private_dir(staging)
         with fsio.directory(staging) as fd:
             key = bytes.fromhex(work["key"])
@@ -214,7 +214,7 @@ class JsonFile:
     def undo_apply(self, staged: dict[str, Any]) -> None:
         if staged["files"] and os.path.isdir(staged["staging"]):
             self._exchange(staged, staged["wanted"], staged["before"])
-            fsio.remove_tree(staged["staging"])
+            removal.remove_tree(staged["staging"])
 
     def _exchange(self, staged: dict[str, Any], start: str, end: str) -> None:
         """Swap the target with what is staged: what was there stays, to be put back."""
@@ -241,17 +241,17 @@ class JsonFile:
 
     def finish_apply(self, staged: dict[str, Any]) -> None:
         if staged["files"]:
-            fsio.remove_tree(staged["staging"])
+            removal.remove_tree(staged["staging"])
 
     def discard_apply(self, staging: str) -> None:
-        fsio.remove_tree(self._beside(staging))
+        removal.remove_tree(self._beside(staging))
 
     # The end.
 
     def keep_borrowed(self, roots: list[bytes], batch: Batch) -> None: ...
 
     def remove(self) -> None:
-        fsio.remove_tree(self.place.root)
+        removal.remove_tree(self.place.root)
 
     def close(self) -> None: ...
 

@@ -17,7 +17,7 @@ from cleveragents.apply import database_backups
 from cleveragents.apply.verify import verify
 from cleveragents.checkpoints.manager import States
 from cleveragents.checkpoints.sandboxes import PlanSandboxes
-from cleveragents.content import fsio
+from cleveragents.content import fsio, removal
 from cleveragents.context import Context
 from cleveragents.errors import (
     AgentsError,
@@ -84,7 +84,7 @@ def preview_apply(ctx: Context, plan: Plan, request: Request) -> tuple[Proposal,
             now = ctx.manager.create_checkpoint(plan.plan_id, batch, origin)
             return _compare(ctx, plan, origin, now, options)
     finally:
-        fsio.remove_tree(options.staging)
+        removal.remove_tree(options.staging)
 
 
 def apply(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def _apply(
         # An apply that could not be undone at once still needs what is staged there.
         waiting = (item for item in ctx.store.intents.all() if not item.is_done)
         if all(intent.plan_id != plan.plan_id for intent in waiting):
-            fsio.remove_tree(options.staging)
+            removal.remove_tree(options.staging)
 
 
 def _origin(ctx: Context, plan: Plan) -> States:
@@ -386,7 +386,7 @@ def tidy(ctx: Context, leased: LeasedPlan, intent: Intent) -> None:
     sandboxes = ctx.manager.sandboxes(leased.plan.plan_id)
     for rid, one in intent.body["staged"].items():
         sandboxes[rid].finish_apply(one)
-    fsio.remove_tree(intent.body["staging"])
+    removal.remove_tree(intent.body["staging"])
     if ctx.settings.sandbox_cleanup != "manual":
         _remove_children(ctx, leased.plan.plan_id)
         ctx.checkpoints.keep_borrowed(leased)
@@ -435,7 +435,7 @@ def finish_apply(ctx: Context, leased: LeasedPlan, intent: Intent) -> None:
             record(ctx, leased, intent)
             return
     undo_switch(ctx, leased, intent, staged)
-    fsio.remove_tree(intent.body["staging"])
+    removal.remove_tree(intent.body["staging"])
     if "entry" not in intent.body:
         return
     entry = codec.convert(intent.body["entry"], JournalEntry)

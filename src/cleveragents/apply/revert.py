@@ -7,9 +7,19 @@ they are now, by the rules of apply; then it is looked at and applied like any o
 from typing import Any
 
 from cleveragents.apply.database_backups import require_there
-from cleveragents.content import fsio
-from cleveragents.content.switch import Op, Switch, stage
-from cleveragents.content.trees import Difference
+from cleveragents.content import removal
+from cleveragents.content.operation import (
+    Op,
+)
+from cleveragents.content.staging import (
+    stage,
+)
+from cleveragents.content.switch import (
+    Switch,
+)
+from cleveragents.content.tree_diff import (
+    Difference,
+)
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed, RollbackDisabled
 from cleveragents.lease import LeasedPlan, spec_of
@@ -230,7 +240,7 @@ class _Way:
             with self._leased.transaction():
                 ctx.store.objects.add(batch.located.items())
                 ctx.store.objects.reuse(batch.reused)
-        fsio.remove_tree(f"{self._staging}-merge")
+        removal.remove_tree(f"{self._staging}-merge")
         self._was, self._work, self.conflicts = was, merge.work.differences, merge.conflicts
 
     def stage(self) -> None:
@@ -251,4 +261,4 @@ class _Way:
         return len(self._ops)
 
     def discard(self) -> None:
-        fsio.remove_tree(self._staging)
+        removal.remove_tree(self._staging)

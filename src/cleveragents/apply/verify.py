@@ -1,7 +1,7 @@
 """Whether the targets of an applied plan still have its work."""
 
 from cleveragents import codec
-from cleveragents.content import fsio
+from cleveragents.content import removal
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError
@@ -32,7 +32,7 @@ def verify(ctx: Context, plan: Plan, options: ApplyOptions) -> list[str]:
         except (AgentsError, OSError) as error:
             lost = [str(error)]
         finally:
-            fsio.remove_tree(options.staging)
+            removal.remove_tree(options.staging)
         missing += [f"{applied.resource}: {text}" for text in lost]
     return missing
 

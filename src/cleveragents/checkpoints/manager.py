@@ -8,7 +8,7 @@ import msgspec
 
 from cleveragents import machine
 from cleveragents.checkpoints.sandboxes import PlanSandboxes, open_sandboxes
-from cleveragents.content import fsio
+from cleveragents.content import fsio, removal
 from cleveragents.content.packs import Batch, Packs
 from cleveragents.errors import CheckpointFailed, SandboxError
 from cleveragents.model.checkpoint import SandboxCheckpoint
@@ -68,7 +68,7 @@ class CheckpointManager:
         if os.path.isdir(folder):
             for name in os.listdir(folder):
                 if name.startswith(".staging-"):
-                    fsio.remove_tree(f"{folder}/{name}")
+                    removal.remove_tree(f"{folder}/{name}")
 
     def forget(self, plan_id: str) -> None:
         if (known := self._open.pop(plan_id, None)) is not None:
@@ -138,7 +138,7 @@ class CheckpointManager:
             for sandbox, one in switched:
                 if isinstance(sandbox, LastsLater):
                     sandbox.make_last(one)
-            fsio.remove_tree(staged.directory)
+            removal.remove_tree(staged.directory)
 
         return make_last
 
@@ -170,7 +170,7 @@ class CheckpointManager:
     def stage(self, plan_id: str, current: States, targets: States, staging: str) -> "Staged":
         """Prepare the way to the targets, verified; says what will change."""
         sandboxes = self.sandboxes(plan_id)
-        fsio.remove_tree(staging)
+        removal.remove_tree(staging)
         staged: dict[str, dict[str, Any]] = {}
         changes: list[Change] = []
         for rid, target in targets.items():

@@ -14,7 +14,7 @@ from cleveragents import codec
 from cleveragents.checkpoints.manager import CheckpointManager, Staged, States
 from cleveragents.checkpoints.prune import policy_of, verdicts_on
 from cleveragents.checkpoints.restoration import Restoration, commit_restoration
-from cleveragents.content import fsio
+from cleveragents.content import removal
 from cleveragents.content.packs import Batch
 from cleveragents.content.reserve import SIZE
 from cleveragents.errors import CheckpointFailed, ContentDamaged, DiskFull, SandboxError
@@ -415,7 +415,7 @@ class CheckpointService:
                 label,
             )
         except BaseException:
-            fsio.remove_tree(staging)
+            removal.remove_tree(staging)
             raise
         self._switch(leased, staged[-1], restoration, group, targets, intent_id)
         return staged[-1].changes
@@ -500,7 +500,7 @@ class CheckpointService:
                     also(kept)
                     self._store.intents.replace(intent)
         except BaseException:
-            fsio.remove_tree(staging)
+            removal.remove_tree(staging)
             raise
         self._switch(leased, staged, todo, group, targets, intent_id)
         return staged.changes
@@ -526,7 +526,7 @@ class CheckpointService:
         group = self._store.checkpoints.group(restoration.group_id)
         targets = self.states(group)
         staging = self._manager.staging(plan_id, intent.intent_id)
-        fsio.remove_tree(staging)
+        removal.remove_tree(staging)
         self._store.reserve.give_back_below(SIZE)
         staged: list[Staged] = []
         self._keep_before(

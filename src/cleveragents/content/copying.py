@@ -10,7 +10,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
-from cleveragents.content import attributes, fsio
+from cleveragents.content import attributes, descent, fsio
 from cleveragents.content.exchange import Exchange, Handful, Known
 from cleveragents.content.files import (
     CHUNK,
@@ -22,6 +22,11 @@ from cleveragents.content.files import (
     stamp,
     store_blocks,
     write_block,
+)
+from cleveragents.content.keys import (
+    BLOB,
+    GIT,
+    key_of,
 )
 from cleveragents.content.native.filecopy import (
     BYTES,
@@ -36,7 +41,9 @@ from cleveragents.content.native.filecopy import (
     open_source,
     share_blocks,
 )
-from cleveragents.content.packs import BLOB, GIT, Batch, key_of
+from cleveragents.content.packs import (
+    Batch,
+)
 from cleveragents.content.scope import Scope
 from cleveragents.errors import SandboxError
 from cleveragents.model.resource import show_path
@@ -116,7 +123,7 @@ class Copier:
     def _close_up(self, there: int) -> None:
         """Deepest first: a directory that is closed hides what is below it."""
         for path, mode in sorted(self._closed, key=lambda item: -item[0].count(b"/")):
-            fd = fsio.open_below(there, path)
+            fd = descent.open_below(there, path)
             try:
                 os.fchmod(fd, mode)
             finally:
@@ -406,9 +413,9 @@ def _attributed(here: int, there: int, name: bytes) -> Stamp:
 
 
 def _opened(here: int, there: int, path: bytes) -> tuple[int, int]:
-    source = fsio.open_below(here, path)
+    source = descent.open_below(here, path)
     try:
-        return source, fsio.open_below(there, path)
+        return source, descent.open_below(there, path)
     except BaseException:
         os.close(source)
         raise

@@ -15,8 +15,17 @@ from blake3 import blake3
 
 from cleveragents.content import attributes, fsio
 from cleveragents.content.fsio import NO_TIME, Inode, bounded, inode_of
+from cleveragents.content.keys import (
+    BLOB,
+    CHUNKS,
+    GIT,
+    key_of,
+    matches,
+)
 from cleveragents.content.native.compiled import walk as _walk
-from cleveragents.content.packs import BLOB, CHUNKS, GIT, Batch, key_of, matches
+from cleveragents.content.packs import (
+    Batch,
+)
 from cleveragents.errors import CheckpointFailed, ContentDamaged
 from cleveragents.model.resource import show_path
 

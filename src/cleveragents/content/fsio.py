@@ -12,7 +12,7 @@ import stat
 import sys
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from cleveragents import machine
 from cleveragents.content.native.compiled import walk as _walk
@@ -187,61 +187,6 @@ def inode_of(found: os.stat_result) -> Inode:
     return (found.st_ino, found.st_size, bounded(found.st_mtime_ns))
 
 
-def open_below(root: int, path: bytes) -> int:
-    """Descriptor of the directory at `path`, which may be empty, reached step by step."""
-    with parent_of(root, path + b"/." if path else b".") as (fd, name):
-        return os.open(name, DIRECTORY, dir_fd=fd)
-
-
-class Descent:
-    """Directories of a tree one after the other, each reached from the last if it lies below."""
-
-    def __init__(self, root: int) -> None:
-        self._root = self._fd = root
-        self._path = b""
-
-    def to(self, path: bytes) -> int:
-        """A descriptor that is good until the next call."""
-        start = self._path + b"/"
-        if not (self._path and path.startswith(start)):
-            self._back()
-            start = b""
-        fd = open_below(self._fd, path[len(start) :])
-        self._back()
-        self._fd, self._path = fd, path
-        return fd
-
-    def _back(self) -> None:
-        if self._fd != self._root:
-            os.close(self._fd)
-            self._fd, self._path = self._root, b""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._back()
-
-
-def make_below(root: int, path: bytes) -> int:
-    """Descriptor of the directory at `path`, made where it is missing, reached step by step."""
-    fd = os.dup(root)
-    try:
-        for part in path.split(b"/") if path else ():
-            require_name(part, show_path(path))
-            with suppress(FileExistsError):
-                os.mkdir(part, dir_fd=fd)
-            inner = below(fd, part)
-            os.close(fd)
-            fd = inner
-    except BaseException as error:
-        os.close(fd)
-        if isinstance(error, OSError) and error.errno in (errno.ENOTDIR, errno.ELOOP):
-            raise UnsafeName(f"{show_path(path)} lies below a link or a file") from error
-        raise
-    return fd
-
-
 def link(dir_fd: int, name: bytes, text: bytes, path: bytes) -> None:
     """A new link; `path` is what it is called in an error."""
     if not text or b"\0" in text:
@@ -403,112 +348,6 @@ def _renameat2(source_fd: int, source: bytes, target_fd: int, target: bytes, fla
     if code in (errno.ENOSYS, errno.EINVAL):
         return False
     raise OSError(code, os.strerror(code), os.fsdecode(target))
-
-
-def remove_tree(path: str) -> None:
-    """Remove a directory and all below it, following no link; what is not there is fine."""
-    with suppress(FileNotFoundError):
-        remove_tree_at(path, None)
-
-
-def remove_tree_at(name: str | bytes, dir_fd: int | None) -> None:
-    """The same for what is in another directory, and has to be there."""
-    _empty(name, dir_fd, 0)
-    os.rmdir(name, dir_fd=dir_fd)
-
-
-def _empty(name: str | bytes, dir_fd: int | None, level: int) -> None:
-    if level == DEEP:
-        allow_deep()
-    if os.geteuid() != 0:
-        # Tools leave directories that even their owner may not list or change.
-        _add_mode(name, dir_fd, 0o700, 0)
-    with directory(name, dir_fd) as fd:
-        with os.scandir(fd) as entries:
-            names = [(os.fsencode(e.name), e.is_dir(follow_symlinks=False)) for e in entries]
-        for below, is_dir in names:
-            if is_dir:
-                _empty(below, fd, level + 1)
-            remove = os.rmdir if is_dir else os.unlink
-            try:
-                remove(below, dir_fd=fd)
-            except PermissionError:
-                if not unlock(fd, below):
-                    raise
-                remove(below, dir_fd=fd)
-
-
-_GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602
-_LOCKED = 0x10 | 0x20
-"""Immutable, and append only: `chattr +i`, `chattr +a`."""
-
-
-def unlock(dir_fd: int, name: bytes) -> bool:
-    """Take such flags off a directory and what it has under a name; False if there is none."""
-    found = _unlock(dir_fd)
-    with suppress(OSError):
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=dir_fd)
-        try:
-            if stat.S_IFMT(os.fstat(fd).st_mode) in (stat.S_IFREG, stat.S_IFDIR):
-                found = _unlock(fd) or found
-        finally:
-            os.close(fd)
-    return found
-
-
-def _unlock(fd: int) -> bool:
-    try:
-        flags = int.from_bytes(fcntl.ioctl(fd, _GET_FLAGS, bytes(8))[:4], sys.byteorder)
-        if not flags & _LOCKED:
-            return False
-        fcntl.ioctl(fd, _SET_FLAGS, (flags & ~_LOCKED).to_bytes(8, sys.byteorder))
-    except OSError:
-        return False
-    return True
-
-
-def open_up(root: str) -> None:
-    """Make what a tool closed readable for us again; nothing to do for root."""
-    if os.geteuid() != 0:
-        with suppress(FileNotFoundError):
-            _open_up(root, None, 0)
-
-
-def _open_up(name: str | bytes, dir_fd: int | None, level: int) -> None:
-    if level == DEEP:
-        allow_deep()
-    kind = _add_mode(name, dir_fd, 0o700, 0o400)
-    if not stat.S_ISDIR(kind):
-        return
-    with suppress(NotADirectoryError), directory(name, dir_fd) as fd:
-        with os.scandir(fd) as entries:
-            names = [os.fsencode(entry.name) for entry in entries]
-        for inner in names:
-            with suppress(FileNotFoundError):
-                _open_up(inner, fd, level + 1)
-
-
-def _add_mode(name: str | bytes, dir_fd: int | None, for_dir: int, for_file: int) -> int:
-    """Give a directory or a file at least these permissions; returns what it is.
-
-    Looked at and changed by one descriptor: what a tool puts there in between stays as it is.
-    """
-    mode = os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode
-    least = for_dir if stat.S_ISDIR(mode) else for_file
-    if stat.S_ISLNK(mode) or mode & least == least:
-        return mode
-    if sys.platform != "linux":
-        os.chmod(name, stat.S_IMODE(mode) | least, dir_fd=dir_fd, follow_symlinks=False)
-        return mode
-    fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
-    try:
-        mode = os.fstat(fd).st_mode
-        if not stat.S_ISLNK(mode):
-            least = for_dir if stat.S_ISDIR(mode) else for_file
-            os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(mode) | least)
-        return mode
-    finally:
-        os.close(fd)
 
 
 def boot_id() -> str:

@@ -3,8 +3,16 @@
 from collections.abc import Mapping
 
 from cleveragents.content import trees
+from cleveragents.content.entry import (
+    Entry,
+    EntryKind,
+    Tree,
+)
 from cleveragents.content.packs import Batch
-from cleveragents.content.trees import Entry, EntryKind, Listing, Loader, Tree
+from cleveragents.content.trees import (
+    Listing,
+    Loader,
+)
 
 NEW_FOLDER = 0o755
 

@@ -1,7 +1,15 @@
 """What is known of files since they were copied, as long as the store has their content."""
 
 from cleveragents.content.files import Stamp
-from cleveragents.content.packs import BLOB, CHUNKS, GIT, Batch, Packs
+from cleveragents.content.keys import (
+    BLOB,
+    CHUNKS,
+    GIT,
+)
+from cleveragents.content.packs import (
+    Batch,
+    Packs,
+)
 from cleveragents.errors import ContentDamaged
 
 KnownFiles = dict[bytes, tuple[Stamp, bytes]]

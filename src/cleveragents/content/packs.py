@@ -5,44 +5,37 @@ A pack is appended to by one process at a time (flock); what an index row does n
 not there, so a torn tail is harmless. Format in docs/design.md.
 """
 
-import fcntl
-import functools
-import itertools
 import os
-import struct
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from typing import NamedTuple, Protocol
-
-from blake3 import blake3
+from contextlib import contextmanager
+from typing import Protocol
 
 from cleveragents import machine
 from cleveragents.content import fsio
 from cleveragents.content.background import Background
+from cleveragents.content.keys import (
+    TREE,
+    key_of,
+    matches,
+    show_key,
+)
+from cleveragents.content.pack_file import (
+    NEW,
+    RAW,
+    Location,
+    PackWriter,
+    Record,
+    lock_pack,
+    open_writer,
+    payload_of,
+    squeezed,
+)
 from cleveragents.content.reserve import MARGIN, SIZE, Reserve
 from cleveragents.errors import ContentDamaged, DiskFull, StoreError
-from cleveragents.model.ids import new_id
 
-MAGIC = b"CAPACK\x00\x01"
-RECORD = struct.Struct(">2sBBQ")
-RECORD_MARK = b"CO"
-RAW, ZLIB = 0, 1
-WORTH_SQUEEZING = range(2 << 10, 256 << 10)
-"""Sizes of payloads that are compressed: smaller ones gain nothing, larger ones take too long."""
-PACK_LIMIT = 256 << 20
 FLUSH_AT = 4 << 20
 SQUEEZED = 1 << 20
 """Bytes up to which what comes together is compressed: with more, time counts for more."""
-NEW = ".new"
-"""Behind the name of a pack that has no head yet."""
-
-BLOB, CHUNKS, TREE, GIT = b"b", b"c", b"t", b"g"
-
-
-class Location(NamedTuple):
-    pack: str
-    offset: int
-    length: int
 
 
 class Index(Protocol):
@@ -57,38 +50,6 @@ class Index(Protocol):
     def among(self, keys: Collection[bytes]) -> set[bytes]:
         """Those of the keys that are there."""
         ...
-
-
-def key_of(kind: bytes, data: bytes | memoryview) -> bytes:
-    return kind + blake3(data).digest()
-
-
-def git_key(data: bytes, algorithm: str = "sha1") -> bytes:
-    """The key of a git blob: the object id git itself would give these bytes."""
-    if algorithm == "sha1" and (name := _compiled_name()):
-        return GIT + name(data)
-    import hashlib
-
-    make = hashlib.sha1 if algorithm == "sha1" else hashlib.sha256
-    return GIT + make(b"blob %d\0" % len(data) + data, usedforsecurity=False).digest()
-
-
-@functools.cache
-def _compiled_name() -> Callable[[bytes], bytes] | None:
-    """Where the processor itself can: `hashlib` takes longer to import than this to hash 5 MB."""
-    from cleveragents.content.native.compiled import copy
-
-    return copy.blob_name if copy is not None and copy.KNOWS_SHA else None
-
-
-def matches(key: bytes, data: bytes) -> bool:
-    if key[:1] == GIT:
-        return git_key(data, "sha1" if len(key) == 21 else "sha256") == key
-    return key_of(key[:1], data) == key
-
-
-def show_key(key: bytes) -> str:
-    return key[:1].decode("ascii") + key[1:].hex()
 
 
 class Packs:
@@ -108,7 +69,7 @@ class Packs:
         self.read_only = read_only
         self._reserve = reserve or Reserve(os.path.dirname(directory))
         self._readers: dict[str, int] = {}
-        self._writer: _Writer | None = None
+        self._writer: PackWriter | None = None
         self._batches: list[Batch] = []
         self._full: list[int] = []
         """Locks on full packs, held until the batch that filled them is committed."""
@@ -151,7 +112,7 @@ class Packs:
             record = os.pread(self._reader(location.pack), location.length, location.offset)
         except FileNotFoundError:
             raise ContentDamaged(f"pack {location.pack} is missing", "agents check") from None
-        data = _payload(record, key)
+        data = payload_of(record, key)
         if data is None or not matches(key, data):
             raise ContentDamaged(
                 f"content {show_key(key)} is damaged in pack {location.pack}",
@@ -223,7 +184,7 @@ class Packs:
         full, self._writer = self._writer, None
         if full is not None:
             self._full.append(full.fd)
-        self._writer = _open_writer(self.directory, avoid)
+        self._writer = open_writer(self.directory, avoid)
 
     def _release(self) -> None:
         if not self._batches:
@@ -264,7 +225,7 @@ class Packs:
         """Take away packs whose writers died before they got their names."""
         for name in os.listdir(self.directory):
             path = f"{self.directory}/{name}"
-            if name.endswith(NEW) and (fd := _lock(path)) is not None:
+            if name.endswith(NEW) and (fd := lock_pack(path)) is not None:
                 fsio.unlink_if_there(path)
                 os.close(fd)
 
@@ -279,7 +240,7 @@ class Packs:
         """Descriptor that keeps writers out of a pack, or None while one is at work."""
         if self._writer is not None and self._writer.name == pack:
             return None
-        return _lock(f"{self.directory}/{pack}")
+        return lock_pack(f"{self.directory}/{pack}")
 
     def rest(self) -> None:
         """Release the pack that was last written to, if nothing is being written."""
@@ -306,49 +267,6 @@ class Packs:
         for fd in self._readers.values():
             os.close(fd)
         self._readers.clear()
-
-
-class Record(NamedTuple):
-    """Content as it lies in a pack."""
-
-    key: bytes
-    codec: int
-    payload: bytes
-
-
-def squeezed(key: bytes, data: bytes) -> Record:
-    """Compressed if that saves a quarter; manifests are mostly hashes, and it does not."""
-    if key[:1] in (BLOB, GIT) and len(data) in WORTH_SQUEEZING:
-        import zlib
-
-        # With the usual window of 32 KB, making room for it takes longer than the work itself.
-        window = min(max((len(data) - 1).bit_length(), 12), 15)
-        squeeze = zlib.compressobj(1, zlib.DEFLATED, window, window - 7)
-        packed = squeeze.compress(data) + squeeze.flush()
-        if len(packed) * 4 < len(data) * 3:
-            return Record(key, ZLIB, packed)
-    return Record(key, RAW, data)
-
-
-def _unpacked(codec: int, payload: bytes) -> bytes | None:
-    if codec != ZLIB:
-        return payload if codec == RAW else None
-    import zlib
-
-    try:
-        return zlib.decompress(payload)
-    except zlib.error:
-        return None
-
-
-def _payload(record: bytes, key: bytes) -> bytes | None:
-    if len(record) < RECORD.size + len(key):
-        return None
-    mark, codec, key_length, size = RECORD.unpack_from(record)
-    start = RECORD.size + key_length
-    if mark != RECORD_MARK or record[RECORD.size : start] != key or len(record) != start + size:
-        return None
-    return _unpacked(codec, record[start:])
 
 
 class Batch:
@@ -465,100 +383,3 @@ class _Looking(Batch):
 
     def begin_seal(self) -> Callable[[], None]:
         raise AssertionError("nothing that was only looked at is sealed")
-
-
-class _Writer:
-    def __init__(self, name: str, fd: int, end: int) -> None:
-        self.name = name
-        self.fd = fd
-        self._end = end
-        self._synced = end
-        self._dirty = False
-
-    @property
-    def full(self) -> bool:
-        return self._end >= PACK_LIMIT
-
-    def append(self, records: list[Record]) -> list[tuple[bytes, Location]]:
-        parts: list[bytes] = []
-        located: list[tuple[bytes, Location]] = []
-        for key, codec, data in records:
-            head = RECORD.pack(RECORD_MARK, codec, len(key), len(data)) + key
-            length = len(head) + len(data)
-            located.append((key, Location(self.name, self._end, length)))
-            parts += (head, data)
-            self._end += length
-        self._dirty = True
-        fsio.write_all(self.fd, b"".join(parts))
-        return located
-
-    def sync(self) -> None:
-        if self._dirty:
-            fsio.sync_data(self.fd)
-            self._dirty = False
-            self._synced = self._end
-
-    def drop_unsynced(self) -> None:
-        """What was written since the last sync has no rows yet, and will get none."""
-        with suppress(OSError):
-            os.ftruncate(self.fd, self._synced)
-        self._end = os.lseek(self.fd, 0, os.SEEK_END)
-        self._dirty = False
-
-
-def _open_writer(directory: str, avoid: Collection[str]) -> _Writer:
-    """The newest pack that has room and no other writer, else a new one."""
-    names = os.listdir(directory)
-    packs = [name for name in names if name.endswith(".pack") and name not in avoid]
-    # Names are no order where a clock was set back: full ones must not hide one with room.
-    roomy = (name for name in sorted(packs, reverse=True) if _has_room(f"{directory}/{name}"))
-    for name in itertools.islice(roomy, 4):
-        fd = _lock(f"{directory}/{name}")
-        if fd is not None:
-            end = os.lseek(fd, 0, os.SEEK_END)
-            if len(MAGIC) <= end < PACK_LIMIT:
-                return _Writer(name, fd, end)
-            os.close(fd)
-    return _new_writer(directory, f"{new_id()}.pack")
-
-
-def _has_room(path: str) -> bool:
-    try:
-        return os.stat(path).st_size < PACK_LIMIT
-    except FileNotFoundError:
-        return False
-
-
-def _new_writer(directory: str, name: str) -> _Writer:
-    """A pack gets its name once it is locked and has a head, or another writer might come first."""
-    unnamed = f"{directory}/{name}{NEW}"
-    fd = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    fcntl.flock(fd, fcntl.LOCK_EX)
-    if not os.fstat(fd).st_nlink:  # a collection took it for one whose writer had died
-        os.close(fd)
-        return _new_writer(directory, f"{new_id()}.pack")
-    try:
-        fsio.write_all(fd, MAGIC)
-        fsio.sync(fd)
-        os.rename(unnamed, f"{directory}/{name}")
-        fsio.sync_dir(directory)
-    except BaseException:
-        os.close(fd)
-        fsio.unlink_if_there(unnamed)
-        raise
-    return _Writer(name, fd, len(MAGIC))
-
-
-def _lock(path: str) -> int | None:
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.stat(path).st_ino == os.fstat(fd).st_ino:
-            return fd
-    except OSError:
-        pass
-    os.close(fd)
-    return None

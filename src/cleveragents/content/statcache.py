@@ -14,7 +14,9 @@ from blake3 import blake3
 
 from cleveragents import codec
 from cleveragents.content import fsio
-from cleveragents.content.trees import Tree
+from cleveragents.content.entry import (
+    Tree,
+)
 
 RACY_NS = 2_000_000_000
 """A file touched this shortly before it was read may change again within the same time stamp."""

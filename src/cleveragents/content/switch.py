@@ -10,167 +10,33 @@ import os
 import stat
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
 
-import msgspec
-
-from cleveragents.content import attributes, fsio
-from cleveragents.content.files import place_content, write_content
-from cleveragents.content.fsio import Inode, inode_of
+from cleveragents.content import attributes, fsio, removal
+from cleveragents.content.entry import (
+    Entry,
+    EntryKind,
+    kind_of,
+)
+from cleveragents.content.fsio import inode_of
+from cleveragents.content.operation import (
+    MANY,
+    Op,
+    cannot_set,
+    is_directory,
+    set_entry_times,
+)
 from cleveragents.content.safe_names import require_path
-from cleveragents.content.trees import Difference, Entry, EntryKind, kind_of
+from cleveragents.content.tree_diff import (
+    Difference,
+)
 from cleveragents.errors import ApplyRefused, SandboxError
 from cleveragents.model.resource import show_path
-
-_TYPES = {
-    EntryKind.FIFO: stat.S_IFIFO,
-    EntryKind.SOCKET: stat.S_IFSOCK,
-    EntryKind.CHARACTER: stat.S_IFCHR,
-    EntryKind.BLOCK: stat.S_IFBLK,
-}
-
-
-class Op(msgspec.Struct, frozen=True, array_like=True):
-    """One name to switch."""
-
-    number: int
-    path: bytes
-    before: Entry | None
-    after: Entry | None
-    staged: Inode | None = None
-    """The staged new file; None for directories and removals."""
-    checked: bool = False
-    """Whether only what is `expected` may be replaced: so in a target that is not ours."""
-    expected: Inode | None = None
-    """What is to be replaced; None: nothing may be there."""
-
-    def is_in_place(self, found: os.stat_result) -> bool:
-        return self.staged is not None and self.staged[0] == found.st_ino
-
-    @property
-    def goes_first(self) -> bool:
-        """Removals, and directories that make way for something else."""
-        if self.before is None or (_is_dir(self.before) and _is_dir(self.after)):
-            return False
-        return self.after is None or _is_dir(self.before)
-
-    @property
-    def new(self) -> bytes:
-        return b"n%d" % self.number
-
-    @property
-    def old(self) -> bytes:
-        return b"o%d" % self.number
-
 
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
-def _is_dir(entry: Entry | None) -> bool:
-    return entry is not None and entry.kind is EntryKind.DIRECTORY
-
-
-MANY = 64
-"""From this many files on, one sync of the file system is cheaper than one for each."""
 MOST_OPEN = 200
 """Directories that are kept open."""
-Expected = dict[bytes, Inode]
-
-
-def stage(
-    read: Callable[[bytes], bytes],
-    differences: Iterable[Difference],
-    staging: str,
-    expected: Expected | None = None,
-    durable: bool = True,
-    finish: Callable[[int, bytes, Difference], None] | None = None,
-    links: Mapping[bytes, int] | None = None,
-) -> tuple[Op, ...]:
-    """Write everything new into the staging directory; nothing live moves.
-
-    Durable and compared, so that a switch can continue after a crash with what was staged. If not
-    `durable`, whoever goes on stages anew, and `sync_in_place` is to come after the switch.
-    `finish` may give what was staged more than a state says of it. `links`: paths that are names of
-    one file, by its inode; they become names of one again, where they are to be the same.
-    """
-    fsio.make_private_dir(staging)
-    write = partial(write_content, durable=False) if durable else place_content
-    ops: list[Op] = []
-    linked: dict[tuple[int | None, Entry], bytes] = {}
-    with fsio.directory(staging) as fd:
-        for number, item in enumerate(differences):
-            new, after, staged = b"n%d" % number, item.after, None
-            if after is not None and after.kind is EntryKind.FILE:
-                alike = (links or {}).get(item.path), msgspec.structs.replace(after, name=b"")
-                if alike in linked:
-                    os.link(linked[alike], new, src_dir_fd=fd, dst_dir_fd=fd)
-                    staged = inode_of(os.lstat(new, dir_fd=fd))
-                else:
-                    staged = write(read, after.key, fd, new, after.mode, after.mtime_ns)
-                    _set_attributes(fd, new, item.path, after)
-                if alike[0] is not None:
-                    linked[alike] = new
-            elif after is not None and not _is_dir(after):
-                _stage_entry(fd, new, after)
-                staged = inode_of(os.lstat(new, dir_fd=fd))
-            if staged is not None and finish is not None:
-                finish(fd, new, item)
-            own = (expected or {}).get(item.path)
-            checked = expected is not None
-            ops.append(Op(number, item.path, item.before, after, staged, checked, own))
-        if durable:
-            _sync_staged(ops, fd)
-    if durable:
-        fsio.sync_dir(os.path.dirname(staging))
-    return tuple(ops)
-
-
-def _sync_staged(ops: list[Op], fd: int) -> None:
-    if len(ops) > MANY:
-        fsio.sync_all(fd)
-    else:
-        for op in ops:
-            if op.after is not None and op.after.kind is EntryKind.FILE:
-                fsio.sync_file(op.new, fd)
-    fsio.sync(fd)
-
-
-def _set_attributes(fd: int, name: bytes, path: bytes, entry: Entry) -> None:
-    """Exactly those of the entry, whatever the staging directory gives to new files."""
-    where = attributes.where(fd, name)
-    has = attributes.of(where)
-    if has == entry.xattrs:
-        return
-    if missing := attributes.set_all(where, entry.xattrs):
-        raise _cannot_set(path, missing)
-    os.chmod(where, entry.mode)  # an ACL is part of it
-
-
-def _cannot_set(path: bytes, names: list[bytes]) -> SandboxError:
-    return SandboxError(
-        f"{show_path(path)}: attribute {show_path(names[0])} cannot be set: not permitted",
-        "run it as a user who may set it",
-    )
-
-
-def _stage_entry(fd: int, name: bytes, entry: Entry) -> None:
-    if entry.kind is EntryKind.LINK:
-        os.symlink(entry.key, name, dir_fd=fd)
-        _set_times(fd, name, entry)
-        return
-    device = int(entry.key or b"0")
-    try:
-        os.mknod(name, _TYPES[entry.kind] | entry.mode, device, dir_fd=fd)
-        os.chmod(name, entry.mode, dir_fd=fd)
-    except PermissionError as error:
-        raise SandboxError(f"a device file cannot be made again: {error}") from error
-    _set_times(fd, name, entry)
-
-
-def _set_times(fd: int, name: bytes, entry: Entry) -> None:
-    """States that older versions took have none for anything but files."""
-    if entry.mtime_ns or entry.kind is EntryKind.FILE:
-        fsio.set_times(fd, name, entry.mtime_ns)
 
 
 def unlocked(root: str, paths: Iterable[bytes]) -> bool:
@@ -179,7 +45,7 @@ def unlocked(root: str, paths: Iterable[bytes]) -> bool:
     with fsio.directory(root) as top:
         for above in sorted({one for path in paths for one in _with_parents(path)}):
             with suppress(OSError), fsio.parent_of(top, above) as (fd, name):
-                found = fsio.unlock(fd, name) or found
+                found = removal.unlock(fd, name) or found
     return found
 
 
@@ -199,7 +65,7 @@ def put_times_back(root: str, touched: Iterable[Difference]) -> None:
             ):
                 found = fsio.lstat_at(fd, name)
                 if found is not None and kind_of(found.st_mode) is item.after.kind:
-                    _set_times(fd, name, item.after)
+                    set_entry_times(fd, name, item.after)
 
 
 class Switch:
@@ -309,7 +175,7 @@ class Switch:
             found = fsio.lstat_at(fd, name)
             if found is None or op.is_in_place(found):
                 return
-            if _is_dir(op.before):
+            if is_directory(op.before):
                 if stat.S_ISDIR(found.st_mode):
                     self._remove_directory(fd, op.path, self._force)
                 return
@@ -333,7 +199,7 @@ class Switch:
         assert op.after is not None
         with self._parent(op.path) as (fd, name):
             found = fsio.lstat_at(fd, name)
-            if _is_dir(op.after):
+            if is_directory(op.after):
                 self._make_directory(op, fd, name, found)
             elif found is None:
                 fsio.rename(op.new, self._staging, name, fd)
@@ -394,8 +260,8 @@ class Switch:
             found = fsio.lstat_at(fd, name)
             if found is None:
                 return
-            if _is_dir(op.after):
-                if not _is_dir(op.before) and stat.S_ISDIR(found.st_mode):
+            if is_directory(op.after):
+                if not is_directory(op.before) and stat.S_ISDIR(found.st_mode):
                     self._remove_directory(fd, op.path, op.before is None)
             elif op.is_in_place(found):
                 self._restore_old(op, fd, name, found)
@@ -416,14 +282,14 @@ class Switch:
     def _put_old_back(self, op: Op) -> None:
         assert op.before is not None
         with self._parent(op.path) as (fd, name):
-            if _is_dir(op.before):
+            if is_directory(op.before):
                 if fsio.lstat_at(fd, name) is None:
                     os.mkdir(name, 0o700, dir_fd=fd)
             elif fsio.lstat_at(self._staging, op.old) is not None:
                 fsio.rename(op.old, self._staging, name, fd)
 
     def _set_modes(self, wanted: Iterable[tuple[bytes, Entry | None]]) -> None:
-        final = {path: entry.mode for path, entry in wanted if entry and _is_dir(entry)}
+        final = {path: entry.mode for path, entry in wanted if entry and is_directory(entry)}
         for path, mode in (self._opened | final).items():
             if not path:
                 os.fchmod(self._root, mode)
@@ -435,10 +301,10 @@ class Switch:
         """Of directories, which are not exchanged; before their modes: an ACL is part of it."""
         for op in self._ops:
             start, end = (op.after, op.before) if backward else (op.before, op.after)
-            if end is None or not _is_dir(end):
+            if end is None or not is_directory(end):
                 continue
-            old = start.xattrs if start is not None and _is_dir(start) else b""
-            if self._force and not _is_dir(start):
+            old = start.xattrs if start is not None and is_directory(start) else b""
+            if self._force and not is_directory(start):
                 self._at_directory(op.path, lambda fd, p=op.path, e=end: self._exactly(fd, p, e))
             elif old != end.xattrs:
                 changes = attributes.changes(old, end.xattrs)
@@ -446,11 +312,11 @@ class Switch:
 
     def _exactly(self, fd: int, path: bytes, entry: Entry) -> None:
         if missing := attributes.set_all(fd, entry.xattrs):
-            raise _cannot_set(path, missing)
+            raise cannot_set(path, missing)
 
     def _some(self, fd: int, path: bytes, wanted: Mapping[bytes, bytes | None]) -> None:
         if missing := attributes.set_some(fd, wanted):
-            raise _cannot_set(path, missing)
+            raise cannot_set(path, missing)
 
     def _sync(self) -> None:
         if self._force:

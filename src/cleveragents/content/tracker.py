@@ -15,6 +15,7 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 
 from cleveragents.content import fsio
+from cleveragents.content.descent import Descent
 
 _MODIFY, _ATTRIB, _CLOSE_WRITE, _CLOSE_NOWRITE = 0x2, 0x4, 0x8, 0x10
 _OPEN, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x20, 0x40, 0x80, 0x100, 0x200
@@ -112,7 +113,7 @@ class Tracker:
             else:
                 self._watch(path, where)
         if long:
-            with fsio.directory(self._root) as root, fsio.Descent(root) as descent:
+            with fsio.directory(self._root) as root, Descent(root) as descent:
                 for path in sorted(long):
                     try:
                         where = b"/proc/self/fd/%d/." % descent.to(path)

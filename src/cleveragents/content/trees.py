@@ -4,195 +4,45 @@
 covers mtimes, which are put back but do not make two states differ.
 """
 
-import stat
-from binascii import crc32
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from enum import StrEnum
 
 import msgspec
 from blake3 import blake3
 
-from cleveragents import codec
-from cleveragents.content.native.compiled import walk as _walk
-from cleveragents.content.packs import TREE, Batch, key_of, show_key
-from cleveragents.content.safe_names import is_name, require_name
-from cleveragents.errors import ContentDamaged, UnsafeName
-from cleveragents.model.resource import Action, show_path
-
-
-class EntryKind(StrEnum):
-    FILE = "f"
-    LINK = "l"
-    DIRECTORY = "d"
-    FIFO = "p"
-    SOCKET = "s"
-    CHARACTER = "c"
-    BLOCK = "b"
-
-
-SPECIAL = frozenset(
-    {EntryKind.FIFO, EntryKind.SOCKET, EntryKind.CHARACTER, EntryKind.BLOCK},
+from cleveragents.content.entry import (
+    Entry,
+    EntryKind,
+    Tree,
 )
-_KINDS = {
-    stat.S_IFREG: EntryKind.FILE,
-    stat.S_IFLNK: EntryKind.LINK,
-    stat.S_IFDIR: EntryKind.DIRECTORY,
-    stat.S_IFIFO: EntryKind.FIFO,
-    stat.S_IFSOCK: EntryKind.SOCKET,
-    stat.S_IFCHR: EntryKind.CHARACTER,
-    stat.S_IFBLK: EntryKind.BLOCK,
-}
+from cleveragents.content.keys import (
+    TREE,
+    key_of,
+    show_key,
+)
+from cleveragents.content.native.manifests import (
+    DECODER,
+    ENCODER,
+    changed,
+    manifest,
+    picked,
+    pieces,
+    state_text,
+    unsafe,
+)
+from cleveragents.content.packs import (
+    Batch,
+)
+from cleveragents.content.safe_names import require_name
+from cleveragents.errors import ContentDamaged, UnsafeName
+from cleveragents.model.resource import show_path
 
-
-HASH = 32
-"""Bytes of the state of a directory."""
-
-
-def kind_of(mode: int) -> EntryKind:
-    return _KINDS[stat.S_IFMT(mode)]
-
-
-class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """One name in a directory."""
-
-    name: bytes
-    kind: EntryKind
-    mode: int
-    size: int = 0
-    mtime_ns: int = 0
-    key: bytes = b""
-    """File: content key. Link: its text. Directory: key of its manifest. Device: its number."""
-    state: bytes = b""
-    """Directory: Merkle hash of what is below. Behind it the extended attributes, if it has any."""
-
-    @property
-    def xattrs(self) -> bytes:
-        """As `attributes.packed` makes them."""
-        return self.state[HASH:] if self.kind is EntryKind.DIRECTORY else self.state
-
-    @property
-    def tree(self) -> "Tree":
-        """What is below a directory."""
-        return Tree(self.key, self.state[:HASH])
-
-    def same_state(self, other: "Entry | None") -> bool:
-        if other is None or self.kind is not other.kind or self.mode != other.mode:
-            return False
-        if self.kind is EntryKind.DIRECTORY:
-            return self.state == other.state
-        return self.key == other.key and self.state == other.state
-
-    @property
-    def described(self) -> str:
-        """The state of this one name as text, for records of what was written."""
-        what = show_key(self.key) if self.kind is EntryKind.FILE else self.key.hex()
-        more = f":x{blake3(self.xattrs).hexdigest()[:16]}" if self.xattrs else ""
-        return f"{self.kind}:{self.mode:o}:{'' if self.kind is EntryKind.DIRECTORY else what}{more}"
-
-
-class Tree(msgspec.Struct, frozen=True):
-    """A directory: where its manifest lies and the hash of its state."""
-
-    key: bytes
-    state: bytes
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(list[Entry])
 Reader = Callable[[bytes], bytes]
 PIECED = b"\xc1"
 """A manifest that begins with this byte, which MessagePack never does, lists its pieces."""
 WHOLE = 24
 """Entries up to which a directory has a manifest in one piece."""
-LARGE = 1000
-"""Entries from which on pieces are of 32 on average; else of 8: the list of them has a cost too."""
-LONGEST = 64
-"""Entries of the longest piece."""
 
-
-def manifest(entries: list[Entry]) -> bytes:
-    return _encoder.encode(entries)
-
-
-def python_pieces(manifest: bytes, before: bytes) -> list[bytes | int]:
-    """The twin of `_walk.pieces`."""
-    old = {part: number for number, part in enumerate(_cut(before))}
-    return [old.get(part, part) for part in _cut(manifest)]
-
-
-def _cut(manifest: bytes) -> list[bytes]:
-    entries = _decoder.decode(manifest)
-    mask = 7 if len(entries) < LARGE else 31
-    parts: list[list[Entry]] = [[]]
-    for entry in entries:
-        parts[-1].append(entry)
-        if crc32(entry.name) & mask == 0 or len(parts[-1]) == LONGEST:
-            parts.append([])
-    return [_encoder.encode(part) for part in parts if part]
-
-
-def python_picked(manifest: bytes, names: list[bytes]) -> bytes:
-    """The twin of `_walk.picked`."""
-    wanted = set(names)
-    return _encoder.encode([item for item in _decoder.decode(manifest) if item.name in wanted])
-
-
-def python_changed(manifest: bytes, changes: list[tuple[bytes, bytes]]) -> bytes:
-    """The twin of `_walk.changed`."""
-    entries = {entry.name: entry for entry in _decoder.decode(manifest)}
-    for name, entry in changes:
-        entries.pop(name, None)
-        if entry:
-            entries[name] = codec.from_msgpack(entry, Entry)
-    return _encoder.encode([entries[name] for name in sorted(entries)])
-
-
-def python_unequal(before: bytes, after: bytes) -> list[bytes]:
-    """The twin of `_walk.unequal`."""
-    old, new = ({item.name: item for item in _decoder.decode(data)} for data in (before, after))
-    return sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
-
-
-def python_unsafe(manifest: bytes) -> bytes | None:
-    """The twin of `_walk.unsafe`."""
-    last = b""
-    for entry in _decoder.decode(manifest):
-        if not is_name(entry.name) or entry.name <= last:
-            return entry.name
-        last = entry.name
-    return None
-
-
-def python_state_text(manifest: bytes) -> bytes:
-    """What the state of a directory is the hash of; the twin of `_walk.state_text`."""
-    parts: list[bytes] = []
-    for entry in _decoder.decode(manifest):
-        content = entry.state if entry.kind is EntryKind.DIRECTORY else entry.key
-        head = b"%s%o %d %d " % (entry.kind.encode(), entry.mode, len(entry.name), len(content))
-        parts += (head, entry.name, content)
-        if entry.state and entry.kind is not EntryKind.DIRECTORY:
-            parts.append(b"x%d %s" % (len(entry.state), entry.state))
-    return b"".join(parts)
-
-
-state_text: Callable[[bytes], bytes] = _walk.state_text if _walk else python_state_text
-pieces: Callable[[bytes, bytes], list[bytes | int]] = _walk.pieces if _walk else python_pieces
-"""A manifest in parts, so that one changed entry does not bring all of a large directory anew.
-
-Where a part ends depends on names alone: what happens in one does not move the others. Of a part
-that the manifest before had as well comes only its number there.
-"""
-picked: Callable[[bytes, list[bytes]], bytes] = _walk.picked if _walk else python_picked
-"""A manifest of the entries of these names, which are sorted."""
-changed: Callable[[bytes, list[tuple[bytes, bytes]]], bytes] = (
-    _walk.changed if _walk else python_changed
-)
-"""A manifest with other entries: name, and what it has now or nothing; sorted."""
-unequal: Callable[[bytes, bytes], list[bytes]] = _walk.unequal if _walk else python_unequal
-"""Names whose entries are not the same in two manifests."""
-unsafe: Callable[[bytes], bytes | None] = getattr(_walk, "unsafe", python_unsafe)
-"""The first name that leads elsewhere, is there twice or out of order; None if all are fine."""
 
 _NOTHING = manifest([])
 
@@ -229,7 +79,7 @@ class Listing:
     def changed(self, entries: Mapping[bytes, Entry | None]) -> "Listing":
         """With these instead; None for nothing."""
         new = [
-            (name, b"" if entry is None else _encoder.encode(entry))
+            (name, b"" if entry is None else ENCODER.encode(entry))
             for name, entry in sorted(entries.items())
         ]
         return Listing(changed(self.data, new))
@@ -242,7 +92,7 @@ def _head_of(data: bytes) -> int:
 
 def _by_name(data: bytes) -> dict[bytes, Entry]:
     try:
-        return {entry.name: entry for entry in _decoder.decode(data)}
+        return {entry.name: entry for entry in DECODER.decode(data)}
     except (ValueError, msgspec.MsgspecError) as error:
         raise ContentDamaged(f"a manifest cannot be read: {error}") from error
 
@@ -350,76 +200,6 @@ class Manifests:
 def _weight(listing: Listing) -> int:
     """What it takes in memory, about: keys are long, too."""
     return len(listing.data) + 80 * len(listing.pieces) + 300
-
-
-class Difference(msgspec.Struct, frozen=True):
-    """One path at which two trees differ; a directory counts itself, not what is below it."""
-
-    path: bytes
-    before: Entry | None
-    after: Entry | None
-
-    @property
-    def action(self) -> Action:
-        if self.before is None:
-            return Action.ADDED
-        return Action.REMOVED if self.after is None else Action.CHANGED
-
-
-def diff(
-    load: Loader, before: Tree, after: Tree, touched: list[Difference] | None = None
-) -> Iterator[Difference]:
-    """Paths that differ, parents before what is below them; equal directories are not opened.
-
-    Those of which only the mtime differs are put into `touched`.
-    """
-    todo: list[Difference | tuple[bytes, Tree, Tree]] = [(b"", before, after)]
-    while todo:
-        item = todo.pop()
-        if isinstance(item, Difference):
-            yield item
-            continue
-        prefix, one, other = item
-        if one.state == other.state and (touched is None or one.key == other.key):
-            continue
-        for name, left, right in reversed(_unequal(load(one.key), load(other.key))):
-            same = left is not None and left.same_state(right)
-            if same and touched is None:
-                continue
-            todo.append((prefix + name + b"/", _tree(left), _tree(right)))
-            if same and touched is not None and not _is_directory(left):
-                touched.append(Difference(prefix + name, left, right))
-            elif not same and not _only_below(left, right):
-                todo.append(Difference(prefix + name, left, right))
-
-
-def diff_entries(load: Loader, before: Entry | None, after: Entry | None) -> Iterator[Difference]:
-    """The same for what is below two entries."""
-    return diff(load, _tree(before), _tree(after))
-
-
-def _unequal(old: Listing, new: Listing) -> list[tuple[bytes, Entry | None, Entry | None]]:
-    """Names at which two directories do not say the same, sorted."""
-    names = unequal(old.data, new.data)
-    before, after = old.some(names), new.some(names)
-    return [(name, before.get(name), after.get(name)) for name in names]
-
-
-def _is_directory(entry: Entry | None) -> bool:
-    return entry is not None and entry.kind is EntryKind.DIRECTORY
-
-
-def _only_below(left: Entry | None, right: Entry | None) -> bool:
-    """Both are directories with the same mode: the difference lies below."""
-    if left is None or right is None or left.mode != right.mode:
-        return False
-    return left.kind is right.kind is EntryKind.DIRECTORY and left.xattrs == right.xattrs
-
-
-def _tree(entry: Entry | None) -> Tree:
-    if entry is None or entry.kind is not EntryKind.DIRECTORY:
-        return EMPTY
-    return entry.tree
 
 
 def walk(load: Loader, tree: Tree) -> Iterator[tuple[bytes, Entry]]:

@@ -7,6 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from cleveragents.content import attributes, fsio, trees
+from cleveragents.content.entry import (
+    Entry,
+    EntryKind,
+    Tree,
+    kind_of,
+)
 from cleveragents.content.files import (
     CHUNK,
     Base,
@@ -17,13 +23,24 @@ from cleveragents.content.files import (
     stamp,
     store_small,
 )
+from cleveragents.content.keys import (
+    BLOB,
+    GIT,
+    key_of,
+)
 from cleveragents.content.known_files import KnownFiles, relied_on
 from cleveragents.content.native import walker
-from cleveragents.content.packs import BLOB, GIT, Batch, Packs, key_of
+from cleveragents.content.packs import (
+    Batch,
+    Packs,
+)
 from cleveragents.content.scope import Scope
 from cleveragents.content.statcache import Known
 from cleveragents.content.tracker import Tracker
-from cleveragents.content.trees import Entry, EntryKind, Listing, Manifests, Tree, kind_of
+from cleveragents.content.trees import (
+    Listing,
+    Manifests,
+)
 from cleveragents.errors import CheckpointFailed
 from cleveragents.model.resource import show_path
 

@@ -11,7 +11,7 @@ from cleveragents.checkpoints import effects
 from cleveragents.checkpoints.manager import States
 from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.checkpoints.service import About
-from cleveragents.content import fsio
+from cleveragents.content import removal
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError, CheckpointFailed, DiskFull, MergeConflict, SandboxError
@@ -295,7 +295,7 @@ class PlanExecutor:
             for number, child, call in zip(numbers, children, calls, strict=True):
                 self._merge_one(number, child, call, scratch)
         finally:
-            fsio.remove_tree(scratch)
+            removal.remove_tree(scratch)
 
     def _merge_one(self, number: int, child: Plan, call: ToolCall, scratch: str) -> None:
         """One child's work and the end of its step, in one switch."""

@@ -7,7 +7,7 @@ import msgspec
 
 from cleveragents import machine
 from cleveragents.checkpoints.sandboxes import PlanSandboxes
-from cleveragents.content import fsio
+from cleveragents.content import fsio, removal
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.errors import SandboxError
@@ -140,5 +140,5 @@ def remove_sandboxes(ctx: Context, plan_id: str, again: bool = False) -> None:
         return
     folder = f"{ctx.settings.sandboxes}/{plan_id}"
     with machine.named(f"{folder} cannot be removed", SandboxError):
-        fsio.remove_tree(folder)
+        removal.remove_tree(folder)
     ctx.manager.forget(plan_id)

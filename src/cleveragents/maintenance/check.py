@@ -7,7 +7,11 @@ import msgspec
 
 from cleveragents import codec
 from cleveragents.content import trees
-from cleveragents.content.packs import GIT, TREE, show_key
+from cleveragents.content.keys import (
+    GIT,
+    TREE,
+    show_key,
+)
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError
 from cleveragents.execution.manual_edits import changes_since

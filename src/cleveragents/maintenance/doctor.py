@@ -10,7 +10,7 @@ from contextlib import suppress
 import msgspec
 
 from cleveragents.apply.database_backups import Held, kept, looked_at
-from cleveragents.content import fsio
+from cleveragents.content import fsio, removal
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError, NotAllowed, StoreElsewhere
 from cleveragents.sandbox.git import command
@@ -241,7 +241,7 @@ def _removed(ctx: Context, one: Leftover) -> Leftover:
     if one.kept_because:
         return one
     if one.kind == "sandbox":
-        fsio.remove_tree(one.where)
+        removal.remove_tree(one.where)
     elif one.kind == "database":
         from cleveragents.maintenance.databases import drop_leftover
 

@@ -9,7 +9,15 @@ from cleveragents import codec
 from cleveragents.apply import database_backups
 from cleveragents.content import trees
 from cleveragents.content.fsio import boot_id
-from cleveragents.content.packs import BLOB, CHUNKS, TREE, Location, squeezed
+from cleveragents.content.keys import (
+    BLOB,
+    CHUNKS,
+    TREE,
+)
+from cleveragents.content.pack_file import (
+    Location,
+    squeezed,
+)
 from cleveragents.context import Context, utc_now
 from cleveragents.errors import DiskFull, PlanBusy
 from cleveragents.lease import (

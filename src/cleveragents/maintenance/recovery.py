@@ -5,7 +5,7 @@ from cleveragents.checkpoints.effects import (
     shown,
 )
 from cleveragents.checkpoints.restoration import Restoration
-from cleveragents.content import fsio
+from cleveragents.content import removal
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError, PlanBusy
 from cleveragents.execution.compensation import (
@@ -111,7 +111,7 @@ def _tidy(ctx: Context, leased: LeasedPlan) -> None:
     plan = leased.plan
     ctx.manager.discard_staging(plan.plan_id)
     ctx.checkpoints.release_dropped(plan.plan_id)
-    fsio.remove_tree(f"{ctx.staging}/{plan.plan_id}")
+    removal.remove_tree(f"{ctx.staging}/{plan.plan_id}")
     if plan.state is not State.PROCESSING:
         _close_entries(ctx, leased)
 

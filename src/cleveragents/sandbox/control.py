@@ -9,7 +9,12 @@ import re
 from collections.abc import Iterable
 from fnmatch import translate
 
-from cleveragents.content.trees import Difference, EntryKind
+from cleveragents.content.entry import (
+    EntryKind,
+)
+from cleveragents.content.tree_diff import (
+    Difference,
+)
 from cleveragents.model.resource import show_path
 
 FOLDERS = frozenset(

@@ -8,10 +8,17 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from cleveragents.content import attributes, fsio
+from cleveragents.content.entry import (
+    Entry,
+    EntryKind,
+    kind_of,
+)
 from cleveragents.content.files import NO_TIME, content_blocks, hash_file_as, store_blocks
 from cleveragents.content.fsio import inode_of
 from cleveragents.content.packs import Batch
-from cleveragents.content.trees import Difference, Entry, EntryKind, kind_of
+from cleveragents.content.tree_diff import (
+    Difference,
+)
 from cleveragents.model.resource import show_path
 from cleveragents.sandbox.git import command
 from cleveragents.sandbox.protocol import Conflict

@@ -9,9 +9,16 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from cleveragents.content import attributes, trees
+from cleveragents.content.entry import (
+    Entry,
+    EntryKind,
+    Tree,
+)
 from cleveragents.content.files import CHUNK, NO_TIME, content_blocks, hash_as, store_blocks
 from cleveragents.content.packs import Batch
-from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
+from cleveragents.content.tree_diff import (
+    Difference,
+)
 from cleveragents.model.resource import show_path
 from cleveragents.sandbox.merge import merge_mode, merge_texts
 from cleveragents.sandbox.protocol import Conflict

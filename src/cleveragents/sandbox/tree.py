@@ -10,12 +10,30 @@ import msgspec
 from blake3 import blake3
 
 from cleveragents import codec
-from cleveragents.content import attributes, files, fsio, trees
+from cleveragents.content import attributes, descent, files, fsio, removal, tree_diff, trees
 from cleveragents.content.engine import TreeEngine
+from cleveragents.content.entry import (
+    Entry,
+    EntryKind,
+    Tree,
+)
 from cleveragents.content.known_files import KnownFiles
+from cleveragents.content.operation import (
+    Op,
+)
 from cleveragents.content.packs import Batch
-from cleveragents.content.switch import Op, Switch, put_times_back, stage, sync_in_place, unlocked
-from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
+from cleveragents.content.staging import (
+    stage,
+)
+from cleveragents.content.switch import (
+    Switch,
+    put_times_back,
+    sync_in_place,
+    unlocked,
+)
+from cleveragents.content.tree_diff import (
+    Difference,
+)
 from cleveragents.content.updating import Borrowed
 from cleveragents.errors import SandboxError
 from cleveragents.model.checkpoint import SandboxCheckpoint
@@ -182,7 +200,7 @@ class TreeSandbox:
         if strict:
             self.engine.require_links()
         else:
-            fsio.open_up(self.place.root)
+            removal.open_up(self.place.root)
         before = batch.added_bytes
         tree = self.engine.capture(batch, gone=self.fetch_old if previous else None)
         if previous is not None:
@@ -238,7 +256,7 @@ class TreeSandbox:
         if self._compared is None or self._compared[:2] != (one, other):
             # What is staged is also told: the same question comes twice in a row.
             touched: list[Difference] = []
-            found = list(trees.diff(self.manifests, one, other, touched))
+            found = list(tree_diff.diff(self.manifests, one, other, touched))
             self._compared = one, other, found, touched
         return list(self._compared[2])
 
@@ -335,7 +353,7 @@ class TreeSandbox:
                     if stat.S_ISLNK(found.st_mode) and os.readlink(name, dir_fd=fd) == text:
                         continue
                     if stat.S_ISDIR(found.st_mode):
-                        fsio.remove_tree_at(name, fd)
+                        removal.remove_tree_at(name, fd)
                     else:
                         os.unlink(name, dir_fd=fd)
                 fsio.link(fd, name, text, spot)
@@ -484,7 +502,7 @@ class TreeSandbox:
 
     def remove(self) -> None:
         self.close()
-        fsio.remove_tree(self.place.root)
+        removal.remove_tree(self.place.root)
         if self.place.cache is not None:
             with suppress(OSError):
                 fsio.unlink_if_there(self.place.cache)
@@ -500,7 +518,7 @@ def _made_parent(root: str, path: bytes) -> Generator[tuple[int, bytes]]:
     """Descriptor of the folder of a path, which is made if it is missing, and the last name."""
     folder, _, name = path.rpartition(b"/")
     with fsio.directory(root) as top:
-        fd = fsio.make_below(top, folder)
+        fd = descent.make_below(top, folder)
     try:
         yield fd, name
     finally:
@@ -510,7 +528,7 @@ def _made_parent(root: str, path: bytes) -> Generator[tuple[int, bytes]]:
 def _remove_staging(staging: str) -> None:
     """For good: else it may be in the user's folder again after a power cut."""
     if os.path.isdir(staging):
-        fsio.remove_tree(staging)
+        removal.remove_tree(staging)
         fsio.sync_dir(os.path.dirname(staging))
 
 

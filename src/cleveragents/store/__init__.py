@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import msgspec
 
 from cleveragents import machine
-from cleveragents.content import fsio
+from cleveragents.content import fsio, removal
 from cleveragents.content.reserve import LOW, SIZE, Reserve
 from cleveragents.errors import DiskFull, StoreElsewhere, StoreError
 from cleveragents.model.ids import new_id
@@ -194,5 +194,5 @@ def _connect(path: str, home: str) -> sqlite3.Connection:
         return connect(path)
     except DiskFull:
         # Somebody used the reserve up. What may be lost goes first.
-        fsio.remove_tree(f"{home}/cache")
+        removal.remove_tree(f"{home}/cache")
         return connect(path)

@@ -4,7 +4,9 @@ import sqlite3
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from cleveragents.content.packs import Location
+from cleveragents.content.pack_file import (
+    Location,
+)
 
 
 class ObjectRepository:

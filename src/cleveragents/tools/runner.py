@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from cleveragents.content import fsio
+from cleveragents.content import removal
 from cleveragents.errors import NotAllowed, ToolFailed
 from cleveragents.model.resource import show_path
 from cleveragents.model.tool import Attach, CallState, ToolResult, ToolSpec
@@ -342,7 +342,7 @@ def temporary(parent: str) -> Generator[str]:
         shutil.rmtree(path, ignore_errors=True)
         if os.path.isdir(path):
             # Tools leave directories that even their owner may not write in.
-            fsio.open_up(path)
+            removal.open_up(path)
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -356,5 +356,5 @@ def remove_temporary(parent: str, sandboxes: Collection[str]) -> None:
     for name in os.listdir(parent):
         path = os.path.join(parent, name)
         if name.startswith("agents-") and path not in sandboxes:
-            fsio.open_up(path)
+            removal.open_up(path)
             shutil.rmtree(path, ignore_errors=True)

@@ -11,8 +11,10 @@ from collections.abc import Callable
 
 from cleveragents.content import attributes, fsio
 from cleveragents.content.files import Stamp, stamp
+from cleveragents.content.keys import (
+    git_key,
+)
 from cleveragents.content.native.compiled import copy as _copy
-from cleveragents.content.packs import git_key
 
 Made = tuple[Stamp, int | bytes | None, bool]
 """The stamp of a copy; if it was read, the bytes of it in the buffer, or the SHA-1 of the blob; and

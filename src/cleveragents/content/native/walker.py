@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable
 
 from cleveragents.content import fsio
+from cleveragents.content.descent import Descent
 from cleveragents.content.files import Stamp
 from cleveragents.content.native.compiled import walk as _walk
 
@@ -31,7 +32,7 @@ def python_walk(root: int, names: tuple[bytes, ...], paths: tuple[bytes, ...]) -
     pruned_names, pruned_paths = set(names), set(paths)
     found: Found = []
     todo = [b""]
-    with fsio.Descent(root) as descent:
+    with Descent(root) as descent:
         while todo:
             path = todo.pop()
             try:

@@ -8,10 +8,23 @@ import msgspec
 
 from cleveragents import codec
 from cleveragents.content import fsio
+from cleveragents.content.entry import (
+    Entry,
+    EntryKind,
+)
 from cleveragents.content.files import content_blocks, hash_file_as
-from cleveragents.content.packs import GIT, Batch
-from cleveragents.content.switch import Op
-from cleveragents.content.trees import Difference, Entry, EntryKind
+from cleveragents.content.keys import (
+    GIT,
+)
+from cleveragents.content.operation import (
+    Op,
+)
+from cleveragents.content.packs import (
+    Batch,
+)
+from cleveragents.content.tree_diff import (
+    Difference,
+)
 from cleveragents.errors import ApplyRefused, SandboxError
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import show_path

@@ -11,8 +11,14 @@ from collections.abc import Iterable
 import msgspec
 
 from cleveragents.content import fsio
+from cleveragents.content.entry import (
+    Entry,
+    EntryKind,
+)
 from cleveragents.content.files import write_content
-from cleveragents.content.trees import Difference, Entry, EntryKind
+from cleveragents.content.tree_diff import (
+    Difference,
+)
 from cleveragents.errors import NotAllowed, SandboxError, UsageError
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.sandbox.git import command

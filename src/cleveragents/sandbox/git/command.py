@@ -13,7 +13,9 @@ from typing import IO
 import msgspec
 
 from cleveragents.content import fsio
-from cleveragents.content.packs import GIT
+from cleveragents.content.keys import (
+    GIT,
+)
 from cleveragents.content.safe_names import require_git_paths
 from cleveragents.errors import ContentDamaged, NotAllowed, SandboxError
 

@@ -9,9 +9,17 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 
 from cleveragents.content import fsio
+from cleveragents.content.entry import (
+    Entry,
+    EntryKind,
+)
 from cleveragents.content.files import hash_as, hash_file_as
-from cleveragents.content.packs import GIT
-from cleveragents.content.trees import Difference, Entry, EntryKind
+from cleveragents.content.keys import (
+    GIT,
+)
+from cleveragents.content.tree_diff import (
+    Difference,
+)
 from cleveragents.model.resource import show_path
 from cleveragents.sandbox.git import command
 

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 
-from cleveragents.content import fsio
+from cleveragents.content import descent, fsio
 from cleveragents.errors import SandboxError
 from cleveragents.sandbox.git import command
 
@@ -111,7 +111,7 @@ def _folder(top: str, path: str) -> Generator[int | None]:
     """Its descriptor; None if it is not there, or only by a link."""
     try:
         with fsio.directory(top) as root:
-            fd = fsio.open_below(root, os.fsencode(path))
+            fd = descent.open_below(root, os.fsencode(path))
     except (FileNotFoundError, NotADirectoryError):
         fd = None
     try:

@@ -11,11 +11,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from cleveragents import codec
-from cleveragents.content import fsio, trees
+from cleveragents.content import descent, fsio, tree_diff, trees
 from cleveragents.content.background import Background
+from cleveragents.content.entry import (
+    Entry,
+    EntryKind,
+    Tree,
+)
 from cleveragents.content.files import Base, stamp, write_content
-from cleveragents.content.packs import GIT, Batch
-from cleveragents.content.trees import Difference, Entry, EntryKind, Tree
+from cleveragents.content.keys import (
+    GIT,
+)
+from cleveragents.content.packs import (
+    Batch,
+)
+from cleveragents.content.tree_diff import (
+    Difference,
+)
 from cleveragents.errors import SandboxError
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import Carry, Change
@@ -185,7 +197,7 @@ class GitWorktree(GitTarget, TreeSandbox):
         self, root: int, path: bytes, mode: bytes, key: bytes, blobs: command.Blobs
     ) -> None:
         folder, _, name = path.rpartition(b"/")
-        fd = fsio.make_below(root, folder)
+        fd = descent.make_below(root, folder)
         try:
             if mode == b"120000":
                 fsio.link(fd, name, blobs.get(key), path)
@@ -230,12 +242,12 @@ class GitWorktree(GitTarget, TreeSandbox):
         """Entries of a tree that are not in the next one; the capture itself may have seen them."""
         seen = self.engine.replaced
         if seen is None or seen[0] != before:
-            yield from _before(trees.diff(self.manifests, before, now))
+            yield from _before(tree_diff.diff(self.manifests, before, now))
             return
         for gone, instead in seen[1]:
             yield gone
             if gone.kind is EntryKind.DIRECTORY:
-                yield from _before(trees.diff_entries(self.manifests, gone, instead))
+                yield from _before(tree_diff.diff_entries(self.manifests, gone, instead))
 
     def follow(self) -> None:
         self.base().load()
@@ -304,7 +316,7 @@ class GitWorktree(GitTarget, TreeSandbox):
             if entry is None or entry.kind is not EntryKind.FILE:
                 continue
             with fsio.directory(scratch) as root:
-                fd = fsio.make_below(root, folder)
+                fd = descent.make_below(root, folder)
             try:
                 write_content(self.read, entry.key, fd, b".gitignore", 0o600, durable=False)
             finally:

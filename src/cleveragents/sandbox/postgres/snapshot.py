@@ -14,8 +14,14 @@ import msgspec
 from blake3 import blake3
 
 from cleveragents import codec
-from cleveragents.content import fsio
-from cleveragents.content.packs import BLOB, Batch, key_of
+from cleveragents.content import fsio, removal
+from cleveragents.content.keys import (
+    BLOB,
+    key_of,
+)
+from cleveragents.content.packs import (
+    Batch,
+)
 from cleveragents.errors import (
     ApplyRefused,
     CheckpointFailed,
@@ -135,7 +141,7 @@ class PostgresSnapshot:
                 elif found.name != self._named("aside"):
                     fsio.point("drop")
                     server.drop(db, found.name)
-        fsio.remove_tree(self.place.root)
+        removal.remove_tree(self.place.root)
 
     def holding(self, state: SandboxCheckpoint) -> tuple[str, int] | None:
         name = str(state.metadata["clone"])

@@ -11,8 +11,13 @@ import msgspec
 from blake3 import blake3
 
 from cleveragents import codec
-from cleveragents.content import fsio
-from cleveragents.content.packs import BLOB, Batch
+from cleveragents.content import fsio, removal
+from cleveragents.content.keys import (
+    BLOB,
+)
+from cleveragents.content.packs import (
+    Batch,
+)
 from cleveragents.errors import ApplyRefused, CheckpointFailed, SandboxError, ToolFailed
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import Action, Change
@@ -244,7 +249,7 @@ class TransactionRollback:
         if not proposal.files:
             return {"files": 0}
         staging = f"{options.staging}/{self.place.resource.resource_id}"
-        fsio.remove_tree(staging)
+        removal.remove_tree(staging)
         fsio.make_private_dir(staging)
         gid = f"agents-{self.place.resource.resource_id}"
         return {"files": 1, "staging": staging, "gid": gid, **proposal.work}
@@ -317,7 +322,7 @@ class TransactionRollback:
     def keep_borrowed(self, roots: list[bytes], batch: Batch) -> None: ...
 
     def remove(self) -> None:
-        fsio.remove_tree(self.place.root)
+        removal.remove_tree(self.place.root)
 
     def close(self) -> None: ...
 

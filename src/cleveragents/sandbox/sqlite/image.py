@@ -17,7 +17,14 @@ from blake3 import blake3
 from cleveragents import codec
 from cleveragents.content import fsio
 from cleveragents.content.files import CHUNK, Stamp, stamp
-from cleveragents.content.packs import BLOB, CHUNKS, Batch, key_of
+from cleveragents.content.keys import (
+    BLOB,
+    CHUNKS,
+    key_of,
+)
+from cleveragents.content.packs import (
+    Batch,
+)
 from cleveragents.errors import CheckpointFailed, ContentDamaged
 
 VOLATILE = ((18, 20), (24, 28), (40, 44), (92, 100))

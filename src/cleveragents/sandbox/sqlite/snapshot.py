@@ -17,8 +17,13 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
-from cleveragents.content import files, fsio
-from cleveragents.content.packs import BLOB, Batch
+from cleveragents.content import files, fsio, removal
+from cleveragents.content.keys import (
+    BLOB,
+)
+from cleveragents.content.packs import (
+    Batch,
+)
 from cleveragents.errors import ApplyRefused, CheckpointFailed, SandboxError
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import Action, Change
@@ -340,7 +345,7 @@ class SqliteSnapshot:
     def _clear(self) -> None:
         """Whatever a tool put in the file's place; a file itself is replaced by the rename."""
         if os.path.isdir(self._file) and not os.path.islink(self._file):
-            fsio.remove_tree(self._file)
+            removal.remove_tree(self._file)
         elif not _is_regular(self._file):
             fsio.unlink_if_there(self._file)
 
@@ -385,7 +390,7 @@ class SqliteSnapshot:
         if not proposal.files:
             return {"files": 0}
         staging = f"{options.staging}/{self.place.resource.resource_id}"
-        fsio.remove_tree(staging)
+        removal.remove_tree(staging)
         self._write_image(bytes.fromhex(proposal.work["root"]), staging)
         if wrong := is_sound(f"{staging}/image"):
             raise ApplyRefused(
@@ -435,7 +440,7 @@ class SqliteSnapshot:
     def keep_borrowed(self, roots: list[bytes], batch: Batch) -> None: ...
 
     def remove(self) -> None:
-        fsio.remove_tree(self.place.root)
+        removal.remove_tree(self.place.root)
         if self.place.cache is not None:
             with suppress(OSError):
                 fsio.unlink_if_there(self.place.cache)
