@@ -12,7 +12,7 @@ AT_IMPORT = {"codec.py", "content/trees.py", "actors/lines.py"}
 LOADS_AT_ONCE = """
 import sys, threading
 sys.setswitchinterval(1e-6)
-from cleveragents.content.statcache import Known, StatCache
+from cleveragents.content.capture.statcache import Known, StatCache
 from cleveragents.content.trees import EMPTY
 
 path, root = sys.argv[1:]

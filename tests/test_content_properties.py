@@ -34,12 +34,8 @@ from cleveragents.content.packs import (
     Batch,
     Packs,
 )
-from cleveragents.content.staging import (
-    stage,
-)
-from cleveragents.content.switch import (
-    Switch,
-)
+from cleveragents.content.restore.staging import stage
+from cleveragents.content.restore.switch import Switch
 from cleveragents.errors import CheckpointFailed, ContentDamaged
 from cleveragents.model.resource import Resource
 from cleveragents.sandbox.copy_on_write import CopyOnWrite

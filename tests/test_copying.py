@@ -20,11 +20,13 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cleveragents.content import copying, engine, files, fsio, packs, removal, trees, updating
-from cleveragents.content import exchange as exchanging
+from cleveragents.content import files, fsio, packs, removal, trees
 from cleveragents.content.background import Background
-from cleveragents.content.census import census
-from cleveragents.content.exchange import Exchange, Folder
+from cleveragents.content.capture import engine, updating
+from cleveragents.content.copy import copying
+from cleveragents.content.copy import exchange as exchanging
+from cleveragents.content.copy.census import census
+from cleveragents.content.copy.exchange import Exchange, Folder
 from cleveragents.content.keys import (
     BLOB,
     CHUNKS,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cleveragents.content import updating
+from cleveragents.content.capture import updating
 from cleveragents.content.native import walker
 from cleveragents.context import Talk
 from cleveragents.workspace import open_workspace

@@ -22,7 +22,9 @@ from blake3 import blake3
 from cleveragents import lease
 from cleveragents.checkpoints.prune import policy_of, reachable_groups, verdicts_on
 from cleveragents.checkpoints.sandboxes import layout
-from cleveragents.content import files, fsio, removal, reserve, switch
+from cleveragents.content import files, fsio, removal, reserve
+from cleveragents.content.capture.statcache import StatCache
+from cleveragents.content.capture.tracker import Tracker
 from cleveragents.content.entry import (
     Entry,
     EntryKind,
@@ -34,15 +36,10 @@ from cleveragents.content.keys import (
     key_of,
 )
 from cleveragents.content.native import walker
+from cleveragents.content.restore import switch
+from cleveragents.content.restore.staging import stage
+from cleveragents.content.restore.switch import Switch
 from cleveragents.content.scope import Scope
-from cleveragents.content.staging import (
-    stage,
-)
-from cleveragents.content.statcache import StatCache
-from cleveragents.content.switch import (
-    Switch,
-)
-from cleveragents.content.tracker import Tracker
 from cleveragents.content.tree_diff import (
     Difference,
 )

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from cleveragents.content import statcache, updating
-from cleveragents.content.engine import TreeEngine
+from cleveragents.content.capture import statcache, updating
+from cleveragents.content.capture.engine import TreeEngine
+from cleveragents.content.capture.statcache import Known, StatCache
+from cleveragents.content.capture.tracker import Tracker
 from cleveragents.content.entry import (
     Tree,
 )
@@ -28,8 +30,6 @@ from cleveragents.content.packs import (
     Packs,
 )
 from cleveragents.content.scope import Scope
-from cleveragents.content.statcache import Known, StatCache
-from cleveragents.content.tracker import Tracker
 from cleveragents.errors import CheckpointFailed
 
 
@@ -236,7 +236,7 @@ def test_what_is_written_through_a_mapping_is_found_whenever_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, follow: bool, linked: bool
 ) -> None:
     """Only the first write to a page changes the stamp of the file."""
-    monkeypatch.setattr("cleveragents.content.statcache.RACY_NS", 20_000_000)
+    monkeypatch.setattr("cleveragents.content.capture.statcache.RACY_NS", 20_000_000)
     with bench(tmp_path, follow=follow) as one:
         (one.root / "folder").mkdir()
         (one.root / "file").write_bytes(bytes(100))
@@ -342,7 +342,7 @@ def test_what_nobody_touched_is_not_read_again(
             (one.root / name).write_text(name)
             os.utime(one.root / name, ns=(old, old))
         one.capture()
-        monkeypatch.setattr("cleveragents.content.statcache.RACY_NS", -(10**18))
+        monkeypatch.setattr("cleveragents.content.capture.statcache.RACY_NS", -(10**18))
         read: list[bytes] = []
         real = updating.look
 
@@ -445,7 +445,7 @@ def test_what_a_process_leaves_behind_hides_no_change_from_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, follow: bool
 ) -> None:
     """What a process with events reads again at the end counts only if nothing happened since."""
-    monkeypatch.setattr("cleveragents.content.statcache.RACY_NS", 50_000_000)
+    monkeypatch.setattr("cleveragents.content.capture.statcache.RACY_NS", 50_000_000)
     with bench(tmp_path, follow=follow) as one:
         vandal = furnished(one, seed)
         for turn in range(12):
@@ -496,7 +496,7 @@ def test_what_was_seen_young_proves_something_once_it_is_old(
 def test_a_write_through_a_name_outside_is_not_taken_for_what_was_captured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cleveragents.content.statcache.RACY_NS", 100_000_000)
+    monkeypatch.setattr("cleveragents.content.capture.statcache.RACY_NS", 100_000_000)
     with bench(tmp_path, follow=True) as one:
         (one.root / "a").write_text("a")
         (tmp_path / "outside").hardlink_to(one.root / "a")
@@ -511,7 +511,7 @@ def test_a_write_through_a_name_outside_is_not_taken_for_what_was_captured(
 def test_a_write_through_a_name_outside_counts_until_it_is_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cleveragents.content.statcache.RACY_NS", 50_000_000)
+    monkeypatch.setattr("cleveragents.content.capture.statcache.RACY_NS", 50_000_000)
     with bench(tmp_path, follow=True) as one:
         (one.root / "a").write_text("a")
         (tmp_path / "outside").hardlink_to(one.root / "a")
@@ -528,7 +528,7 @@ def test_a_write_through_a_name_made_outside_meanwhile_is_found_by_the_next_walk
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
 ) -> None:
     """No event tells of it; so the stat data it left must not be taken for what was captured."""
-    monkeypatch.setattr("cleveragents.content.statcache.RACY_NS", 50_000_000)
+    monkeypatch.setattr("cleveragents.content.capture.statcache.RACY_NS", 50_000_000)
     with bench(tmp_path, follow=True) as one:
         for name in ("a", "b"):
             (one.root / name).write_text(name)
@@ -563,7 +563,7 @@ def test_of_two_processes_that_began_alike_only_the_first_is_believed(tmp_path: 
 def test_the_cache_grows_by_what_changed_and_is_written_anew_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cleveragents.content.statcache.RACY_NS", 20_000_000)
+    monkeypatch.setattr("cleveragents.content.capture.statcache.RACY_NS", 20_000_000)
     with bench(tmp_path, follow=False) as one:
         for number in range(50):
             (one.root / f"d{number}").mkdir()
@@ -609,7 +609,7 @@ def test_a_folder_that_was_exchanged_and_comes_back_is_not_taken_for_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """What stat says inside a folder stays with the folder, whatever it is called meanwhile."""
-    monkeypatch.setattr("cleveragents.content.statcache.RACY_NS", 50_000_000)
+    monkeypatch.setattr("cleveragents.content.capture.statcache.RACY_NS", 50_000_000)
 
     def turn(root: Path) -> None:
         (root / "a").rename(root / "aside")
@@ -640,7 +640,7 @@ def test_folders_exchanged_while_they_are_captured_are_not_taken_for_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The walk saw one of them, and what was read then is the other's."""
-    monkeypatch.setattr("cleveragents.content.statcache.RACY_NS", 50_000_000)
+    monkeypatch.setattr("cleveragents.content.capture.statcache.RACY_NS", 50_000_000)
     with bench(tmp_path, follow=True) as one:
 
         def turn() -> None:
@@ -673,7 +673,7 @@ def test_after_an_overflow_only_what_changed_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if all was made just before the first capture: it is old by the time of a later one."""
-    monkeypatch.setattr("cleveragents.content.statcache.RACY_NS", 100_000_000)
+    monkeypatch.setattr("cleveragents.content.capture.statcache.RACY_NS", 100_000_000)
     with bench(tmp_path, follow=True) as one:
         for number in range(20):
             (one.root / f"d{number}").mkdir()

@@ -15,8 +15,8 @@ from cleveragents.content.entry import (
     Tree,
 )
 from cleveragents.content.files import content_blocks, store_blocks
-from cleveragents.content.grafting import NEW_FOLDER, graft
 from cleveragents.content.packs import Batch, Packs
+from cleveragents.content.restore.grafting import NEW_FOLDER, graft
 from cleveragents.sandbox.merge_states import StateMerge, merge_states
 from tests.test_content_properties import commit, opened_packs
 

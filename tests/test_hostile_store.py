@@ -20,12 +20,8 @@ from cleveragents.content.keys import (
     BLOB,
 )
 from cleveragents.content.native import manifests
-from cleveragents.content.operation import (
-    Op,
-)
-from cleveragents.content.switch import (
-    Switch,
-)
+from cleveragents.content.restore.operation import Op
+from cleveragents.content.restore.switch import Switch
 from cleveragents.content.trees import (
     Listing,
 )

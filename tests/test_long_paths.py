@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from cleveragents.content import descent, fsio, updating
+from cleveragents.content import descent, fsio
+from cleveragents.content.capture import updating
+from cleveragents.content.capture.tracker import Tracker
 from cleveragents.content.native import walker
-from cleveragents.content.tracker import Tracker
 
 LEVELS = 3000
 PATH = b"/".join([b"d"] * LEVELS)

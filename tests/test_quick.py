@@ -113,7 +113,7 @@ def test_click_is_not_imported(planned: Agents) -> None:
     assert "cleveragents.cli.quick" in names
     unused = {"click", "rich", "yaml", "inspect", "cleveragents.execution.executor", "json"}
     slow = {"subprocess", "hashlib", "platform", "textwrap", "msgspec.inspect"}
-    assert not names & (unused | slow | {"cleveragents.content.copying"})
+    assert not names & (unused | slow | {"cleveragents.content.copy.copying"})
 
 
 SPARED = """

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from cleveragents.content import copying, files, trees
+from cleveragents.content import files, trees
+from cleveragents.content.copy import copying
 from cleveragents.content.keys import (
     git_key,
 )
@@ -144,7 +145,7 @@ def test_what_was_hashed_while_it_was_copied_is_not_read_again(
     repo.commit()
     repo.write("carried.txt", b"c\n")
     read: list[bytes] = []
-    monkeypatch.setattr("cleveragents.content.updating.look", noting(read))
+    monkeypatch.setattr("cleveragents.content.capture.updating.look", noting(read))
     _, keys = repo.state()
     assert keys["a.txt"] == keys["sub/b.txt"] == "g"
     assert b"carried.txt" in read

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from cleveragents.apply import apply as applying
-from cleveragents.content import copying
-from cleveragents.content.census import census
+from cleveragents.content.copy import copying
+from cleveragents.content.copy.census import census
 from cleveragents.content.scope import Scope
 from cleveragents.errors import (
     ApplyConflict,

@@ -8,15 +8,9 @@ from typing import Any
 
 from cleveragents.apply.database_backups import require_there
 from cleveragents.content import removal
-from cleveragents.content.operation import (
-    Op,
-)
-from cleveragents.content.staging import (
-    stage,
-)
-from cleveragents.content.switch import (
-    Switch,
-)
+from cleveragents.content.restore.operation import Op
+from cleveragents.content.restore.staging import stage
+from cleveragents.content.restore.switch import Switch
 from cleveragents.content.tree_diff import (
     Difference,
 )

@@ -11,30 +11,21 @@ from blake3 import blake3
 
 from cleveragents import codec
 from cleveragents.content import attributes, descent, files, fsio, removal, tree_diff, trees
-from cleveragents.content.engine import TreeEngine
+from cleveragents.content.capture.engine import TreeEngine
+from cleveragents.content.capture.known_files import KnownFiles
+from cleveragents.content.capture.updating import Borrowed
 from cleveragents.content.entry import (
     Entry,
     EntryKind,
     Tree,
 )
-from cleveragents.content.known_files import KnownFiles
-from cleveragents.content.operation import (
-    Op,
-)
 from cleveragents.content.packs import Batch
-from cleveragents.content.staging import (
-    stage,
-)
-from cleveragents.content.switch import (
-    Switch,
-    put_times_back,
-    sync_in_place,
-    unlocked,
-)
+from cleveragents.content.restore.operation import Op
+from cleveragents.content.restore.staging import stage
+from cleveragents.content.restore.switch import Switch, put_times_back, sync_in_place, unlocked
 from cleveragents.content.tree_diff import (
     Difference,
 )
-from cleveragents.content.updating import Borrowed
 from cleveragents.errors import SandboxError
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import Action, Change, show_path
@@ -53,8 +44,8 @@ from cleveragents.sandbox.protocol import (
 )
 
 if TYPE_CHECKING:
-    from cleveragents.content.census import Known
-    from cleveragents.content.copying import Copier
+    from cleveragents.content.copy.census import Known
+    from cleveragents.content.copy.copying import Copier
 
 
 class TreeSandbox:
@@ -122,7 +113,7 @@ class TreeSandbox:
         return {"path": self.place.resource.path}
 
     def create_from(self, source: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
-        from cleveragents.content.copying import Copier
+        from cleveragents.content.copy.copying import Copier
 
         fsio.make_private_dir(self.place.root)
         # Nothing is learned on the way: a child plan is run by other objects than make this.
@@ -136,7 +127,7 @@ class TreeSandbox:
         return origin
 
     def _require_within_limit(self, making: Making) -> None:
-        from cleveragents.content.census import census
+        from cleveragents.content.copy.census import census
 
         scope = source_scope(self.place, *self.own)
         found = census(self.place.resource.path, scope)
@@ -179,7 +170,7 @@ class TreeSandbox:
         self._put_bytes = made._put_bytes
 
     def _copier(self, making: Making, wanted: Callable[[bytes, bool], bool]) -> "Copier":
-        from cleveragents.content.copying import Copier
+        from cleveragents.content.copy.copying import Copier
 
         return Copier(
             source_scope(self.place, *self.own),
@@ -365,7 +356,7 @@ class TreeSandbox:
         paths: frozenset[bytes],
         batch: Batch,
     ) -> SandboxCheckpoint:
-        from cleveragents.content.grafting import graft
+        from cleveragents.content.restore.grafting import graft
 
         old = tree_of(then)
         wanted = {path: trees.find(self.manifests, old, path) for path in paths - {b"."}}
@@ -380,7 +371,7 @@ class TreeSandbox:
         batch: Batch,
         scratch: str,
     ) -> Merged:
-        from cleveragents.content.grafting import graft
+        from cleveragents.content.restore.grafting import graft
         from cleveragents.sandbox.merge_states import merge_states
 
         wanted, left_out = self.visible(base, ours, ignored=False)

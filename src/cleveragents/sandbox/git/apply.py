@@ -16,12 +16,10 @@ from cleveragents.content.files import content_blocks, hash_file_as
 from cleveragents.content.keys import (
     GIT,
 )
-from cleveragents.content.operation import (
-    Op,
-)
 from cleveragents.content.packs import (
     Batch,
 )
+from cleveragents.content.restore.operation import Op
 from cleveragents.content.tree_diff import (
     Difference,
 )

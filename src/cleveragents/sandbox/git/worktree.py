@@ -37,8 +37,8 @@ from cleveragents.sandbox.protocol import Making, Place, source_scope
 from cleveragents.sandbox.tree import TreeSandbox, tree_of
 
 if TYPE_CHECKING:
-    from cleveragents.content.census import Known
-    from cleveragents.content.copying import Copier
+    from cleveragents.content.copy.census import Known
+    from cleveragents.content.copy.copying import Copier
 
 
 class _Beginning(NamedTuple):
@@ -162,7 +162,7 @@ class GitWorktree(GitTarget, TreeSandbox):
             self._write_commit()
 
     def _copier(self, making: Making, wanted: Callable[[bytes, bool], bool]) -> "Copier":
-        from cleveragents.content.copying import Copier
+        from cleveragents.content.copy.copying import Copier
 
         return Copier(
             source_scope(self.place, *self.own),

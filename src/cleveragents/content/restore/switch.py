@@ -18,7 +18,7 @@ from cleveragents.content.entry import (
     kind_of,
 )
 from cleveragents.content.fsio import inode_of
-from cleveragents.content.operation import (
+from cleveragents.content.restore.operation import (
     MANY,
     Op,
     cannot_set,

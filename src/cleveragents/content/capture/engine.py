@@ -13,21 +13,21 @@ from contextlib import suppress
 
 from cleveragents.content import fsio, trees
 from cleveragents.content.background import Background
+from cleveragents.content.capture.known_files import KnownFiles, still_kept
+from cleveragents.content.capture.statcache import Known, StatCache, proves_from
+from cleveragents.content.capture.tracker import Dirty, Tracker, mapped_files
+from cleveragents.content.capture.updating import Borrowed, NeedsWalk, Pass, Work, unreadable
 from cleveragents.content.entry import (
     Entry,
     Tree,
 )
 from cleveragents.content.files import Stamp, stamp
-from cleveragents.content.known_files import KnownFiles, still_kept
 from cleveragents.content.native import walker
 from cleveragents.content.packs import Batch, Packs
 from cleveragents.content.scope import Scope
-from cleveragents.content.statcache import Known, StatCache, proves_from
-from cleveragents.content.tracker import Dirty, Tracker, mapped_files
 from cleveragents.content.trees import (
     Manifests,
 )
-from cleveragents.content.updating import Borrowed, NeedsWalk, Pass, Work, unreadable
 from cleveragents.errors import CheckpointFailed, ContentDamaged, SandboxError
 from cleveragents.model.resource import show_path
 

@@ -14,7 +14,7 @@ from cleveragents.content.entry import (
 )
 from cleveragents.content.files import place_content, write_content
 from cleveragents.content.fsio import inode_of
-from cleveragents.content.operation import (
+from cleveragents.content.restore.operation import (
     MANY,
     Expected,
     Op,

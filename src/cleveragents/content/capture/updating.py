@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from cleveragents.content import attributes, fsio, trees
+from cleveragents.content.capture.known_files import KnownFiles, relied_on
+from cleveragents.content.capture.statcache import Known
+from cleveragents.content.capture.tracker import Tracker
 from cleveragents.content.entry import (
     Entry,
     EntryKind,
@@ -28,15 +31,12 @@ from cleveragents.content.keys import (
     GIT,
     key_of,
 )
-from cleveragents.content.known_files import KnownFiles, relied_on
 from cleveragents.content.native import walker
 from cleveragents.content.packs import (
     Batch,
     Packs,
 )
 from cleveragents.content.scope import Scope
-from cleveragents.content.statcache import Known
-from cleveragents.content.tracker import Tracker
 from cleveragents.content.trees import (
     Listing,
     Manifests,

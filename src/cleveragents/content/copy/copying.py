@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 
 from cleveragents.content import attributes, descent, fsio
-from cleveragents.content.exchange import Exchange, Handful, Known
+from cleveragents.content.copy.exchange import Exchange, Handful, Known
 from cleveragents.content.files import (
     CHUNK,
     Base,
