@@ -1,0 +1,1 @@
+"""A tree copied as it is, by threads, and hashed on the way."""
