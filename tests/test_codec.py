@@ -7,7 +7,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "src" / "cleveragents"
 BUILDS = {"convert", "decode", "Decoder"}
-AT_IMPORT = {"codec.py", "content/trees.py", "actors/lines.py"}
+AT_IMPORT = {"codec.py", "content/native/manifests.py", "actors/lines.py"}
 """Modules with a decoder of their own, made while they are imported."""
 LOADS_AT_ONCE = """
 import sys, threading

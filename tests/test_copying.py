@@ -20,13 +20,14 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cleveragents.content import files, fsio, packs, removal, trees
+from cleveragents.content import files, fsio, keys, removal, trees
 from cleveragents.content.background import Background
 from cleveragents.content.capture import engine, updating
 from cleveragents.content.copy import copying
 from cleveragents.content.copy import exchange as exchanging
 from cleveragents.content.copy.census import census
 from cleveragents.content.copy.exchange import Exchange, Folder
+from cleveragents.content.entry import EntryKind
 from cleveragents.content.keys import (
     BLOB,
     CHUNKS,
@@ -625,7 +626,7 @@ class Directory:
             self.size = first.size_bytes
             found = dict(trees.walk(sandbox.manifests, tree_of(first.snapshot)))
             for path, entry in found.items():
-                if entry.kind is entry.EntryKind.FILE:
+                if entry.kind is EntryKind.FILE:
                     content = b"".join(files.content_blocks(sandbox.read, entry.key))
                     assert content == (self.docs / os.fsdecode(path)).read_bytes()
         return {path: entry.described for path, entry in found.items()}
@@ -826,7 +827,7 @@ def test_blobs_are_named_as_git_names_them(
 ) -> None:
     """Around every edge of a block of SHA-1, by the processor's instructions and without."""
     if not compiled:
-        monkeypatch.setattr(packs, "_compiled_name", lambda: None)
+        monkeypatch.setattr(keys, "_compiled_name", lambda: None)
     sizes = [*range(200), 4095, 4096, 65_535, 1 << 20]
     for size in sizes:
         (tmp_path / str(size)).write_bytes(random.Random(size).randbytes(size))

@@ -13,6 +13,7 @@ import pytest
 
 from cleveragents.content import files, trees
 from cleveragents.content.copy import copying
+from cleveragents.content.entry import EntryKind
 from cleveragents.content.keys import (
     git_key,
 )
@@ -64,7 +65,7 @@ class Repo:
             keys = {
                 os.fsdecode(path): entry.key[:1].decode()
                 for path, entry in found.items()
-                if entry.kind is entry.EntryKind.FILE and not path.startswith(b".git/")
+                if entry.kind is EntryKind.FILE and not path.startswith(b".git/")
             }
             state = {
                 path: entry.described
