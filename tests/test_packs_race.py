@@ -39,7 +39,7 @@ def test_a_pack_that_is_being_made_is_nobody_elses(
             store(tmp_path, index, b"the other")
         real(fd, how)
 
-    monkeypatch.setattr(packs.fcntl, "flock", late)
+    monkeypatch.setattr(fcntl, "flock", late)
     store(tmp_path, index, b"the one")
     assert came
     reader = Packs(os.fspath(tmp_path), index)
@@ -61,7 +61,7 @@ def test_what_a_dead_writer_left_is_taken_away_and_a_living_one_begins_anew(
             Packs(os.fspath(tmp_path), index).remove_unnamed()
         real(fd, how)
 
-    monkeypatch.setattr(packs.fcntl, "flock", late)
+    monkeypatch.setattr(fcntl, "flock", late)
     store(tmp_path, index, b"the one")
     assert came
     (left,) = os.listdir(tmp_path)
