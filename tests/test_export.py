@@ -117,7 +117,7 @@ def test_an_existing_branch_is_replaced_only_by_force_and_never_one_checked_out(
     git(agents, app, "branch", "taken")
     old = git(agents, app, "rev-parse", "taken")
     refused = agents.run("plan", "export", "last", "--branch", "taken", "--json").expect(4)
-    assert "exists already" in refused.data["error"]["message"]
+    assert "already exists" in refused.data["error"]["message"]
     assert git(agents, app, "rev-parse", "taken") == old
     done = agents.run("plan", "export", "last", "--branch", "taken", "--force", "--json").expect(0)
     assert git(agents, app, "rev-parse", "taken") == done.data["tip"] != old
@@ -254,7 +254,7 @@ def test_patches_are_taken_by_git_am_byte_for_byte(agents: Agents) -> None:
     assert subjects == [item["subject"] for item in done["patches"]]
     assert visible(snapshot(app)) == visible(snapshot(Path(ran["sandboxes"]["app"])))
     refused = agents.run("plan", "export", "story", "--patch", "out").expect(4)
-    assert "exists already" in refused.stderr
+    assert "already exists" in refused.stderr
     agents.run("plan", "export", "story", "--patch", "out", "--force").expect(0)
 
 

@@ -76,7 +76,7 @@ def test_a_second_reversal_says_who_did_the_first(agents: Agents) -> None:
     agents.run("plan", "apply", made, "--yes").expect(0)
     before = agents.run("plan", "list", "--json").data["plans"]
     error = agents.run("plan", "revert-applied", ran["plan_id"], "--json").expect(4).data["error"]
-    assert "is reverted already" in error["message"]
+    assert "is already reverted" in error["message"]
     assert made in error["message"]
     assert error["hint"].startswith(f"agents plan revert-applied {made}")
     assert agents.run("plan", "list", "--json").data["plans"] == before

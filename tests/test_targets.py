@@ -527,7 +527,7 @@ def test_as_branch_never_moves_a_branch_that_exists(bench: Bench) -> None:
     bench.git("branch", "agents/work")
     before = bench.git("rev-parse", "agents/work")
     plan = bench.run("echo new > new")
-    with pytest.raises(ApplyRefused, match="branch agents/work exists already"):
+    with pytest.raises(ApplyRefused, match="branch agents/work already exists"):
         plan.apply("branch")
     assert bench.git("rev-parse", "agents/work") == before
     bench.git("branch", "-D", "agents/work")

@@ -154,7 +154,7 @@ def test_what_is_of_the_wrong_sort_is_refused(box: Sandbox) -> None:
     box.fails("file.write", "dir is a directory", path="dir", content="x")
     box.fails("file.read", "fifo is no file", path="fifo")
     box.fails("file.write", "fifo is no file", path="fifo", content="x")
-    box.fails("file.copy", "fifo is no file, link or directory", from_="fifo", to="b")
+    box.fails("file.copy", "fifo is not a file, link or directory", from_="fifo", to="b")
     box.fails("file.list", "file is not a directory", path="file")
     box.fails("file.read", "file is not a directory", path="file/x")
     box.fails("file.mkdir", "file exists and is not a directory", path="file")
@@ -260,9 +260,9 @@ def test_moving_and_copying_do_not_replace_a_directory(box: Sandbox) -> None:
     for name in ("a/f", "b/f", "c"):
         box.run("file.write", path=name, content=name)
     for name in ("file.move", "file.copy"):
-        box.fails(name, "b exists already", from_="a", to="b")
-        box.fails(name, "b exists already", from_="c", to="b")
-        box.fails(name, "c exists already", from_="a", to="c")
+        box.fails(name, "b already exists", from_="a", to="b")
+        box.fails(name, "b already exists", from_="c", to="b")
+        box.fails(name, "c already exists", from_="a", to="c")
         box.fails(name, "a/x is inside a", from_="a", to="a/x")
 
 

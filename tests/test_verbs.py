@@ -774,7 +774,7 @@ def test_without_a_terminal_nothing_is_done_that_needs_a_yes(yard: Yard) -> None
         assert said.data["error"]["type"] == "Declined"
         assert said.data["error"]["hint"] == f"agents plan {' '.join(argv)} --json --yes"
     said = agents("plan", "delete", "shop", expect=4)
-    assert "3 changes never applied" in said.err
+    assert "3 changes that were never applied" in said.err
     assert os.listdir(yard.app) == ["old.txt"]
 
 

@@ -67,7 +67,7 @@ def spec_to_revert(ctx: Context, plan: Plan) -> tuple[PlanSpec, tuple[str, ...]]
     require_there(ctx, plan)
     if (by := reverted_by(ctx.store.plans.all(), plan.plan_id)) is not None:
         raise NotAllowed(
-            f"plan {plan.name!r} is reverted already, by plan {by.name!r} {by.plan_id}",
+            f"plan {plan.name!r} is already reverted, by plan {by.name!r} {by.plan_id}",
             f"agents plan revert-applied {by.plan_id} restores it",
         )
     modes = {

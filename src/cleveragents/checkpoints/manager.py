@@ -94,7 +94,7 @@ class CheckpointManager:
         if self.sandboxes(plan_id).from_another_boot():
             raise CheckpointFailed(
                 "the machine was restarted and the sandbox was not compared with its group yet",
-                f"agents plan diff {plan_id} does that; then run the command again",
+                f"run agents plan diff {plan_id}, then run the command again",
             )
 
     def create_checkpoint(

@@ -65,6 +65,6 @@ def make_below(root: int, path: bytes) -> int:
     except BaseException as error:
         os.close(fd)
         if isinstance(error, OSError) and error.errno in (errno.ENOTDIR, errno.ELOOP):
-            raise UnsafeName(f"{show_path(path)} lies below a link or a file") from error
+            raise UnsafeName(f"{show_path(path)} is below a link or a file") from error
         raise
     return fd

@@ -387,7 +387,7 @@ def work_out(ctx: Context, plan: Plan, roots: tuple[Decision, ...], request: Req
     for root in roots:
         if root.state is not DecisionState.ACTIVE:
             raise CorrectionRefused(
-                f"decision {root.decision_id} is superseded already",
+                f"decision {root.decision_id} is already superseded",
                 f"agents plan tree {plan.plan_id} shows those in force",
             )
     revision = None

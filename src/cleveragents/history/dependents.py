@@ -143,7 +143,7 @@ class Facts:
             if self._order[write.call_id] > since and back.overlaps((spot,)):
                 raise CorrectionRefused(
                     f"step {write.step_id!r} wrote {show_path(write.path)} before this decision,"
-                    " and no checkpoint lies between them",
+                    " and there is no checkpoint between them",
                     "correct that step's decision, or use --cascade with it",
                 )
 

@@ -279,7 +279,7 @@ def write_patches(patches: tuple[Patch, ...], folder: str, *, force: bool = Fals
     ]
     taken = [path for path in paths if os.path.lexists(path)]
     if taken and not force:
-        raise NotAllowed(f"{taken[0]} exists already", "choose another folder, or --force")
+        raise NotAllowed(f"{taken[0]} already exists", "choose another folder, or --force")
     for path, patch in zip(paths, patches, strict=True):
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with open(path, "wb") as target:

@@ -55,7 +55,7 @@ def part_named(text: str, resources: list[str], changes: tuple[Change, ...]) -> 
         raise UsageError(f"{text!r} differs in {len(found)} resources", shown)
     if not found:
         raise NotFound(
-            f"{text!r} is no resource, and no path that differs from the checkpoint",
+            f"{text!r} is neither a resource nor a path that differs from the checkpoint",
             f"resources: {', '.join(resources)}; name a path in one as RESOURCE:PATH",
         )
     return found[0]
@@ -121,7 +121,7 @@ def _wanted(
     found = tuple(change for change in changes if any(part.covers(change) for part in parts))
     if not found:
         raise NotFound(
-            f"{', '.join(names)}: nothing of it differs from the checkpoint",
+            f"{', '.join(names)}: nothing differs from the checkpoint",
             f"agents plan diff {plan.plan_id} --from CHECKPOINT shows what does",
         )
     return found

@@ -59,7 +59,8 @@ def _delete(ctx: Context, plan: Plan, force: bool) -> int:
     count = unapplied(ctx, plan)
     if count and not force:
         raise UnappliedWork(
-            f"plan {plan.name!r} has {plural(count, 'change')} never applied",
+            f"plan {plan.name!r} has {plural(count, 'change that was', 'changes that were')}"
+            " never applied",
             f"agents plan apply {plan.plan_id}, or agents plan delete {plan.plan_id} --yes",
         )
     for child in ctx.store.plans.children(plan.plan_id):

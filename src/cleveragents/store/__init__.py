@@ -167,7 +167,7 @@ def open_store(home: str) -> Store:
         if lost and os.path.isdir(f"{home}/content") and os.listdir(f"{home}/content"):
             raise StoreError(
                 f"the store at {home} has content, but its database is gone or empty",
-                f"put {path} back from a backup, or name another store with CLEVERAGENTS_HOME",
+                f"restore {path} from a backup, or name another store with CLEVERAGENTS_HOME",
             )
     except OSError as error:
         refused = machine.of_os(error, f"the store cannot be made or read at {home}")

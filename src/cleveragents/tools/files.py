@@ -180,7 +180,7 @@ def _from_to(job: Job, stack: ExitStack) -> tuple[Spot, Spot]:
     _own(job.root, target)
     there = target.stat()
     if there and (stat.S_ISDIR(there.st_mode) or stat.S_ISDIR(info.st_mode)):
-        raise ToolFailed(f"{target} exists already", "name the new path in full, or delete it")
+        raise ToolFailed(f"{target} already exists", "name the new path in full, or delete it")
     if any(os.path.samestat(info, os.stat(fd)) for fd in target.trail):
         raise ToolFailed(f"{target} is inside {source}")
     return source, target

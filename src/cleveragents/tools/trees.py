@@ -81,7 +81,7 @@ def _copy_entry(from_fd: int, name: str, to_fd: int, new: str, deadline: Deadlin
     elif stat.S_ISDIR(info.st_mode):
         _copy_directory(from_fd, name, to_fd, new, deadline)
     else:
-        raise ToolFailed(f"{shown(name)} is no file, link or directory and cannot be copied")
+        raise ToolFailed(f"{shown(name)} is not a file, link or directory and cannot be copied")
 
 
 def _copy_directory(from_fd: int, name: str, to_fd: int, new: str, deadline: Deadline) -> None:

@@ -72,7 +72,7 @@ class GitTarget(TreeSandbox):
         lock = f"{self.repository.git_dir}/index.lock"
         if os.path.exists(lock):
             raise ApplyRefused(
-                f"another git command is at work: {lock} exists",
+                f"another git command is running: {lock} exists",
                 "wait for it; if none is running, remove that file",
             )
 
@@ -251,7 +251,7 @@ class GitTarget(TreeSandbox):
         found = self._ref(ref)
         if found not in (None, commit):
             raise ApplyRefused(
-                f"branch {_short(ref)} exists already", "delete or rename it, then apply again"
+                f"branch {_short(ref)} already exists", "delete or rename it, then apply again"
             )
 
     def _ref(self, ref: str) -> str | None:

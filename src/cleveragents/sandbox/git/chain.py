@@ -61,7 +61,7 @@ def require_branch(repository: command.Repository, name: str, force: bool) -> st
             f"branch {name} is checked out in {where or repository.top}", "choose another name"
         )
     if not force:
-        raise NotAllowed(f"branch {name} exists already", "choose another name, or --force")
+        raise NotAllowed(f"branch {name} already exists", "choose another name, or --force")
     return ref
 
 

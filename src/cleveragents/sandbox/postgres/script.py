@@ -108,7 +108,7 @@ def require_no_control(statements: Sequence[Statement]) -> None:
         if match := _CONTROL.match(one.words):
             raise ToolFailed(
                 f"statement {number} ({beginning(one.text)}): {match[0]} is not allowed with"
-                " strategy transaction_rollback: everything runs in one transaction of ours"
+                " strategy transaction_rollback: everything runs in one transaction"
             )
 
 

@@ -463,7 +463,7 @@ class PostgresSnapshot:
             oid = self._make(db, incoming, template, "result")
             copy_properties(db, self._target, incoming)
         if self._read(incoming) != wanted:
-            raise SandboxError(f"the clone {template!r} is not what was to be applied")
+            raise SandboxError(f"the clone {template!r} does not hold what was to be applied")
         return {
             "files": len(proposal.files),
             "target": target,
