@@ -218,7 +218,9 @@ def _require_own_file(path: str, missing_ok: bool) -> None:
             return
         raise ToolFailed(f"no such database: {show_path(os.fsencode(path))}") from None
     if not stat.S_ISREG(info.st_mode) or info.st_nlink > 1:
-        raise ToolFailed(f"{show_path(os.fsencode(path))} is not a regular file and is not opened")
+        raise ToolFailed(
+            f"{show_path(os.fsencode(path))} is a link or not a file, and is not opened"
+        )
 
 
 def _controls_transaction(statement: str) -> bool:
