@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from cleveragents.maintenance.move import Adopted
     from cleveragents.model.plan_spec import PlanSpec
     from cleveragents.model.tool import ToolResult
+    from cleveragents.sandbox.protocol import Proposal
 
 
 class Workspace:
@@ -120,7 +121,10 @@ class Workspace:
     def run_command(
         self, argv: Sequence[str], path: str = ".", *, name: str | None = None
     ) -> PlanHandle:
-        """Run one command in a sandbox of `path`, as a plan of one step."""
+        """Run one command in a sandbox of `path`, as a plan of one step.
+
+        What it prints is kept; `Talk.attach` of `open_workspace` gives it this process's streams.
+        """
         from cleveragents.execution.one_shot import one_step_plan
 
         spec = one_step_plan(path, tuple(argv), name)
@@ -174,6 +178,12 @@ class Workspace:
         from cleveragents.apply.database_backups import kept, kept_of
 
         return kept(self.ctx) if plan is None else kept_of(self.ctx, plan.plan)
+
+    def replaced_backups(self, plan: PlanHandle, proposals: "tuple[Proposal, ...]") -> "list[Held]":
+        """Those that applying the plan would drop."""
+        from cleveragents.apply.database_backups import replaced_by
+
+        return replaced_by(self.ctx, plan.plan, proposals)
 
     def drop_backups(self, plan: PlanHandle | None = None) -> "list[Held]":
         """Drop them; what they were kept for cannot be reverted any more."""

@@ -12,10 +12,11 @@ import msgspec
 from cleveragents import machine
 from cleveragents.cli import render
 from cleveragents.cli.render import Block, Reply, Text
-from cleveragents.context import Context, Talk, utc_now
+from cleveragents.context import Talk, utc_now
 from cleveragents.errors import AgentsError, CarryLimit, Declined, PlanFileError
 from cleveragents.model.units import plural
-from cleveragents.workspace import open_workspace, settings_here
+from cleveragents.plan_handle import PlanHandle
+from cleveragents.workspace import Workspace, open_workspace, settings_here
 
 if TYPE_CHECKING:
     import click
@@ -77,7 +78,7 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
 def command(
     name: str, context: bool = True, own_failure: int | None = None, **attributes: Any
 ) -> "Callable[[Callable[..., Reply]], click.Command]":
-    """A click command around `function(ctx, options, ...) -> Reply`.
+    """A click command around `function(workspace, options, ...) -> Reply`.
 
     `own_failure`: the exit code of every error, where all others are the command's that it runs.
     """
@@ -123,7 +124,7 @@ def run_command(
             settings = settings_here(overrides=options.settings)
             with open_workspace(settings=settings, talk=talk(options, warnings)) as workspace:
                 notes = workspace.recovered
-                reply = function(workspace.ctx, options, **arguments)
+                reply = function(workspace, options, **arguments)
         else:
             reply = function(options, **arguments)
     except AgentsError as error:
@@ -319,8 +320,16 @@ def _which(data: dict[str, Any]) -> str:
     return f"{data['plan']}: {data['id']}" if "plan" in data else data["id"]
 
 
+def found(ws: Workspace, text: str) -> tuple[PlanHandle, tuple[str, ...]]:
+    """The plan that was named, and a remark if the name could have meant another."""
+    from cleveragents.lookup import find_plan
+
+    plan, remark = find_plan(ws.ctx.store, text)
+    return PlanHandle(ws.ctx, plan.plan_id), (remark,) if remark else ()
+
+
 def lines(*texts: str) -> tuple[Block, ...]:
     return tuple(Text(text) for text in texts)
 
 
-__all__ = ["Context", "Options", "command", "failure", "lines"]
+__all__ = ["Options", "command", "failure", "lines"]

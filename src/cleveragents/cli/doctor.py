@@ -6,30 +6,28 @@ import msgspec
 from cleveragents.cli.common import Options, command
 from cleveragents.cli.render import Block, Panel, Reply, Table, Text
 from cleveragents.cli.upkeep import kept_table
-from cleveragents.context import Context
-from cleveragents.maintenance.doctor import Confinement, Leftover, Report, examine
+from cleveragents.maintenance.doctor import Confinement, Leftover, Report
 from cleveragents.model.units import show_bytes
+from cleveragents.workspace import Workspace
 
 
 @command("doctor")
 @click.option("--fix", is_flag=True, help="Remove what deleted plans have left behind.")
 @click.option("--adopt", is_flag=True, help="Adopt a store that was moved to its current place.")
-def doctor(ctx: Context, options: Options, fix: bool, adopt: bool) -> Reply:
+def doctor(ws: Workspace, options: Options, fix: bool, adopt: bool) -> Reply:
     """Show what this machine supports, what is not confined and what is left over."""
     if adopt:
-        return _adopted(ctx)
-    report = examine(ctx, fix)
+        return _adopted(ws)
+    report = ws.doctor(fix=fix)
     return Reply(data=msgspec.to_builtins(report), blocks=_blocks(report))
 
 
-def _adopted(ctx: Context) -> Reply:
-    from cleveragents.maintenance.move import adopt
-
-    result = adopt(ctx)
+def _adopted(ws: Workspace) -> Reply:
+    result = ws.adopt()
     if not result.moved_from:
         said = "the store was not moved: there is nothing to adopt"
     else:
-        said = f"the store from {result.moved_from} was adopted at {ctx.settings.home}"
+        said = f"the store from {result.moved_from} was adopted at {ws.ctx.settings.home}"
     lost = tuple(f"sandbox {root} was not moved with it" for root in result.missing)
     blocks = tuple(Text(line) for line in (said, *lost))
     return Reply(data=msgspec.to_builtins(result), blocks=blocks, messages=lost)

@@ -7,27 +7,23 @@ from typing import Any
 import click
 import msgspec
 
-from cleveragents.cli.common import Options, command
-from cleveragents.cli.plan_read import found
+from cleveragents.cli.common import Options, command, found
 from cleveragents.cli.plan_run import plan_reply
 from cleveragents.cli.render import Reply, Table, Text, safe
-from cleveragents.context import Context
 from cleveragents.errors import UsageError
-from cleveragents.model.plan import Plan
 from cleveragents.model.units import plural
-from cleveragents.workspace import PlanHandle
+from cleveragents.plan_handle import PlanHandle
+from cleveragents.workspace import Workspace
 
 
 @command("plan revert-applied")
 @click.argument("plan")
-def revert_applied(ctx: Context, options: Options, plan: str) -> Reply:
+def revert_applied(ws: Workspace, options: Options, plan: str) -> Reply:
     """Create a plan that reverts what an applied plan did; review it, then apply it."""
-    from cleveragents.apply.revert import spec_to_revert
-
-    one, notes = found(ctx, plan)
-    left = spec_to_revert(ctx, one)[1]
-    made = PlanHandle(ctx, one.plan_id).revert_applied()
-    reply = plan_reply(ctx, made.plan_id, notes=(*notes, *left))
+    one, notes = found(ws, plan)
+    left = one.preview_revert()
+    made = one.revert_applied()
+    reply = plan_reply(ws, made, notes=(*notes, *left))
     data = {**reply.data, "reverts": one.plan_id, "left_alone": list(left)}
     return msgspec.structs.replace(reply, data=data)
 
@@ -45,7 +41,7 @@ def revert_applied(ctx: Context, options: Options, plan: str) -> Reply:
 @click.option("--on", metavar="RESOURCE", help="Choose the resource, if the plan has several.")
 @click.option("--force", is_flag=True, help="Replace the branch or the files if they exist.")
 def export(
-    ctx: Context,
+    ws: Workspace,
     options: Options,
     plan: str,
     branch: str | None,
@@ -58,18 +54,16 @@ def export(
         raise UsageError(
             "choose one: --branch NAME or --patch [DIR|-]", "agents plan export --help"
         )
-    one, notes = found(ctx, plan)
+    one, notes = found(ws, plan)
     if branch is not None:
-        return _branch(ctx, one, branch, on, force, notes)
-    return _patches(ctx, options, one, patch or "-", on, force, notes)
+        return _branch(one, branch, on, force, notes)
+    return _patches(options, one, patch or "-", on, force, notes)
 
 
 def _branch(
-    ctx: Context, plan: Plan, branch: str, on: str | None, force: bool, notes: tuple[str, ...]
+    plan: PlanHandle, branch: str, on: str | None, force: bool, notes: tuple[str, ...]
 ) -> Reply:
-    from cleveragents.history.export import export_branch
-
-    done = export_branch(ctx, plan, branch, on=on, force=force)
+    done = plan.export_branch(branch, on=on, force=force)
     rows = tuple((c.commit[:12], c.type, str(c.files), c.subject) for c in done.commits)
     words = f"branch {branch}: {plural(len(done.commits), 'commit')} on {done.base[:12]}"
     return Reply(
@@ -80,24 +74,21 @@ def _branch(
 
 
 def _patches(
-    ctx: Context,
     options: Options,
-    plan: Plan,
+    plan: PlanHandle,
     folder: str,
     on: str | None,
     force: bool,
     notes: tuple[str, ...],
 ) -> Reply:
-    from cleveragents.history.export import export_patches, write_patches
-
-    patches = export_patches(ctx, plan, on=on)
     to_stdout = folder == "-"
-    if to_stdout and len({patch.resource for patch in patches}) > 1:
-        names = ", ".join(sorted({patch.resource for patch in patches}))
-        raise UsageError(f"patches of {names} cannot be mixed", "--on RESOURCE, or --patch DIR")
-    paths: list[str | None] = [None] * len(patches)
-    if not to_stdout:
-        paths = [*write_patches(patches, folder, force=force)]
+    if to_stdout:
+        patches = [(patch, None) for patch in plan.export_patches(on=on)]
+        if len({patch.resource for patch, _ in patches}) > 1:
+            names = ", ".join(sorted({patch.resource for patch, _ in patches}))
+            raise UsageError(f"patches of {names} cannot be mixed", "--on RESOURCE, or --patch DIR")
+    else:
+        patches = plan.write_patches(folder, on=on, force=force)
     listed: list[dict[str, Any]] = [
         {
             "resource": item.resource,
@@ -108,11 +99,11 @@ def _patches(
             "path": path,
             **(_text(item.text) if to_stdout else {}),
         }
-        for item, path in zip(patches, paths, strict=True)
+        for item, path in patches
     ]
     data = {"plan_id": plan.plan_id, "patches": listed}
     if to_stdout and options.form in ("rich", "plain"):
-        for item in patches:
+        for item, _ in patches:
             # A terminal is no program that wants every byte.
             text = item.text
             if sys.stdout.isatty():

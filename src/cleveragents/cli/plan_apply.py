@@ -1,17 +1,19 @@
 """`agents plan apply`."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from cleveragents.cli.common import Options, command
-from cleveragents.cli.options import dry_option, yes_option
-from cleveragents.cli.plan_read import found
+from cleveragents.cli.common import Options, command, found
+from cleveragents.cli.options import Consent, consent_options
 from cleveragents.cli.render import Block, Reply, Table, Text
-from cleveragents.context import Context
-from cleveragents.model.plan import Plan
 from cleveragents.model.units import plural
+from cleveragents.plan_handle import PlanHandle
+from cleveragents.workspace import Workspace
+
+if TYPE_CHECKING:
+    from cleveragents.workspace import Proposal
 
 
 @command("plan apply")
@@ -19,37 +21,54 @@ from cleveragents.model.units import plural
 @click.option("--as", "mode", type=click.Choice(("commit", "changes", "branch")))
 @click.option("--ignored", is_flag=True, help="Apply ignored files too.")
 @click.option("--hooks", is_flag=True, help="Run the repository's hooks, as git commit does.")
-@yes_option
-@dry_option
+@consent_options("yes", "dry_run")
 def apply(
-    ctx: Context,
+    ws: Workspace,
     options: Options,
     plan: str,
     mode: str | None,
     ignored: bool,
     hooks: bool,
-    yes: bool,
-    dry_run: bool,
+    consent: Consent,
 ) -> Reply:
     """Apply the plan's work to its targets: every resource or none, exactly once."""
-    from cleveragents.apply import apply as verb
-    from cleveragents.apply.database_backups import left_behind, replaced_by, told_after_apply
+    one, notes = found(ws, plan)
 
-    one, notes = found(ctx, plan)
-    request = verb.Request(mode=mode, ignored=ignored, hooks=hooks)
-    if one.result is None and (dry_run or not yes):
-        proposals = verb.preview_apply(ctx, one, request)
-        lost = tuple(left_behind(held) for held in replaced_by(ctx, one, proposals))
-        if dry_run:
-            return _proposal_reply(one, proposals, (*notes, *lost))
-        controls = [name for item in proposals for name in item.control_files]
-        warning = f" It changes control files: {', '.join(controls)}." if controls else ""
-        warning += "".join(f" Also, {text}." for text in lost)
-        count = sum(len(item.files) for item in proposals)
-        options.confirm(
-            f"apply {plural(count, 'change')}?{warning}", f"agents plan apply {plan} --yes"
-        )
-    result = verb.apply(ctx, one, request)
+    def do() -> Reply:
+        return _applied(ws, one, one.apply(mode, ignored=ignored, hooks=hooks), notes)
+
+    if one.plan.result is not None:
+        return do()
+    return consent.preview_ask_do(
+        options,
+        f"agents plan apply {plan}",
+        preview=lambda: one.preview_apply(mode, ignored=ignored, hooks=hooks),
+        show=lambda todo: _proposal_reply(one, todo, (*notes, *_dropped(ws, one, todo))),
+        question=lambda todo: _question(todo, _dropped(ws, one, todo)),
+        do=do,
+    )
+
+
+def _dropped(ws: Workspace, plan: PlanHandle, proposals: "tuple[Proposal, ...]") -> tuple[str, ...]:
+    """The database backups that would go, in words."""
+    from cleveragents.apply.database_backups import left_behind
+
+    return tuple(left_behind(one) for one in ws.replaced_backups(plan, proposals))
+
+
+def _question(proposals: "tuple[Proposal, ...]", dropped: tuple[str, ...]) -> str:
+    controls = [name for item in proposals for name in item.control_files]
+    warning = f" It changes control files: {', '.join(controls)}." if controls else ""
+    warning += "".join(f" Also, {text}." for text in dropped)
+    count = sum(len(item.files) for item in proposals)
+    return f"apply {plural(count, 'change')}?{warning}"
+
+
+def _applied(
+    ws: Workspace, plan: PlanHandle, result: dict[str, Any], notes: tuple[str, ...]
+) -> Reply:
+    from cleveragents.apply.database_backups import told_after_apply
+
     rows = tuple(
         (item["resource"], item["mode"], str(item["files"]), item["commit"] or "")
         for item in result["applied"]
@@ -58,7 +77,7 @@ def apply(
         Table(("resource", "as", "files", "commit"), rows),
         Text(f"applied at {result['applied_at']}"),
     )
-    told = told_after_apply(ctx, ctx.store.plans.get(one.plan_id))
+    told = told_after_apply(ws.ctx, plan.plan)
     lost = [note for item in result["applied"] for note in item.get("notes", ())]
     named = [
         f"{item['resource']}: control files were changed: {', '.join(item['control_files'])}"
@@ -68,7 +87,9 @@ def apply(
     return Reply(data=result, blocks=blocks, messages=(*notes, *named, *lost, *told))
 
 
-def _proposal_reply(plan: Plan, proposals: tuple[Any, ...], notes: tuple[str, ...]) -> Reply:
+def _proposal_reply(
+    plan: PlanHandle, proposals: "tuple[Proposal, ...]", notes: tuple[str, ...]
+) -> Reply:
     data = {
         "plan_id": plan.plan_id,
         "dry_run": True,

@@ -1,16 +1,13 @@
 """`agents plan correct`: redo one decision and everything that depends on it."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from cleveragents.checkpoints.effects import (
-    require_accepted,
-)
 from cleveragents.cli import data as reports
 from cleveragents.cli.common import Options, command
-from cleveragents.cli.options import dry_option, loss_option, yes_option
+from cleveragents.cli.options import Consent, consent_options
 from cleveragents.cli.plan_effects import (
     as_ended,
     not_compensated,
@@ -19,14 +16,15 @@ from cleveragents.cli.plan_effects import (
 )
 from cleveragents.cli.plan_run import plan_reply
 from cleveragents.cli.render import Block, Panel, Reply, Table
-from cleveragents.context import Context
 from cleveragents.errors import UsageError
-from cleveragents.execution.use import read_child, read_plan
-from cleveragents.history.append import append
-from cleveragents.history.correct import Outlook, Request, correct, preview
 from cleveragents.lookup import find_decision
-from cleveragents.model.decision import Decision
+from cleveragents.model.decision import Correction, Decision
 from cleveragents.model.units import plural
+from cleveragents.plan_handle import PlanHandle
+from cleveragents.workspace import Workspace
+
+if TYPE_CHECKING:
+    from cleveragents.history.correct import Outlook
 
 
 @command("plan correct")
@@ -42,20 +40,16 @@ from cleveragents.model.units import plural
 )
 @click.option("--plan-file", help="Use a plan file with changed steps.")
 @click.option("--cascade", is_flag=True, help="Redo every later decision too.")
-@loss_option
-@yes_option
-@dry_option
+@consent_options("accept_loss", "yes", "dry_run")
 def correct_command(
-    ctx: Context,
+    ws: Workspace,
     options: Options,
     decision: str,
     mode: str,
     guidance: str,
     plan_file: str | None,
     cascade: bool,
-    accept_loss: bool,
-    yes: bool,
-    dry_run: bool,
+    consent: Consent,
 ) -> Reply:
     """Redo one decision and everything that depends on it; nothing else runs again.
 
@@ -63,51 +57,76 @@ def correct_command(
     """
     if not guidance.strip():
         raise UsageError("--guidance is empty", "say what to do differently")
-    one = find_decision(ctx.store, decision)
+    one = find_decision(ws.ctx.store, decision)
+    plan = PlanHandle(ws.ctx, one.plan_id)
     if mode == "append":
-        return _append(ctx, one, guidance, plan_file, dry_run)
-    read = read_plan(ctx, plan_file) if plan_file else None
-    request = Request(guidance=guidance, plan_file=read, cascade=cascade, accept_loss=accept_loss)
-    outlook = preview(ctx, one, request)
-    if dry_run:
-        return _would(ctx, outlook, guidance)
-    require_accepted(outlook.effects, accept_loss, f"agents plan correct {decision}")
-    if not yes:
-        options.confirm(
-            f"{outside_text(outlook.effects)}roll back"
-            f" {plural(len(outlook.superseded), 'decision')} and"
-            f" {plural(len(outlook.changes), 'change')},"
-            f" keep {plural(len(outlook.kept), 'decision')},"
-            f" run {plural(len(outlook.steps), 'step')}?",
-            f"agents plan correct {decision} --yes",
+        return _append(ws, plan, one, guidance, plan_file, consent.dry_run)
+    file = ws.read(plan_file) if plan_file else None
+    outlook = plan.preview_correct(one.decision_id, guidance, plan_file=file, cascade=cascade)
+    command = f"agents plan correct {decision}"
+    if not consent.dry_run:
+        consent.require_accepted(outlook.effects, command)
+
+    def do() -> Reply:
+        done = plan.correct(
+            one.decision_id,
+            guidance,
+            plan_file=file,
+            cascade=cascade,
+            accept_loss=consent.accept_loss,
         )
-    done = correct(ctx, one, request)
-    ended = as_ended(ctx, outlook.effects)
-    reply = plan_reply(ctx, one.plan_id)
+        return _corrected(ws, plan, outlook, done)
+
+    return consent.preview_ask_do(
+        options,
+        command,
+        preview=lambda: outlook,
+        show=lambda todo: _would(todo, guidance),
+        question=_question,
+        do=do,
+    )
+
+
+def _question(outlook: "Outlook") -> str:
+    return (
+        f"{outside_text(outlook.effects)}roll back"
+        f" {plural(len(outlook.superseded), 'decision')} and"
+        f" {plural(len(outlook.changes), 'change')},"
+        f" keep {plural(len(outlook.kept), 'decision')},"
+        f" run {plural(len(outlook.steps), 'step')}?"
+    )
+
+
+def _corrected(ws: Workspace, plan: PlanHandle, outlook: "Outlook", done: Correction) -> Reply:
+    ended = as_ended(ws, outlook.effects)
+    reply = plan_reply(ws, plan)
     about = {
-        **_data(ctx, outlook),
+        **_data(outlook),
         "dry_run": False,
         "correction_id": done.correction_id,
         "mode": str(done.mode),
         "guidance": done.guidance,
     }
-    hint = f"correction {done.correction_id}; agents plan diff {one.plan_id} --correction last"
+    hint = f"correction {done.correction_id}; agents plan diff {plan.plan_id} --correction last"
     told = msgspec.structs.replace(
         reply,
         data={**reply.data, **about, "effects": reports.outlook_data(ended)},
         blocks=(*_blocks(outlook), *outside_blocks(ended), *reply.blocks),
         messages=(*reply.messages, hint),
     )
-    return not_compensated(told, ctx.store.plans.get(one.plan_id), ended)
+    return not_compensated(told, plan.plan, ended)
 
 
 def _append(
-    ctx: Context, one: Decision, guidance: str, plan_file: str | None, dry_run: bool
+    ws: Workspace,
+    plan: PlanHandle,
+    one: Decision,
+    guidance: str,
+    plan_file: str | None,
+    dry_run: bool,
 ) -> Reply:
-    plan = ctx.store.plans.get(one.plan_id)
-    read = read_child(ctx, plan, plan_file) if plan_file else None
     if dry_run:
-        steps = [step.id for step in read.spec.steps] if read else []
+        steps = list(plan.preview_append(plan_file))
         data = {
             "plan_id": one.plan_id,
             "decision_id": one.decision_id,
@@ -119,8 +138,8 @@ def _append(
         }
         rows = (("keeps", "everything"), ("child plan's steps", ", ".join(steps)))
         return Reply(data=data, blocks=(Panel("Would append", rows),))
-    done = append(ctx, one, Request(guidance=guidance, plan_file=read))
-    reply = plan_reply(ctx, one.plan_id)
+    done = plan.append(one.decision_id, guidance, plan_file=plan_file)
+    reply = plan_reply(ws, plan)
     about = {
         "correction_id": done.correction_id,
         "decision_id": one.decision_id,
@@ -132,12 +151,12 @@ def _append(
     return msgspec.structs.replace(reply, data={**reply.data, **about})
 
 
-def _would(ctx: Context, outlook: Outlook, guidance: str) -> Reply:
-    data = {**_data(ctx, outlook), "dry_run": True, "mode": "revert", "guidance": guidance}
+def _would(outlook: "Outlook", guidance: str) -> Reply:
+    data = {**_data(outlook), "dry_run": True, "mode": "revert", "guidance": guidance}
     return Reply(data=data, blocks=(*_blocks(outlook), *outside_blocks(outlook.effects)))
 
 
-def _data(ctx: Context, outlook: Outlook) -> dict[str, Any]:
+def _data(outlook: "Outlook") -> dict[str, Any]:
     return {
         "plan_id": outlook.plan_id,
         "decision_id": outlook.decision_id,
@@ -151,7 +170,7 @@ def _data(ctx: Context, outlook: Outlook) -> dict[str, Any]:
     }
 
 
-def _blocks(outlook: Outlook) -> tuple[Block, ...]:
+def _blocks(outlook: "Outlook") -> tuple[Block, ...]:
     return (
         Table(
             ("superseded", "steps", "why"),

@@ -4,26 +4,25 @@ import click
 import msgspec
 
 from cleveragents.cli import data as reports
-from cleveragents.cli.common import Options, command, failure
-from cleveragents.cli.plan_read import WORDS, found, plan_argument
+from cleveragents.cli.common import Options, command, failure, found
+from cleveragents.cli.plan_read import WORDS, plan_argument
 from cleveragents.cli.render import Block, Panel, Reply, Table
-from cleveragents.context import Context
 from cleveragents.errors import CompensationFailed
 from cleveragents.model.effect import Effect, EffectState, Outlook
 from cleveragents.model.plan import Plan
+from cleveragents.plan_handle import PlanHandle
+from cleveragents.workspace import Workspace
 
 
 @command("plan effects")
 @plan_argument
 @click.option("--retry", is_flag=True, help="Retry the compensations that failed.")
-def effects(ctx: Context, options: Options, plan: str, retry: bool) -> Reply:
+def effects(ws: Workspace, options: Options, plan: str, retry: bool) -> Reply:
     """List what a plan did, or may have done, outside the sandboxes, oldest first."""
-    one, notes = found(ctx, plan)
+    one, notes = found(ws, plan)
     if retry:
-        from cleveragents.execution.compensation import retry_failed
-
-        retry_failed(ctx, one)
-    recorded = ctx.store.effects.of_plan(one.plan_id)
+        one.retry_compensations()
+    recorded = one.effects()
     rows = tuple(
         (
             effect.step_id,
@@ -43,7 +42,9 @@ def effects(ctx: Context, options: Options, plan: str, retry: bool) -> Reply:
         blocks=(Table(("step", "tool", "class", "what", "state"), rows),),
         messages=notes,
     )
-    return not_compensated(reply, one, Outlook(compensable=tuple(recorded))) if retry else reply
+    return (
+        not_compensated(reply, one.plan, Outlook(compensable=tuple(recorded))) if retry else reply
+    )
 
 
 def _line(effect: Effect) -> str:
@@ -83,11 +84,11 @@ def outside_text(outlook: Outlook) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def as_ended(ctx: Context, outlook: Outlook) -> Outlook:
+def as_ended(ws: Workspace, outlook: Outlook) -> Outlook:
     """The same with each compensation as the ledger has it now."""
     wanted = {effect.effect_id for effect in outlook.compensable}
     plans = {effect.plan_id for effect in outlook.compensable}
-    recorded = [effect for plan_id in plans for effect in ctx.store.effects.of_plan(plan_id)]
+    recorded = [effect for plan_id in plans for effect in PlanHandle(ws.ctx, plan_id).effects()]
     ended = tuple(effect for effect in recorded[::-1] if effect.effect_id in wanted)
     return msgspec.structs.replace(outlook, compensable=ended)
 

@@ -4,47 +4,42 @@ import click
 import msgspec
 
 from cleveragents.cli import quick
-from cleveragents.cli.common import Options, command
+from cleveragents.cli.common import Options, command, found
 from cleveragents.cli.options import dry_option, yes_option
-from cleveragents.cli.plan_read import found
 from cleveragents.cli.plan_run import plan_reply
 from cleveragents.cli.render import Reply, Table, Text
-from cleveragents.context import Context
-from cleveragents.lookup import find_group
+from cleveragents.cli.upkeep import backups_dropped
 from cleveragents.model.units import plural
+from cleveragents.workspace import Workspace
 
 
 @command("plan cancel")
 @click.argument("plan")
-def cancel(ctx: Context, options: Options, plan: str) -> Reply:
+def cancel(ws: Workspace, options: Options, plan: str) -> Reply:
     """End a plan without applying it; its sandbox and checkpoints stay."""
-    from cleveragents.maintenance import delete as ending
-
-    one, notes = found(ctx, plan)
-    ending.cancel(ctx, one)
-    return plan_reply(ctx, one.plan_id, notes=notes)
+    one, notes = found(ws, plan)
+    one.cancel()
+    return plan_reply(ws, one, notes=notes)
 
 
 @command("plan delete")
 @click.argument("plan")
 @yes_option
-def delete(ctx: Context, options: Options, plan: str, yes: bool) -> Reply:
+def delete(ws: Workspace, options: Options, plan: str, yes: bool) -> Reply:
     """Delete a plan with its sandboxes and checkpoints; ask if work was never applied."""
-    from cleveragents.apply.database_backups import kept_of
-    from cleveragents.maintenance import delete as ending
-
-    one, notes = found(ctx, plan)
-    if not yes and options.interactive and (count := ending.unapplied(ctx, one)):
+    one, notes = found(ws, plan)
+    name = one.plan.name
+    if not yes and options.interactive and (count := one.unapplied()):
         options.confirm(
             f"{plural(count, 'change was', 'changes were')} never applied; delete the plan?",
             f"agents plan delete {plan} --yes",
         )
         yes = True
-    dropped = [{**msgspec.to_builtins(held), "state": "gone"} for held in kept_of(ctx, one)]
-    lost = ending.delete(ctx, one, force=yes)
+    dropped = [{**msgspec.to_builtins(held), "state": "gone"} for held in ws.backups(one)]
+    lost = one.delete(force=yes)
     data = {
         "plan_id": one.plan_id,
-        "name": one.name,
+        "name": name,
         "deleted": True,
         "unapplied_changes": lost,
         "databases": dropped,
@@ -52,7 +47,7 @@ def delete(ctx: Context, options: Options, plan: str, yes: bool) -> Reply:
     notes += tuple(
         f"{held['name']}, the backup of {held['where']}, was dropped" for held in dropped
     )
-    text = f"deleted {one.name} {one.plan_id}; agents gc frees the disk"
+    text = f"deleted {name} {one.plan_id}; agents gc frees the disk"
     return Reply(data=data, blocks=(Text(text),), messages=notes)
 
 
@@ -62,18 +57,11 @@ def delete(ctx: Context, options: Options, plan: str, yes: bool) -> Reply:
     "--databases", is_flag=True, help="Delete the database backups kept for revert-applied too."
 )
 @dry_option
-def prune(ctx: Context, options: Options, plan: str, databases: bool, dry_run: bool) -> Reply:
+def prune(ws: Workspace, options: Options, plan: str, databases: bool, dry_run: bool) -> Reply:
     """Delete checkpoint groups that the retention policy does not keep; say why for each."""
-    from cleveragents.apply.database_backups import kept_of, left_behind, let_go, told_of
-    from cleveragents.history.checkpoints import preview_prune, prune_plan
-
-    one, notes = found(ctx, plan)
-    held = kept_of(ctx, one) if databases else []
-    told = tuple(left_behind(item) for item in held)
-    if not dry_run:
-        held = [let_go(ctx, item, "agents plan prune --databases") for item in held]
-        told = told_of(held)
-    verdicts = (preview_prune if dry_run else prune_plan)(ctx, one)
+    one, notes = found(ws, plan)
+    held, told = backups_dropped(ws, one, dry_run) if databases else ([], ())
+    verdicts = one.preview_prune() if dry_run else one.prune()
     rows = tuple((v.group_id, "keep" if v.keep else "drop", v.reason) for v in verdicts)
     data = {
         "plan_id": one.plan_id,
@@ -88,21 +76,19 @@ def prune(ctx: Context, options: Options, plan: str, databases: bool, dry_run: b
 @command("plan checkpoint create")
 @click.argument("plan")
 @click.option("--label", help="Label the checkpoint; labelled groups are never pruned.")
-def checkpoint_create(ctx: Context, options: Options, plan: str, label: str | None) -> Reply:
+def checkpoint_create(ws: Workspace, options: Options, plan: str, label: str | None) -> Reply:
     """Create a checkpoint group of the sandboxes as they are now."""
-    return quick.create(ctx, options, plan, label)
+    return quick.create(ws, options, plan, label)
 
 
 @command("plan checkpoint pin")
 @click.argument("plan")
 @click.argument("checkpoint")
 @click.option("--off", is_flag=True, help="Remove the pin.")
-def checkpoint_pin(ctx: Context, options: Options, plan: str, checkpoint: str, off: bool) -> Reply:
+def checkpoint_pin(ws: Workspace, options: Options, plan: str, checkpoint: str, off: bool) -> Reply:
     """Keep a checkpoint group from being pruned."""
-    one, notes = found(ctx, plan)
-    group = find_group(ctx.store, one, checkpoint)
-    with ctx.store.transaction():
-        ctx.store.checkpoints.pin(group.group_id, not off)
+    one, notes = found(ws, plan)
+    group = one.unpin(checkpoint) if off else one.pin(checkpoint)
     data = {"group_id": group.group_id, "pinned": not off}
     text = f"{'unpinned' if off else 'pinned'} {group.group_id}"
     return Reply(data=data, blocks=(Text(text),), messages=notes)
@@ -113,18 +99,16 @@ def checkpoint_pin(ctx: Context, options: Options, plan: str, checkpoint: str, o
 @click.argument("checkpoint")
 @yes_option
 def checkpoint_delete(
-    ctx: Context, options: Options, plan: str, checkpoint: str, yes: bool
+    ws: Workspace, options: Options, plan: str, checkpoint: str, yes: bool
 ) -> Reply:
     """Delete a checkpoint group; the first, the current and reachable ones stay."""
-    from cleveragents.history.checkpoints import delete_group
-
-    one, notes = found(ctx, plan)
-    group = find_group(ctx.store, one, checkpoint)
+    one, notes = found(ws, plan)
+    group = one.group(checkpoint)
     if not yes:
         options.confirm(
             f"drop group {group.group_id}?",
             f"agents plan checkpoint delete {plan} {checkpoint} --yes",
         )
-    delete_group(ctx, one, group)
+    one.delete_checkpoint(group.group_id)
     data = {"group_id": group.group_id, "deleted": True}
     return Reply(data=data, blocks=(Text(f"dropped {group.group_id}"),), messages=notes)

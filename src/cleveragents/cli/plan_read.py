@@ -5,28 +5,22 @@ from typing import Any
 import click
 
 from cleveragents.cli import data as reports
-from cleveragents.cli.common import Options, command, lines
+from cleveragents.cli.common import Options, command, found, lines
 from cleveragents.cli.render import Block, Panel, Reply, Table, Text
-from cleveragents.context import Context
 from cleveragents.errors import UsageError
-from cleveragents.lookup import find_correction, find_decision, find_group, find_plan, short_ids
-from cleveragents.model.plan import Plan
+from cleveragents.lookup import find_decision, short_ids
 from cleveragents.model.units import plural
+from cleveragents.workspace import Workspace
 
 plan_argument = click.argument("plan", default="last")
 
 
-def found(ctx: Context, text: str) -> tuple[Plan, tuple[str, ...]]:
-    plan, remark = find_plan(ctx.store, text)
-    return plan, (remark,) if remark else ()
-
-
 @command("plan status")
 @plan_argument
-def status(ctx: Context, options: Options, plan: str) -> Reply:
+def status(ws: Workspace, options: Options, plan: str) -> Reply:
     """Show a plan's status: steps, checkpoints, sandboxes, and why it stopped."""
-    one, notes = found(ctx, plan)
-    data = reports.status_data(ctx, one)
+    one, notes = found(ws, plan)
+    data = reports.status_data(ws.ctx, one.plan)
     return Reply(data=data, blocks=status_blocks(data), messages=notes)
 
 
@@ -85,9 +79,9 @@ def outside_rows(counts: dict[str, int], plan_id: str) -> list[tuple[str, str]]:
 
 
 @command("plan list")
-def list_plans(ctx: Context, options: Options) -> Reply:
+def list_plans(ws: Workspace, options: Options) -> Reply:
     """List all plans, newest first."""
-    plans = reports.list_data(ctx)
+    plans = reports.list_data(ws.ctx)
     short = short_ids([plan["plan_id"] for plan in plans])
     rows = tuple(
         (short[p["plan_id"]], p["name"], f"{p['phase']}/{p['state']}", p["updated_at"][:19])
@@ -101,10 +95,10 @@ def list_plans(ctx: Context, options: Options) -> Reply:
 
 @command("plan checkpoints")
 @plan_argument
-def checkpoints(ctx: Context, options: Options, plan: str) -> Reply:
+def checkpoints(ws: Workspace, options: Options, plan: str) -> Reply:
     """List the checkpoints of a plan, oldest first; rows of one group were taken together."""
-    one, notes = found(ctx, plan)
-    rows = reports.checkpoints_data(ctx, one)
+    one, notes = found(ws, plan)
+    rows = reports.checkpoints_data(ws.ctx, one.plan)
     short = short_ids([row["group_id"] for row in rows])
     table = Table(
         ("group", "type", "step", "resource", "label", "added", "state"),
@@ -127,10 +121,10 @@ def checkpoints(ctx: Context, options: Options, plan: str) -> Reply:
 @command("plan checkpoint show")
 @click.argument("plan")
 @click.argument("checkpoint")
-def checkpoint_show(ctx: Context, options: Options, plan: str, checkpoint: str) -> Reply:
+def checkpoint_show(ws: Workspace, options: Options, plan: str, checkpoint: str) -> Reply:
     """Show a checkpoint and the group it belongs to."""
-    one, notes = found(ctx, plan)
-    data = reports.group_data(ctx, one, find_group(ctx.store, one, checkpoint))
+    one, notes = found(ws, plan)
+    data = reports.group_data(ws.ctx, one.plan, one.group(checkpoint))
     rows = (
         ("group", data["group_id"]),
         ("type", f"{data['type']} (found by {', '.join(data['triggers'])})"),
@@ -169,7 +163,7 @@ def _member(row: dict[str, Any]) -> str:
 @click.option("--stat", is_flag=True, help="List the files only.")
 @click.option("--ignored", is_flag=True, help="Include ignored files.")
 def diff(
-    ctx: Context,
+    ws: Workspace,
     options: Options,
     plan: str,
     start: str | None,
@@ -181,18 +175,13 @@ def diff(
     """Show what changed between two checkpoints of a plan."""
     import msgspec
 
-    from cleveragents.history.diff import diff_between
-
-    one, notes = found(ctx, plan)
-    if correction:
-        start, end = _attempts(ctx, one, correction, bool(start or end))
-    result = diff_between(
-        ctx,
-        one,
-        find_group(ctx.store, one, start) if start else None,
-        find_group(ctx.store, one, end) if end else None,
-        ignored,
-    )
+    one, notes = found(ws, plan)
+    if not correction:
+        result = one.diff(start, end, ignored=ignored)
+    elif start or end:
+        raise UsageError("--correction goes without --from and --to")
+    else:
+        result = one.diff_of_correction(correction, ignored=ignored)
     blocks: list[Block] = [
         Table(
             ("file", "status", "+", "-"),
@@ -219,14 +208,6 @@ def diff(
     return Reply(data=msgspec.to_builtins(result), blocks=tuple(blocks), messages=notes)
 
 
-def _attempts(ctx: Context, plan: Plan, text: str, mixed: bool) -> tuple[str | None, str | None]:
-    """The old attempt's group and the new one's; None: as it is now."""
-    if mixed:
-        raise UsageError("--correction goes without --from and --to")
-    row = find_correction(ctx.store, plan, text)
-    return row.before_group_id, row.after_group_id
-
-
 def _table_row(resource: str, one: Any) -> tuple[str, ...]:
     status = f"{one.status}, definition too" if one.definition_changed else one.status
     counts = (one.rows_before, one.rows_after)
@@ -237,10 +218,10 @@ def _table_row(resource: str, one: Any) -> tuple[str, ...]:
 
 @command("plan log")
 @plan_argument
-def log(ctx: Context, options: Options, plan: str) -> Reply:
+def log(ws: Workspace, options: Options, plan: str) -> Reply:
     """List every operation on a plan, oldest first."""
-    one, notes = found(ctx, plan)
-    entries = ctx.store.journal.of_plan(one.plan_id)
+    one, notes = found(ws, plan)
+    entries = one.log()
     rows = tuple(
         (
             e.entry_id[-6:],
@@ -261,10 +242,10 @@ def log(ctx: Context, options: Options, plan: str) -> Reply:
 @click.option(
     "--show-superseded", is_flag=True, help="Include decisions that are no longer in force."
 )
-def tree(ctx: Context, options: Options, plan: str, show_superseded: bool) -> Reply:
+def tree(ws: Workspace, options: Options, plan: str, show_superseded: bool) -> Reply:
     """Show the decisions of a plan as a tree."""
-    one, notes = found(ctx, plan)
-    nodes = reports.tree_data(ctx, one, show_superseded)
+    one, notes = found(ws, plan)
+    nodes = reports.tree_data(ws.ctx, one.plan, show_superseded)
     return Reply(data={"tree": nodes}, blocks=lines(*_branches(nodes)), messages=notes)
 
 
@@ -282,9 +263,9 @@ def _branches(nodes: list[dict[str, Any]], depth: int = 0) -> list[str]:
 
 @command("plan explain")
 @click.argument("decision")
-def explain(ctx: Context, options: Options, decision: str) -> Reply:
+def explain(ws: Workspace, options: Options, decision: str) -> Reply:
     """Explain one decision: why, the alternatives, what it wrote."""
-    data = reports.explain_data(ctx, find_decision(ctx.store, decision))
+    data = reports.explain_data(ws.ctx, find_decision(ws.ctx.store, decision))
     rows = (
         ("question", data["question"]),
         ("chosen", data["chosen"]),
@@ -300,13 +281,11 @@ def explain(ctx: Context, options: Options, decision: str) -> Reply:
 
 @command("plan errors")
 @plan_argument
-def errors(ctx: Context, options: Options, plan: str) -> Reply:
+def errors(ws: Workspace, options: Options, plan: str) -> Reply:
     """Show why a plan stopped: the step, its output, and how to get the failed state back."""
-    from cleveragents.history.diff import diff_of_failure
-
-    one, notes = found(ctx, plan)
-    data = reports.failed_step(ctx, one)
-    failed = diff_of_failure(ctx, one)
+    one, notes = found(ws, plan)
+    data = reports.failed_step(ws.ctx, one.plan)
+    failed = one.diff_of_failure()
     data["diff"] = failed
     back = f"agents plan rollback {one.plan_id} {data['failed_state']}"
     data["get_back"] = back if data["failed_state"] else None

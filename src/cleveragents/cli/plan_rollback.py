@@ -1,21 +1,23 @@
 """Commands that bring a plan back: rollback, undo, redo."""
 
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cleveragents.cli import data as reports
-from cleveragents.cli.common import Options, command
-from cleveragents.cli.options import dry_option, loss_option, yes_option
+from cleveragents.cli.common import Options, command, found
+from cleveragents.cli.options import Consent, consent_options, loss_option
 from cleveragents.cli.plan_effects import not_compensated, outside_blocks, outside_text
-from cleveragents.cli.plan_read import found
 from cleveragents.cli.render import Block, Panel, Reply, Table, Text
-from cleveragents.context import Context
-from cleveragents.lookup import find_group
-from cleveragents.model.checkpoint import CheckpointGroup, RollbackResult
+from cleveragents.model.checkpoint import RollbackResult
+from cleveragents.model.lifecycle import require_rollback
 from cleveragents.model.plan import Plan
 from cleveragents.model.units import plural
+from cleveragents.workspace import Workspace
+
+if TYPE_CHECKING:
+    from cleveragents.history.undo import Undone
 
 
 @command("plan rollback")
@@ -27,67 +29,45 @@ from cleveragents.model.units import plural
     metavar="RESOURCE|PATH",
     help="Restore only this path or resource and leave the plan as it is; repeatable.",
 )
-@loss_option
-@yes_option
-@dry_option
+@consent_options("accept_loss", "yes", "dry_run")
 def rollback(
-    ctx: Context,
+    ws: Workspace,
     options: Options,
     plan: str,
     checkpoint: str,
     only: tuple[str, ...],
-    accept_loss: bool,
-    yes: bool,
-    dry_run: bool,
+    consent: Consent,
 ) -> Reply:
     """Roll back every sandbox and the plan's own view to a checkpoint."""
-    from cleveragents.checkpoints.effects import (
-        require_accepted,
-    )
-    from cleveragents.history import rollback as verb
+    one, notes = found(ws, plan)
+    before = one.plan
+    require_rollback(before)
+    group_id = one.group(checkpoint).group_id
+    command = f"agents plan rollback {plan} {checkpoint}"
 
-    one, notes = found(ctx, plan)
-    verb.require_rollback(one)
-    group = find_group(ctx.store, one, checkpoint)
-    if only:
-        return _restore_only(ctx, options, one, group, only, yes, dry_run, notes)
-    if dry_run or not yes:
-        todo = verb.preview(ctx, one, group)
-        if dry_run:
-            return rollback_reply(one, todo, notes)
-        command = f"agents plan rollback {plan} {checkpoint}"
-        require_accepted(todo.effects, accept_loss, command)
-        options.confirm(
+    def question(todo: RollbackResult) -> str:
+        if only:
+            return f"roll back {plural(len(todo.changes), 'change')}, and leave the plan as it is?"
+        consent.require_accepted(todo.effects, command)
+        return (
             f"{outside_text(todo.effects)}roll back {plural(len(todo.changes), 'change')}, "
             f"{plural(todo.decisions_after, 'decision')} and"
-            f" {plural(todo.tool_calls_after, 'tool call')}?",
-            f"{command} --yes",
+            f" {plural(todo.tool_calls_after, 'tool call')}?"
         )
-    result = verb.rollback(ctx, one, group, accept_loss=accept_loss)
-    return rollback_reply(one, result, notes)
 
+    def do() -> RollbackResult:
+        if only:
+            return one.restore(group_id, *only)
+        return one.rollback(group_id, accept_loss=consent.accept_loss)
 
-def _restore_only(
-    ctx: Context,
-    options: Options,
-    plan: Plan,
-    group: CheckpointGroup,
-    only: tuple[str, ...],
-    yes: bool,
-    dry_run: bool,
-    notes: tuple[str, ...],
-) -> Reply:
-    from cleveragents.history.restore_paths import preview_only, restore_only
-
-    if dry_run or not yes:
-        todo = preview_only(ctx, plan, group, only)
-        if dry_run:
-            return rollback_reply(plan, todo, notes)
-        options.confirm(
-            f"roll back {plural(len(todo.changes), 'change')}, and leave the plan as it is?",
-            f"agents plan rollback {plan.plan_id} {group.group_id} --yes",
-        )
-    return rollback_reply(plan, restore_only(ctx, plan, group, only), notes)
+    return consent.preview_ask_do(
+        options,
+        command,
+        preview=lambda: one.preview_rollback(group_id, *only),
+        show=lambda todo: rollback_reply(before, todo, notes),
+        question=question,
+        do=lambda: rollback_reply(before, do(), notes),
+    )
 
 
 def rollback_reply(plan: Plan, result: RollbackResult, notes: tuple[str, ...]) -> Reply:
@@ -153,27 +133,23 @@ def _reverted(summary: dict[str, Any], dry_run: bool) -> str:
 @command("plan undo")
 @click.argument("plan")
 @loss_option
-def undo(ctx: Context, options: Options, plan: str, accept_loss: bool) -> Reply:
+def undo(ws: Workspace, options: Options, plan: str, accept_loss: bool) -> Reply:
     """Undo the last execute, resume, rollback or manual edit as a whole."""
-    from cleveragents.history import undo as verb
-
-    return _travelled(ctx, plan, verb.undo, "undone", accept_loss)
+    one, notes = found(ws, plan)
+    return _travelled(one.plan, one.undo(accept_loss=accept_loss), "undone", notes)
 
 
 @command("plan redo")
 @click.argument("plan")
 @loss_option
-def redo(ctx: Context, options: Options, plan: str, accept_loss: bool) -> Reply:
+def redo(ws: Workspace, options: Options, plan: str, accept_loss: bool) -> Reply:
     """Redo what was undone."""
-    from cleveragents.history import undo as verb
+    one, notes = found(ws, plan)
+    return _travelled(one.plan, one.redo(accept_loss=accept_loss), "redone", notes)
 
-    return _travelled(ctx, plan, verb.redo, "redone", accept_loss)
 
-
-def _travelled(ctx: Context, text: str, verb: Any, word: str, accept_loss: bool) -> Reply:
-    plan, notes = found(ctx, text)
-    done = verb(ctx, plan, accept_loss=accept_loss)
-    data = {
+def _travelled(plan: Plan, done: "Undone", word: str, notes: tuple[str, ...]) -> Reply:
+    data: dict[str, Any] = {
         word: done.operation,
         "entry": done.entry_id,
         **reports.rollback_data(plan, done.result),

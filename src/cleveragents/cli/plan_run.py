@@ -1,35 +1,43 @@
 """Commands that begin a plan or continue it: use, run, execute, resume."""
 
 from shlex import quote
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from cleveragents.cli import data as reports
-from cleveragents.cli.common import Options, command
-from cleveragents.cli.options import dry_option, loss_option, repeat_option
-from cleveragents.cli.plan_read import found, status_blocks
+from cleveragents.cli.common import Options, command, found
+from cleveragents.cli.options import Consent, consent_options, repeat_option
+from cleveragents.cli.plan_read import status_blocks
 from cleveragents.cli.render import Panel, Reply, Text
-from cleveragents.context import Context
 from cleveragents.model.plan import Phase, Plan, State
 from cleveragents.model.tool import Attach
 from cleveragents.model.units import plural
+from cleveragents.plan_handle import PlanHandle
 from cleveragents.workspace import Workspace
+
+if TYPE_CHECKING:
+    from cleveragents.execution.reconcile import Resumption
 
 OWN_FAILURE = 125
 """Of `agents run`, as of `env`: what is none of the command's own exit codes."""
 
 
 def plan_reply(
-    ctx: Context, plan_id: str, *, resumed_from: str | None = None, notes: tuple[str, ...] = ()
+    ws: Workspace,
+    handle: PlanHandle,
+    *,
+    resumed_from: str | None = None,
+    notes: tuple[str, ...] = (),
 ) -> Reply:
     """How the plan stands after a verb; exit code 5 if it failed."""
-    plan = ctx.store.plans.get(plan_id)
-    data = reports.plan_data(ctx, plan, resumed_from)
+    plan = handle.plan
+    data = reports.plan_data(ws.ctx, plan, resumed_from)
     failed = plan.state is State.ERRORED and plan.error is not None
     if failed:
         data["error"] = reports.error_data(plan)
-    blocks = list(status_blocks(reports.status_data(ctx, plan))[:2])
+    blocks = list(status_blocks(reports.status_data(ws.ctx, plan))[:2])
     if plan.state is State.COMPLETE:
         name = quote(plan.name)
         blocks.append(Text(f"next: agents plan diff {name}, agents plan apply {name}"))
@@ -44,26 +52,18 @@ def plan_reply(
     )
 
 
-def take_in(ctx: Context, file: str) -> str:
-    return Workspace(ctx).use(file).plan_id
-
-
 @command("plan use")
 @click.argument("file")
-def use(ctx: Context, options: Options, file: str) -> Reply:
+def use(ws: Workspace, options: Options, file: str) -> Reply:
     """Register a plan file without running it."""
-    return plan_reply(ctx, take_in(ctx, file))
+    return plan_reply(ws, ws.use(file))
 
 
 @command("plan run")
 @click.argument("file")
-def run(ctx: Context, options: Options, file: str) -> Reply:
+def run(ws: Workspace, options: Options, file: str) -> Reply:
     """Register a plan file and execute it."""
-    from cleveragents.execution.run import execute_plan
-
-    plan_id = take_in(ctx, file)
-    execute_plan(ctx, plan_id, verb="plan run")
-    return plan_reply(ctx, plan_id)
+    return plan_reply(ws, ws.run(file))
 
 
 @command(
@@ -75,24 +75,19 @@ def run(ctx: Context, options: Options, file: str) -> Reply:
 @click.option("--name", help="Name the plan; default: the command's name.")
 @click.argument("argv", nargs=-1, required=True, metavar="-- CMD...", type=click.UNPROCESSED)
 def run_command(
-    ctx: Context, options: Options, path: str, name: str | None, argv: tuple[str, ...]
+    ws: Workspace, options: Options, path: str, name: str | None, argv: tuple[str, ...]
 ) -> Reply:
     """Run a command in a sandbox of the current directory, as a plan of one step.
 
     It has your terminal, your input and your output, and its exit code is returned; 125 is an
     internal error, 126 a command that cannot be run, 127 one that does not exist.
     """
-    from cleveragents.execution.one_shot import one_step_plan
-    from cleveragents.execution.run import execute_plan
-
     attach = Attach.ALL if options.form in ("rich", "plain") else Attach.INPUT
-    ctx = msgspec.structs.replace(ctx, talk=msgspec.structs.replace(ctx.talk, attach=attach))
-    spec = one_step_plan(path, argv, name)
-    folder = spec.resources[0].path
-    plan = Workspace(ctx).use_spec(spec, source="agents run", folder=folder)
-    execute_plan(ctx, plan.plan_id, verb="run")
-    reply = plan_reply(ctx, plan.plan_id)
-    calls = ctx.store.calls.of_plan(plan.plan_id)
+    talk = msgspec.structs.replace(ws.ctx.talk, attach=attach)
+    attached = Workspace(msgspec.structs.replace(ws.ctx, talk=talk))
+    plan = attached.run_command(argv, path, name=name)
+    reply = plan_reply(ws, plan)
+    calls = plan.tool_calls()
     code = calls[-1].exit_code if calls else None
     data = {**reply.data, "output": calls[-1].output if calls else "", "exit_code": code}
     return msgspec.structs.replace(
@@ -110,9 +105,12 @@ def _passed_on(code: int | None, failed: bool) -> int:
 @command("plan execute")
 @click.argument("plan")
 @repeat_option
-def execute(ctx: Context, options: Options, plan: str, repeat: tuple[str, ...]) -> Reply:
+def execute(ws: Workspace, options: Options, plan: str, repeat: tuple[str, ...]) -> Reply:
     """Execute a plan, or continue it."""
-    return _go_on(ctx, options, plan, "plan execute", False, repeat)
+    one, notes = found(ws, plan)
+    before = one.plan
+    done = one.execute(repeat=_confirmed(options, one, repeat))
+    return _continued(ws, before, done, notes)
 
 
 @command("plan resume")
@@ -122,43 +120,46 @@ def execute(ctx: Context, options: Options, plan: str, repeat: tuple[str, ...]) 
     "--discard-edits", is_flag=True, help="Discard manual edits instead of adopting them."
 )
 @repeat_option
-@loss_option
-@dry_option
+@consent_options("accept_loss", "dry_run")
 def resume(
-    ctx: Context,
+    ws: Workspace,
     options: Options,
     plan: str,
     plan_file: str | None,
     discard_edits: bool,
     repeat: tuple[str, ...],
-    accept_loss: bool,
-    dry_run: bool,
+    consent: Consent,
 ) -> Reply:
     """Continue with the first step that is not done; manual edits are adopted.
 
     With --plan-file what is done and unchanged stays done; a changed step that was done is
     corrected, with everything that depends on it.
     """
-    if not dry_run:
-        return _go_on(
-            ctx, options, plan, "plan resume", discard_edits, repeat, plan_file, accept_loss
-        )
-    from cleveragents.checkpoints.effects import (
-        shown,
+    one, notes = found(ws, plan)
+    before = one.plan
+    if consent.dry_run:
+        return _would_resume(before, one.preview_resume(discard_edits=discard_edits), notes)
+    done = one.resume(
+        discard_edits=discard_edits,
+        plan_file=plan_file or None,
+        repeat=_confirmed(options, one, repeat),
+        accept_loss=consent.accept_loss,
     )
-    from cleveragents.execution.run import preview_resume
+    return _continued(ws, before, done, notes, revised=bool(plan_file))
 
-    one, notes = found(ctx, plan)
-    todo = preview_resume(ctx, one, discard_edits)
+
+def _would_resume(plan: Plan, todo: "Resumption", notes: tuple[str, ...]) -> Reply:
+    from cleveragents.checkpoints.effects import shown
+
     rows = (
         ("from", todo.resumed_from or "the beginning"),
         ("differences", f"{len(todo.changes)} ({todo.reconciled})"),
-        ("next step", todo.next_step or _nothing_waits(one)),
+        ("next step", todo.next_step or _nothing_waits(plan)),
         *(("compensated first", shown(effect)) for effect in todo.compensable),
         *(("asks before it repeats", shown(effect)) for effect in todo.in_doubt),
     )
     data = {
-        "plan_id": one.plan_id,
+        "plan_id": plan.plan_id,
         "dry_run": True,
         "resumed_from": todo.resumed_from,
         "settled": str(todo.reconciled),
@@ -177,46 +178,29 @@ def _nothing_waits(plan: Plan) -> str:
     return "none: all steps are done"
 
 
-def _go_on(
-    ctx: Context,
-    options: Options,
-    text: str,
-    verb: str,
-    discard_edits: bool,
-    repeat: tuple[str, ...],
-    plan_file: str | None = None,
-    accept_loss: bool = False,
-) -> Reply:
-    from cleveragents.checkpoints.effects import (
-        doubtful,
-        shown,
-    )
-    from cleveragents.execution.run import Reconciled, execute_plan
-    from cleveragents.execution.use import read_plan
-    from cleveragents.history.revise import resume_with
+def _confirmed(options: Options, plan: PlanHandle, repeat: tuple[str, ...]) -> tuple[str, ...]:
+    """The steps that may be repeated: those that were named, and those one says yes to."""
+    from cleveragents.checkpoints.effects import shown
 
-    plan, notes = found(ctx, text)
-    if options.interactive:
-        for effect in doubtful(ctx.store, plan):
-            if effect.step_id not in repeat:
-                options.confirm(f"repeat this? {shown(effect)}", "")
-                repeat = (*repeat, effect.step_id)
-    if plan_file:
-        done = resume_with(
-            ctx,
-            plan.plan_id,
-            read_plan(ctx, plan_file),
-            discard_edits=discard_edits,
-            repeat=repeat,
-            accept_loss=accept_loss,
-        )
-    else:
-        done = execute_plan(
-            ctx, plan.plan_id, verb=verb, discard_edits=discard_edits, repeat=repeat
-        )
+    for effect in plan.in_doubt() if options.interactive else ():
+        if effect.step_id not in repeat:
+            options.confirm(f"repeat this? {shown(effect)}", "")
+            repeat = (*repeat, effect.step_id)
+    return repeat
+
+
+def _continued(
+    ws: Workspace,
+    plan: Plan,
+    done: "Resumption",
+    notes: tuple[str, ...],
+    revised: bool = False,
+) -> Reply:
+    from cleveragents.execution.reconcile import Reconciled
+
     if done.resumed_from:
         notes = (*notes, f"resumed from checkpoint {done.resumed_from}")
-    elif plan.state is State.COMPLETE and not plan_file:
+    elif plan.state is State.COMPLETE and not revised:
         notes = (*notes, "all steps are already done: nothing was run")
     if done.reconciled is not Reconciled.NOTHING:
         noun, what = {
@@ -225,4 +209,5 @@ def _go_on(
             Reconciled.RESIDUE: ("change", "of an interrupted step rolled back, kept in a group"),
         }[done.reconciled]
         notes = (*notes, f"{plural(len(done.changes), noun)} {what}")
-    return plan_reply(ctx, plan.plan_id, resumed_from=done.resumed_from, notes=notes)
+    handle = PlanHandle(ws.ctx, plan.plan_id)
+    return plan_reply(ws, handle, resumed_from=done.resumed_from, notes=notes)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 if TYPE_CHECKING:
     from cleveragents.cli.common import Options
     from cleveragents.cli.render import Reply
-    from cleveragents.context import Context
+    from cleveragents.workspace import Workspace
 
 CREATE = ("plan", "checkpoint", "create")
 
@@ -56,22 +56,21 @@ def parsed(words: list[str]) -> Create | None:
     return found._replace(plan=plans[0]) if len(plans) == 1 else None
 
 
-def create(ctx: "Context", options: "Options", plan: str, label: str | None) -> "Reply":
+def create(ws: "Workspace", options: "Options", plan: str, label: str | None) -> "Reply":
     """`plan checkpoint create`: make a group of the sandboxes as they are now."""
     from cleveragents.cli import data as reports
+    from cleveragents.cli.common import found
     from cleveragents.cli.render import Reply, Text
-    from cleveragents.history.checkpoints import create_manual
-    from cleveragents.lookup import find_plan
 
-    one, remark = find_plan(ctx.store, plan)
-    group = create_manual(ctx, one, label)
-    data = reports.group_data(ctx, one, group)
+    one, notes = found(ws, plan)
+    group = one.checkpoint(label)
+    data = reports.group_data(ws.ctx, one.plan, group)
     own = next(row["checkpoint_id"] for row in data["checkpoints"] if row["own"])
     data["checkpoint_id"] = own
     return Reply(
         data=data,
         blocks=(Text(f"checkpoint {own} in group {group.group_id}"),),
-        messages=(remark,) if remark else (),
+        messages=notes,
     )
 
 

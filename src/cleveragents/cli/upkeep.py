@@ -8,8 +8,9 @@ import msgspec
 
 from cleveragents.cli.common import Options, command
 from cleveragents.cli.render import Block, Reply, Table, Text
-from cleveragents.context import Context
 from cleveragents.model.units import parse_duration, plural, show_bytes
+from cleveragents.plan_handle import PlanHandle
+from cleveragents.workspace import Workspace
 
 if TYPE_CHECKING:
     from cleveragents.apply.database_backups import Held
@@ -17,11 +18,9 @@ if TYPE_CHECKING:
 
 @command("check")
 @click.option("--read-data", is_flag=True, help="Read all content and compare it with its hash.")
-def check(ctx: Context, options: Options, read_data: bool) -> Reply:
+def check(ws: Workspace, options: Options, read_data: bool) -> Reply:
     """Check the integrity of the store: its structure, and on request every byte."""
-    from cleveragents.maintenance.check import check as verb
-
-    result = verb(ctx, read_data)
+    result = ws.check(read_data=read_data)
     data = msgspec.to_builtins(result)
     blocks: list[Block] = [
         Text(
@@ -44,22 +43,16 @@ def check(ctx: Context, options: Options, read_data: bool) -> Reply:
 @click.option(
     "--databases", is_flag=True, help="Delete the database backups kept for revert-applied too."
 )
-def gc(ctx: Context, options: Options, dry_run: bool, grace: str | None, databases: bool) -> Reply:
+def gc(ws: Workspace, options: Options, dry_run: bool, grace: str | None, databases: bool) -> Reply:
     """Free content that no plan refers to, once its grace period is over."""
-    from cleveragents.apply.database_backups import kept, left_behind, let_go, told_of
     from cleveragents.errors import UsageError
-    from cleveragents.maintenance.gc import collect
 
     try:
-        seconds = parse_duration(grace) if grace is not None else ctx.settings.gc_grace
+        seconds = parse_duration(grace) if grace is not None else None
     except ValueError as error:
         raise UsageError(f"--grace: {error}", "agents gc --grace 1h") from error
-    held = kept(ctx) if databases else []
-    told = tuple(left_behind(one) for one in held)
-    if not dry_run:
-        held = [let_go(ctx, one, "agents gc --databases") for one in held]
-        told = told_of(held)
-    result = collect(ctx, seconds, dry_run)
+    held, told = backups_dropped(ws, None, dry_run) if databases else ([], ())
+    result = ws.gc(grace=seconds, dry_run=dry_run)
     word = "would be" if dry_run else "were"
     text = (
         f"{plural(result.live, 'object')} in use; {result.removed} {word} removed, "
@@ -70,12 +63,23 @@ def gc(ctx: Context, options: Options, dry_run: bool, grace: str | None, databas
     return Reply(data=data, blocks=(Text(text),), messages=told)
 
 
-@command("du")
-def du(ctx: Context, options: Options) -> Reply:
-    """Show disk usage per plan."""
-    from cleveragents.maintenance.disk_usage import usage
+def backups_dropped(
+    ws: Workspace, plan: PlanHandle | None, dry_run: bool
+) -> "tuple[list[Held], tuple[str, ...]]":
+    """Drop the database backups, of one plan or of all, and say what that means."""
+    from cleveragents.apply.database_backups import left_behind, told_of
 
-    result = usage(ctx)
+    if dry_run:
+        kept = ws.backups(plan)
+        return kept, tuple(left_behind(one) for one in kept)
+    dropped = ws.drop_backups(plan)
+    return dropped, told_of(dropped)
+
+
+@command("du")
+def du(ws: Workspace, options: Options) -> Reply:
+    """Show disk usage per plan."""
+    result = ws.disk_usage()
     rows = tuple(
         (plan.name, plan.plan_id, show_bytes(plan.bytes), show_bytes(plan.alone), str(plan.groups))
         for plan in sorted(result.plans, key=lambda plan: -plan.alone)
