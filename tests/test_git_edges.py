@@ -11,6 +11,7 @@ import pytest
 
 from cleveragents.errors import SandboxError
 from cleveragents.sandbox.git import command as sandbox_git
+from cleveragents.sandbox.git.blobs import Blobs
 from tests.harness import Agents, command
 from tests.scratch import git, make_repository, snapshot, without
 
@@ -533,7 +534,7 @@ def test_a_git_that_dies_is_not_taken_for_a_commit_that_is_gone(agents: Agents) 
     top = agents.work / "app"
     found = sandbox_git.locate(str(top))
     key = b"g" + bytes.fromhex(git(agents, top, "rev-parse", "HEAD:a"))
-    blobs = sandbox_git.Blobs(lambda: found)
+    blobs = Blobs(lambda: found)
     assert blobs.get(key) == b"1\n"
     os.kill(blobs._process._pid, signal.SIGKILL)  # type: ignore[union-attr]
     with pytest.raises(SandboxError, match="git cannot read the base commit"):

@@ -30,6 +30,7 @@ from cleveragents.model.settings import Settings
 from cleveragents.sandbox import registry, tree
 from cleveragents.sandbox.control import control_files
 from cleveragents.sandbox.git import command
+from cleveragents.sandbox.git.blobs import BaseTree, Blobs
 from cleveragents.sandbox.protocol import ApplyOptions, Making, Place
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace
 
@@ -651,7 +652,7 @@ def test_a_base_commit_that_git_cannot_read_is_an_error_and_not_an_empty_tree(
 ) -> None:
     bench.repository()
     repository = command.locate(str(bench.target))
-    base = command.BaseTree(lambda: repository, bench.git("rev-parse", "HEAD"))
+    base = BaseTree(lambda: repository, bench.git("rev-parse", "HEAD"))
     shutil.rmtree(bench.target / ".git")
     try:
         with pytest.raises(SandboxError, match="cannot read the base commit"):
@@ -716,7 +717,7 @@ def test_a_blob_that_is_gone_is_damage_and_not_an_empty_file(bench: Bench) -> No
     bench.repository()
     name = bench.git("rev-parse", "HEAD:kept.txt")
     repository = command.locate(str(bench.target))
-    blobs = command.Blobs(lambda: repository)
+    blobs = Blobs(lambda: repository)
     try:
         assert blobs.get(b"g" + bytes.fromhex(name)) == LINES.encode()
         with pytest.raises(ContentDamaged, match="no longer in"):
@@ -735,8 +736,8 @@ def test_a_base_tree_answers_alike_one_by_one_and_all_at_once(
     paths = (b"kept.txt", b"a", b"a/b", b"not there", b"kept.txt", b"odd\nname")
     answers = []
     for many in (500, 0):
-        monkeypatch.setattr(command.BaseTree, "MANY", many)
-        base = command.BaseTree(lambda: repository, commit)
+        monkeypatch.setattr(BaseTree, "MANY", many)
+        base = BaseTree(lambda: repository, commit)
         answers.append([base.get(path) for path in paths])
         base.close()
     assert answers[0] == answers[1]

@@ -5,10 +5,8 @@ a built environment. Commands that could run filters are never used on the user'
 """
 
 import os
-import signal
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from typing import IO
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 
 import msgspec
 
@@ -17,11 +15,11 @@ from cleveragents.content.keys import (
     GIT,
 )
 from cleveragents.content.safe_names import require_git_paths
-from cleveragents.errors import ContentDamaged, NotAllowed, SandboxError
+from cleveragents.errors import NotAllowed, SandboxError
 
 LOCAL = ("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY")
 """What in the environment would make git look at another repository."""
-_SAFE = (
+SAFE = (
     "-c", "core.hooksPath=/dev/null",
     "-c", "core.fsmonitor=false",
     "-c", "core.untrackedCache=false",
@@ -65,7 +63,7 @@ def run(
         raise SandboxError(f"no such directory: {cwd}")
     try:
         done = subprocess.run(
-            ["git", *_SAFE, *arguments],
+            ["git", *SAFE, *arguments],
             cwd=cwd or "/",
             input=stdin,
             stdin=subprocess.DEVNULL if stdin is None else None,
@@ -74,7 +72,7 @@ def run(
             check=False,
         )
     except FileNotFoundError:
-        raise _not_installed() from None
+        raise not_installed() from None
     if done.returncode not in accept:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         words = [w for w in arguments if not w.startswith("-") and "=" not in w]
@@ -82,7 +80,7 @@ def run(
     return done.stdout
 
 
-def _not_installed() -> SandboxError:
+def not_installed() -> SandboxError:
     return SandboxError("git is not installed", "install git 2.36 or newer")
 
 
@@ -332,195 +330,6 @@ def add_config(git_dir: str, section: str, name: str, values: Mapping[str, str])
 
 def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-class _Spoken:
-    """A git with a pipe either way; to import `subprocess` takes longer than to start one."""
-
-    def __init__(self, *arguments: str) -> None:
-        theirs, questions = os.pipe()
-        answers, ours = os.pipe()
-        to_them = [
-            (os.POSIX_SPAWN_DUP2, theirs, 0),
-            (os.POSIX_SPAWN_DUP2, ours, 1),
-            (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
-        ]
-        self.questions = os.fdopen(questions, "wb")
-        self.answers = os.fdopen(answers, "rb")
-        try:
-            self._pid = os.posix_spawnp(
-                "git",
-                # Not in the caller's directory, which may have been deleted.
-                ["git", "-C", "/", *_SAFE, *arguments],
-                environment(),
-                file_actions=to_them,
-                setsigdef=(signal.SIGPIPE,),
-            )
-        except OSError as error:
-            self.questions.close()
-            self.answers.close()
-            if isinstance(error, FileNotFoundError):
-                raise _not_installed() from None
-            raise
-        finally:
-            os.close(theirs)
-            os.close(ours)
-
-    def close(self) -> None:
-        with suppress(BrokenPipeError):
-            self.questions.close()
-        self.answers.close()
-        with suppress(ChildProcessError):  # whoever started us may have SIGCHLD ignored
-            os.waitpid(self._pid, 0)
-
-
-class Blobs:
-    """Reads blobs of the user's repository through one `git cat-file --batch-command`."""
-
-    TOGETHER = 200
-    """So many questions fit into a pipe."""
-
-    def __init__(self, repository: Callable[[], Repository]) -> None:
-        self._repository = repository
-        self._process: _Spoken | None = None
-        self._asked: list[bytes] = []
-        """Keys that git was asked for and whose answers nobody has read."""
-        self._ahead: dict[bytes, bytes] = {}
-
-    def start(self) -> None:
-        """Let git get ready: something will be wanted soon."""
-        self._send(b"")
-
-    def ask(self, key: bytes) -> None:
-        """It will be wanted soon; after `begin` git fetches it meanwhile."""
-        if len(self._asked) < self.TOGETHER and key not in self._asked:
-            self._send(b"contents " + key[1:].hex().encode() + b"\n")
-            self._asked.append(key)
-
-    def begin(self) -> None:
-        """Let git fetch what it was asked for."""
-        if self._asked:
-            self._flush()
-
-    def get(self, key: bytes) -> bytes:
-        if key not in self._ahead:
-            self._read_asked()
-        if key not in self._ahead:
-            self.ask(key)
-            self._read_asked()
-        return self._ahead.pop(key)
-
-    def get_many(self, keys: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
-        """Several at once: asked for together, so that git does not wait for us."""
-        self._read_asked()
-        for key in [key for key in keys if key in self._ahead]:
-            yield key, self._ahead[key]
-        missing = [key for key in keys if key not in self._ahead]
-        self._ahead = {}
-        for start in range(0, len(missing), self.TOGETHER):
-            for key in missing[start : start + self.TOGETHER]:
-                self.ask(key)
-            self._read_asked()
-            found, self._ahead = self._ahead, {}
-            yield from found.items()
-
-    def about(self, revision: bytes) -> tuple[bytes, int] | None:
-        """Key and size of the blob a revision names; None if there is none."""
-        self._read_asked()
-        answers = self._send(b"info " + revision + b"\n")
-        self._flush()
-        words = answers.readline().split()
-        if not words:
-            raise self._unreadable()
-        if words[-1] == b"missing" or len(words) != 3 or words[1] != b"blob":
-            return None
-        return GIT + bytes.fromhex(words[0].decode()), int(words[2])
-
-    def _read_asked(self) -> None:
-        self.begin()
-        while self._asked:
-            key = self._asked.pop(0)
-            self._ahead[key] = self._answer(key)
-
-    def _answer(self, key: bytes) -> bytes:
-        source = self._send(b"")
-        head = source.readline().split()
-        if not head:
-            raise self._unreadable()
-        if len(head) != 3 or head[1] != b"blob":
-            raise ContentDamaged(
-                f"blob {key[1:].hex()} is no longer in {self._repository().top}",
-                "bring the commit that the plan was made from back into that repository, for"
-                " example with git fetch, and run the command again; agents check names it",
-            )
-        data = source.read(int(head[2]))
-        source.read(1)
-        return data
-
-    def _send(self, line: bytes) -> IO[bytes]:
-        """Give git a line; returns where its answers come from."""
-        if self._process is None:
-            where = f"--git-dir={self._repository().git_dir}"
-            self._process = _Spoken(where, "cat-file", "--batch-command")
-        try:
-            self._process.questions.write(line)
-        except BrokenPipeError:
-            raise self._unreadable() from None
-        return self._process.answers
-
-    def _flush(self) -> None:
-        assert self._process is not None
-        try:
-            self._process.questions.flush()
-        except BrokenPipeError:
-            raise self._unreadable() from None
-
-    def _unreadable(self) -> SandboxError:
-        return SandboxError(f"git cannot read the base commit in {self._repository().top}")
-
-    def close(self) -> None:
-        self._asked, self._ahead = [], {}
-        if self._process is not None:
-            self._process.close()
-            self._process = None
-
-
-class BaseTree:
-    """The regular files of the base commit: asked for one by one, or all read if asked for many."""
-
-    MANY = 500
-
-    def __init__(
-        self, repository: Callable[[], Repository], commit: str | None, blobs: Blobs | None = None
-    ) -> None:
-        self._repository = repository
-        self._commit = commit
-        self._blobs = blobs or Blobs(repository)
-        self._all: dict[bytes, tuple[bytes, int]] | None = None if commit else {}
-        self._asked: dict[bytes, tuple[bytes, int] | None] = {}
-
-    def get(self, path: bytes, /) -> tuple[bytes, int] | None:
-        if self._all is not None:
-            return self._all.get(path)
-        if path in self._asked:
-            return self._asked[path]
-        if len(self._asked) >= self.MANY or b"\n" in path:
-            self.load()
-            return self.get(path)
-        self._asked[path] = self._blobs.about(f"{self._commit}:".encode() + path)
-        return self._asked[path]
-
-    def know(self, path: bytes, key: bytes, size: int) -> None:
-        """A checkpoint says so: that need not be asked, and cannot be if the commit is gone."""
-        self._asked[path] = key, size
-
-    def load(self) -> None:
-        """Read it all: for a process that will ask often."""
-        if self._all is None:
-            self._all = self._repository().tree(self._commit)
-
-    def close(self) -> None:
-        self._blobs.close()
 
 
 @contextmanager

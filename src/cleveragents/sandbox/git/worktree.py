@@ -33,6 +33,7 @@ from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import Carry, Change
 from cleveragents.sandbox.git import command
 from cleveragents.sandbox.git.apply import GitTarget
+from cleveragents.sandbox.git.blobs import BaseTree, Blobs
 from cleveragents.sandbox.protocol import Making, Place, source_scope
 from cleveragents.sandbox.tree import TreeSandbox, tree_of
 
@@ -55,8 +56,8 @@ class GitWorktree(GitTarget, TreeSandbox):
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self._base: command.BaseTree | None = None
-        self._blobs: command.Blobs | None = None
+        self._base: BaseTree | None = None
+        self._blobs: Blobs | None = None
         self._repository: command.Repository | None = None
         self._beginning: _Beginning | None = None
         self._keep_ref = False
@@ -77,11 +78,9 @@ class GitWorktree(GitTarget, TreeSandbox):
     def ref(self) -> str:
         return f"refs/cleveragents/{self.place.plan_id}"
 
-    def base(self) -> command.BaseTree:
+    def base(self) -> BaseTree:
         if self._base is None:
-            self._base = command.BaseTree(
-                lambda: self.repository, self.place.origin["base"], self.blobs
-            )
+            self._base = BaseTree(lambda: self.repository, self.place.origin["base"], self.blobs)
         return self._base
 
     def read(self, key: bytes) -> bytes:
@@ -99,9 +98,9 @@ class GitWorktree(GitTarget, TreeSandbox):
         return lambda key: self.blobs.get(key) if key in borrowed else read(key)
 
     @property
-    def blobs(self) -> command.Blobs:
+    def blobs(self) -> Blobs:
         if self._blobs is None:
-            self._blobs = command.Blobs(lambda: self.repository)
+            self._blobs = Blobs(lambda: self.repository)
         return self._blobs
 
     def create(self, making: Making) -> dict[str, Any]:
@@ -183,7 +182,7 @@ class GitWorktree(GitTarget, TreeSandbox):
         commit = self._beginning.commit
         scope = source_scope(self.place, *self.own)
         found = self.repository.entries(commit) if commit else {}
-        blobs = command.Blobs(lambda: self.repository)
+        blobs = Blobs(lambda: self.repository)
         try:
             with fsio.directory(self.place.root) as root:
                 for path, (mode, name) in found.items():
@@ -193,9 +192,7 @@ class GitWorktree(GitTarget, TreeSandbox):
         finally:
             blobs.close()
 
-    def _write_blob(
-        self, root: int, path: bytes, mode: bytes, key: bytes, blobs: command.Blobs
-    ) -> None:
+    def _write_blob(self, root: int, path: bytes, mode: bytes, key: bytes, blobs: Blobs) -> None:
         folder, _, name = path.rpartition(b"/")
         fd = descent.make_below(root, folder)
         try:
