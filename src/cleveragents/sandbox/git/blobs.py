@@ -13,8 +13,8 @@ from cleveragents.errors import ContentDamaged, SandboxError
 from cleveragents.sandbox.git.command import (
     SAFE,
     Repository,
-    not_installed,
     environment,
+    not_installed,
 )
 
 
