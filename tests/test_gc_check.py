@@ -271,7 +271,7 @@ def keep(ws: Workspace, batch: packing.Batch) -> None:
 def test_packs_that_filled_up_before_the_commit_are_not_collected(
     place: Place, ws: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "PACK_LIMIT", 10_000)
+    monkeypatch.setattr("cleveragents.content.pack_file.PACK_LIMIT", 10_000)
     monkeypatch.setattr(packing, "FLUSH_AT", 4_000)
     packs = ws.ctx.manager.packs
     with packs.batch() as batch:
