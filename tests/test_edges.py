@@ -20,6 +20,7 @@ import pytest
 from blake3 import blake3
 
 from cleveragents import lease
+from cleveragents.checkpoints.create import CheckpointRequest
 from cleveragents.checkpoints.prune import policy_of, reachable_groups, verdicts_on
 from cleveragents.checkpoints.sandboxes import layout
 from cleveragents.content import files, fsio, removal, reserve
@@ -1174,7 +1175,8 @@ def test_what_the_validations_of_a_dead_apply_left_is_taken_back(yard: Yard) -> 
         plan = done(yard, ws, "validate: [{run: 'true'}]\n" + TWO)
         with working_on(ws.ctx.store, plan.plan_id, "test", ws.ctx.now) as leased:
             leased.commit(phase=Phase.APPLY, state=State.QUEUED)
-            ws.ctx.checkpoints.create_checkpoint(CheckpointType.PRE_APPLY, leased, force=True)
+            request = CheckpointRequest(force=True)
+            ws.ctx.checkpoints.create_checkpoint(CheckpointType.PRE_APPLY, leased, request)
         (box(plan) / "residue").write_text("x")
         die_while(ws, plan, state=State.PROCESSING)
     with yard.open() as ws:

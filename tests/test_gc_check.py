@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cleveragents.checkpoints.create import CheckpointRequest
 from cleveragents.content import pack_file
 from cleveragents.content import packs as packing
 from cleveragents.content.keys import (
@@ -371,9 +372,8 @@ def test_a_checkpoint_is_made_also_if_a_collection_takes_content_it_had_found(
     subprocess.run(["/bin/sh", "-c", step], cwd=plan.sandboxes["docs"], check=True)
     with hold(ws.ctx.store, plan.plan_id, "test", ws.ctx.now) as lease:
         leased = LeasedPlan(ws.ctx.store, plan.plan, lease, ws.ctx.now)
-        ws.ctx.checkpoints.create_checkpoint(
-            CheckpointType.MANUAL, leased, prepare=lambda _now: collect(other)
-        )
+        request = CheckpointRequest(prepare=lambda _now: collect(other))
+        ws.ctx.checkpoints.create_checkpoint(CheckpointType.MANUAL, leased, request)
     require_whole(place.open())
     plan.rollback("first")
     plan.undo()

@@ -15,6 +15,7 @@ from blake3 import blake3
 from cleveragents import codec, machine
 from cleveragents.apply import database_backups
 from cleveragents.apply.verify import verify
+from cleveragents.checkpoints.create import CheckpointRequest
 from cleveragents.checkpoints.manager import States
 from cleveragents.checkpoints.sandboxes import PlanSandboxes
 from cleveragents.content import fsio, removal
@@ -197,7 +198,8 @@ def _result(ctx: Context, leased: LeasedPlan, origin: States) -> States:
     """The state to apply, kept as the `pre_apply` group while rollback is enabled."""
     ctx.manager.doubt(leased.plan.plan_id)
     if leased.plan.rollback_enabled:
-        group = ctx.checkpoints.create_checkpoint(CheckpointType.PRE_APPLY, leased, force=True)
+        request = CheckpointRequest(force=True)
+        group = ctx.checkpoints.create_checkpoint(CheckpointType.PRE_APPLY, leased, request)
         return ctx.checkpoints.states(group)
     return ctx.checkpoints.keep_states(leased, origin)
 

@@ -8,9 +8,10 @@ import msgspec
 
 from cleveragents import codec
 from cleveragents.checkpoints import effects
+from cleveragents.checkpoints.create import CheckpointRequest
+from cleveragents.checkpoints.groups import About
 from cleveragents.checkpoints.manager import States
 from cleveragents.checkpoints.restoration import Restoration
-from cleveragents.checkpoints.service import About
 from cleveragents.content import removal
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
@@ -142,7 +143,9 @@ class PlanExecutor:
     def _complete(self, entry: JournalEntry) -> None:
         leased = self._leased
         self._ctx.checkpoints.auto_create_if_configured(
-            CheckpointType.POST_EXECUTE, leased, state=State.COMPLETE
+            CheckpointType.POST_EXECUTE,
+            leased,
+            CheckpointRequest(plan={"state": State.COMPLETE}),
         )
         self._close(entry)
 
@@ -181,11 +184,13 @@ class PlanExecutor:
         self._ctx.checkpoints.auto_create_if_configured(
             CheckpointType.ON_DECISION,
             self._leased,
-            steps=(step,) if step else (),
-            decisions=(decision,),
-            view_changed=True,
-            decision_id=decision.decision_id,
-            step=step,
+            CheckpointRequest(
+                steps=(step,) if step else (),
+                decisions=(decision,),
+                view_changed=True,
+                decision_id=decision.decision_id,
+                step=step,
+            ),
         )
 
     def _run(self, number: int) -> bool:
@@ -221,12 +226,10 @@ class PlanExecutor:
             self._trigger(CheckpointType.BEFORE_STEP, number)
             self._require_checkpoint(SUBPLAN_TOOL)
             children.append(spawn(self._ctx, leased, self._steps[number], spec))
+            step = self._steps[number]
+            request = CheckpointRequest(view_changed=True, step=step, decision_id=step.decision_id)
             self._ctx.checkpoints.auto_create_if_configured(
-                CheckpointType.ON_SUBPLAN_SPAWN,
-                leased,
-                view_changed=True,
-                step=self._steps[number],
-                decision_id=self._steps[number].decision_id,
+                CheckpointType.ON_SUBPLAN_SPAWN, leased, request
             )
         for number, child in zip(numbers, children, strict=True):
             self._ctx.talk.tell("step", {"id": self._steps[number].step_id, "tool": "subplan"})
@@ -391,9 +394,8 @@ class PlanExecutor:
 
     def _trigger(self, trigger: CheckpointType, number: int) -> CheckpointGroup | None:
         step = self._steps[number]
-        return self._ctx.checkpoints.auto_create_if_configured(
-            trigger, self._leased, step=step, decision_id=step.decision_id
-        )
+        request = CheckpointRequest(step=step, decision_id=step.decision_id)
+        return self._ctx.checkpoints.auto_create_if_configured(trigger, self._leased, request)
 
     def _require_checkpoint(self, tool: ToolSpec) -> None:
         plan = self._leased.plan
@@ -487,18 +489,18 @@ class PlanExecutor:
         unsaved: tuple[Change, ...] = ()
         if tool.writes and not self._ctx.checkpoints.is_configured(trigger, self._leased):
             unsaved = self._unsaved.of_step(self._ctx, self._leased)
-        self._ctx.checkpoints.auto_create_if_configured(
-            trigger,
-            self._leased,
+        last = max(step.index, self._leased.plan.last_completed_step)
+        request = CheckpointRequest(
             steps=(step,),
             view_changed=True,
             decision_id=step.decision_id,
             step=step,
-            also=lambda before, after: self._remember(
+            record=lambda before, after: self._remember(
                 call, unsaved or self._ctx.manager.changes(call.plan_id, before, after)
             ),
-            last_completed_step=max(step.index, self._leased.plan.last_completed_step),
+            plan={"last_completed_step": last},
         )
+        self._ctx.checkpoints.auto_create_if_configured(trigger, self._leased, request)
         if tool.is_checkpointed:
             self._trigger(CheckpointType.AFTER_STEP, number)
         self._milestone(spec, step)
@@ -506,14 +508,13 @@ class PlanExecutor:
 
     def _milestone(self, spec: StepSpec, step: Step) -> None:
         if spec.checkpoint and self._leased.plan.rollback_enabled:
-            self._ctx.checkpoints.create_checkpoint(
-                CheckpointType.MILESTONE,
-                self._leased,
+            request = CheckpointRequest(
                 decision_id=step.decision_id,
                 step=step,
                 label=spec.checkpoint,
                 reason=f"milestone of step {step.step_id}",
             )
+            self._ctx.checkpoints.create_checkpoint(CheckpointType.MILESTONE, self._leased, request)
 
     def _remember(self, call: ToolCall, changes: tuple[Change, ...]) -> None:
         """The call and what it wrote, inside the commit of its group."""
@@ -571,16 +572,16 @@ class PlanExecutor:
     def _keep_failed(self, step: Step, call: ToolCall, failure: Failure) -> CheckpointGroup | None:
         """The `on_error` group. What a step that filled the disk left need not be kept."""
         leased, store = self._leased, self._ctx.store
+        request = CheckpointRequest(
+            steps=(step,),
+            decision_id=step.decision_id,
+            step=step,
+            record=lambda _before, _after: store.calls.put(call),
+            plan={"state": State.ERRORED, "error": failure},
+        )
         try:
             return self._ctx.checkpoints.auto_create_if_configured(
-                CheckpointType.ON_ERROR,
-                leased,
-                steps=(step,),
-                decision_id=step.decision_id,
-                step=step,
-                also=lambda _before, _after: store.calls.put(call),
-                state=State.ERRORED,
-                error=failure,
+                CheckpointType.ON_ERROR, leased, request
             )
         except DiskFull as error:
             text = f"the failed state of step {step.step_id} could not be kept: {error}"

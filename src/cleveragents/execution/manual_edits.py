@@ -2,6 +2,7 @@
 
 import os
 
+from cleveragents.checkpoints.create import CheckpointRequest
 from cleveragents.context import Context
 from cleveragents.lease import LeasedPlan
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
@@ -39,10 +40,9 @@ def adopt_edits(
 ) -> CheckpointGroup:
     """What a person changed in the sandbox becomes part of the plan, and can be undone as one."""
     entry = leased.opened(Operation.EXTERNAL_EDIT)
-    return ctx.checkpoints.create_checkpoint(
-        kind,
-        leased,
+    request = CheckpointRequest(
         force=True,
         reason="manual edit",
-        ending=lambda _before, _now: ctx.store.journal.put(leased.closed(entry)),
+        record=lambda _before, _now: ctx.store.journal.put(leased.closed(entry)),
     )
+    return ctx.checkpoints.create_checkpoint(kind, leased, request)

@@ -1,5 +1,6 @@
 """Groups made, kept and dropped on request."""
 
+from cleveragents.checkpoints.create import CheckpointRequest
 from cleveragents.checkpoints.manager import States
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed
@@ -88,14 +89,13 @@ def _asked_for(ctx: Context, leased: LeasedPlan, label: str | None) -> Checkpoin
         entry = edited if by_hand(before, now) else asked
         ctx.store.journal.put(leased.closed(entry))
 
-    return ctx.checkpoints.create_checkpoint(
-        CheckpointType.MANUAL,
-        leased,
+    request = CheckpointRequest(
         label=label,
         force=True,
         reason=lambda before, now: "manual edit" if by_hand(before, now) else "asked for",
-        ending=record,
+        record=record,
     )
+    return ctx.checkpoints.create_checkpoint(CheckpointType.MANUAL, leased, request)
 
 
 def delete_group(ctx: Context, plan: Plan, group: CheckpointGroup) -> None:

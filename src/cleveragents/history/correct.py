@@ -11,13 +11,13 @@ import msgspec
 
 from cleveragents.actors import KINDS
 from cleveragents.checkpoints import effects
+from cleveragents.checkpoints.groups import About
 from cleveragents.checkpoints.manager import States
 from cleveragents.checkpoints.restoration import (
     Restoration,
     marked_above,
     restoration_to,
 )
-from cleveragents.checkpoints.service import About
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.errors import CorrectionRefused

@@ -4,9 +4,9 @@ import os
 
 import msgspec
 
+from cleveragents.checkpoints.groups import About
 from cleveragents.checkpoints.manager import States
 from cleveragents.checkpoints.restoration import Restoration
-from cleveragents.checkpoints.service import About
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.errors import NotFound, UsageError

@@ -1,0 +1,194 @@
+"""Make a checkpoint group: capture every sandbox, decide what that is, commit it with the plan."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from cleveragents.checkpoints.groups import About, Collected, Groups
+from cleveragents.checkpoints.manager import States
+from cleveragents.content.packs import Batch
+from cleveragents.errors import CheckpointFailed
+from cleveragents.lease import LeasedPlan
+from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
+from cleveragents.model.decision import Decision
+from cleveragents.model.ids import new_id
+from cleveragents.model.plan import Step
+from cleveragents.model.resource import Resource
+
+LENIENT = frozenset({CheckpointType.PRE_ROLLBACK, CheckpointType.ON_ERROR})
+"""These keep a state to roll back from, also one that a tool broke."""
+
+
+class CheckpointRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a group is made for, and what is written in the same commit."""
+
+    reason: str | Callable[[States, States], str] = ""
+    """Text, or what makes it of the states of the last group and of now; else the trigger."""
+    label: str | None = None
+    decision_id: str | None = None
+    step: Step | None = None
+    force: bool = False
+    """A group of its own, also if nothing changed."""
+    steps: tuple[Step, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    view_changed: bool = False
+    plan: dict[str, Any] = {}
+    """Fields of the plan to set."""
+    prepare: Callable[[States], None] | None = None
+    """Called with the states of now before the commit; it may fail without a trace."""
+    record: Callable[[States, States], None] | None = None
+    """Called in the commit, when group and plan are written, with the states before and now."""
+
+    @property
+    def writes(self) -> bool:
+        return bool(self.steps or self.decisions or self.plan)
+
+
+class Capture(NamedTuple):
+    """The plan's newest group with its states, and the states of now."""
+
+    head: CheckpointGroup | None
+    before: States
+    now: States
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """What a capture becomes: the head under one more name, or a group with these rows."""
+
+    head: CheckpointGroup | None = None
+    rows: States = {}
+    is_written: bool = False
+    """The head has that name already, and nothing else is to be written."""
+    keeps_content: bool = True
+
+
+def decide(
+    trigger: CheckpointType,
+    request: CheckpointRequest,
+    capture: Capture,
+    view_mark: int,
+    resources: Mapping[str, Resource],
+) -> Choice:
+    """Where neither a resource nor the view changed, the last group gets the trigger's name."""
+    head, before, now = capture
+    changed = {
+        rid: state
+        for rid, state in now.items()
+        if rid not in before or before[rid].state_hash != state.state_hash
+    }
+    own_group = request.view_changed or request.force or request.label
+    if head is None or changed or head.view_mark != view_mark or own_group:
+        return Choice(rows=changed or one_row(now, request.step, resources))
+    more = request.writes or request.prepare or request.record
+    return Choice(
+        head=head,
+        is_written=trigger in head.triggers and not more,
+        # What is left behind at once need not be kept twice: only times can differ.
+        keeps_content=request.prepare is None,
+    )
+
+
+def one_row(now: States, step: Step | None, resources: Mapping[str, Resource]) -> States:
+    """Only the view changed: one row, of the step's resource, that adds no content."""
+    if not now:
+        raise CheckpointFailed("the plan has no resource that can be checkpointed")
+    wanted = [rid for rid in now if step and resources[rid].name == step.resource]
+    rid = (wanted or list(now))[0]
+    return {rid: msgspec.structs.replace(now[rid], added_bytes=0)}
+
+
+def create(
+    groups: Groups, trigger: CheckpointType, leased: LeasedPlan, request: CheckpointRequest
+) -> CheckpointGroup:
+    plan = leased.plan
+    if trigger not in LENIENT and plan.head_group_id is not None:
+        groups.manager.require_seen(plan.plan_id)
+    try:
+        return _create(groups, trigger, leased, request)
+    except Collected:
+        # A collection took content that was just found in the store: look once more.
+        groups.manager.doubt(plan.plan_id)
+        return _create(groups, trigger, leased, request)
+
+
+def _create(
+    groups: Groups, trigger: CheckpointType, leased: LeasedPlan, request: CheckpointRequest
+) -> CheckpointGroup:
+    plan_id, strict = leased.plan.plan_id, trigger not in LENIENT
+    dropped: list[str] = []
+    with groups.manager.packs.batch(urgent=not strict) as batch:
+        capture = _capture(groups, leased, batch, strict)
+        resources = groups.manager.sandboxes(plan_id).resources
+        choice = decide(trigger, request, capture, leased.plan.view_mark, resources)
+        if choice.head is not None and choice.is_written:
+            return choice.head
+        # The disk works on the content while the rows are written; COMMIT waits for it.
+        wait = batch.begin_seal() if choice.keeps_content else _nothing
+        if request.prepare is not None:
+            request.prepare(capture.now)
+        with leased.transaction():
+            if choice.keeps_content:
+                groups.keep_content(batch)
+            groups.remember_newest(plan_id, None)
+            if choice.head is not None:
+                group = _reuse(groups, trigger, leased, request, choice.head)
+            else:
+                group = _add(groups, trigger, leased, request, capture, choice.rows)
+            if request.record is not None:
+                request.record(capture.before, capture.now)
+            if choice.head is None:
+                dropped = groups.prune(leased, capture.head)
+            wait()
+    groups.remember_newest(plan_id, group)
+    for learned in batch.after_commit if choice.keeps_content else ():
+        learned()
+    if dropped:
+        groups.release_dropped(plan_id)
+    return group
+
+
+def _nothing() -> None: ...
+
+
+def _capture(groups: Groups, leased: LeasedPlan, batch: Batch, strict: bool) -> Capture:
+    head = groups.head(leased)
+    before = groups.states(head) if head else {}
+    now = groups.manager.create_checkpoint(leased.plan.plan_id, batch, before, strict)
+    return Capture(head, before, now)
+
+
+def _reuse(
+    groups: Groups,
+    trigger: CheckpointType,
+    leased: LeasedPlan,
+    request: CheckpointRequest,
+    head: CheckpointGroup,
+) -> CheckpointGroup:
+    group = groups.store.checkpoints.add_trigger(head, trigger)
+    if request.writes:
+        leased.write(steps=request.steps, decisions=request.decisions, **request.plan)
+    return group
+
+
+def _add(
+    groups: Groups,
+    trigger: CheckpointType,
+    leased: LeasedPlan,
+    request: CheckpointRequest,
+    capture: Capture,
+    rows: States,
+) -> CheckpointGroup:
+    group_id, ids = new_id(), {rid: new_id() for rid in rows}
+    leased.write(
+        steps=request.steps,
+        decisions=request.decisions,
+        view_changed=request.view_changed,
+        head_group_id=group_id,
+        last_checkpoint_id=next(iter(ids.values())),
+        **request.plan,
+    )
+    reason = request.reason
+    why = reason if isinstance(reason, str) else reason(capture.before, capture.now)
+    about = About(trigger, why or str(trigger), request.decision_id, request.step, request.label)
+    return groups.add(leased, group_id, capture.head, rows, ids, about, leased.plan.actor_state)

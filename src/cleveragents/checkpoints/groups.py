@@ -1,0 +1,280 @@
+"""The checkpoint groups of plans: what they hold, how one is written, which may go."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from cleveragents import codec
+from cleveragents.checkpoints.manager import CheckpointManager, States
+from cleveragents.checkpoints.prune import policy_of, verdicts_on
+from cleveragents.content.packs import Batch
+from cleveragents.errors import CheckpointFailed, ContentDamaged, SandboxError
+from cleveragents.lease import LeasedPlan
+from cleveragents.model.checkpoint import (
+    Checkpoint,
+    CheckpointGroup,
+    CheckpointType,
+    SandboxCheckpoint,
+)
+from cleveragents.model.plan import Plan, Step
+from cleveragents.model.resource import SandboxRecord, SandboxState
+from cleveragents.model.retention import Verdict
+from cleveragents.model.settings import Settings
+from cleveragents.model.units import plural
+from cleveragents.sandbox.protocol import KeepsElsewhere
+from cleveragents.store import Store
+
+T = TypeVar("T")
+MANY = 10_000
+"""Snapshots that are remembered."""
+
+
+class Collected(CheckpointFailed):
+    """Content that was found in the store was collected before it could be used again."""
+
+
+class About(NamedTuple):
+    """Why a group is made."""
+
+    trigger: CheckpointType
+    reason: str
+    decision_id: str | None = None
+    step: Step | None = None
+    label: str | None = None
+
+
+class Groups:
+    """The groups of a store, with what this process remembers of them."""
+
+    def __init__(
+        self,
+        store: Store,
+        manager: CheckpointManager,
+        settings: Settings,
+        now: Callable[[], str],
+        warn: Callable[[str], None] = lambda _message: None,
+    ) -> None:
+        self.store = store
+        self.manager = manager
+        self.settings = settings
+        self.now = now
+        self.warn = warn
+        self._newest: dict[str, CheckpointGroup] = {}
+        """Plan -> the group that this process itself made last."""
+        self._snapshots: dict[str, SandboxCheckpoint] = {}
+        """Checkpoint -> what it holds; such rows never change."""
+
+    def head(self, leased: LeasedPlan) -> CheckpointGroup | None:
+        group_id = leased.plan.head_group_id
+        newest = self._newest.get(leased.plan.plan_id)
+        if newest is not None and newest.group_id == group_id:
+            return newest
+        return self.store.checkpoints.group(group_id) if group_id else None
+
+    def remember_newest(self, plan_id: str, group: CheckpointGroup | None) -> None:
+        """After a commit; None before one, which may fail."""
+        if group is None:
+            self._newest.pop(plan_id, None)
+        else:
+            self._newest[plan_id] = group
+
+    def states(self, group: CheckpointGroup) -> States:
+        """Resource id -> its state in this group."""
+        if not all(checkpoint in self._snapshots for checkpoint in group.members.values()):
+            if len(self._snapshots) > MANY:
+                self._snapshots.clear()
+            for row in self.store.checkpoints.of_members(group).values():
+                self._snapshots[row.checkpoint_id] = row.snapshot
+        return {rid: self._snapshots[row] for rid, row in group.members.items()}
+
+    def look(self, plan_id: str, use: Callable[[States], T]) -> T:
+        """What `use` makes of the states as they are now; nothing of them is kept."""
+        with self.manager.packs.looking() as batch:
+            return use(self.manager.create_checkpoint(plan_id, batch, {}, strict=False))
+
+    def is_at(self, plan_id: str, group_id: str) -> bool:
+        """Whether every sandbox has the state of a group."""
+        wanted = self.states(self.store.checkpoints.group(group_id))
+        return self.look(
+            plan_id, lambda now: all(now[r].state_hash == s.state_hash for r, s in wanted.items())
+        )
+
+    def began_with(self, plan_id: str) -> States:
+        """The states the sandboxes were made with; empty before they are."""
+        if origins := self.origins(plan_id):
+            return origins
+        groups = self.store.checkpoints.groups(plan_id)
+        return self.states(groups[0]) if groups else {}
+
+    def origins(self, plan_id: str) -> States:
+        records = self.manager.sandboxes(plan_id).records
+        return {
+            rid: codec.convert(record.origin["state"], SandboxCheckpoint)
+            for rid, record in records.items()
+            if "state" in record.origin
+        }
+
+    def require_readable(self, group: CheckpointGroup) -> None:
+        """The manifests of a group are in the store; else a clear error before anything moves."""
+        for row in self.store.checkpoints.of_members(group).values():
+            if row.root_key and not self.manager.packs.has(row.root_key):
+                raise ContentDamaged(
+                    f"checkpoint {row.checkpoint_id} has lost its content", "agents check"
+                )
+
+    def keep_states(self, leased: LeasedPlan, previous: States) -> States:
+        """The states as they are now, their content kept, without a group."""
+        with self.manager.packs.batch() as batch:
+            now = self.manager.create_checkpoint(leased.plan.plan_id, batch, previous)
+            batch.seal()
+            with leased.transaction():
+                self.keep_content(batch)
+        return now
+
+    def keep_borrowed(self, leased: LeasedPlan) -> None:
+        """Before sandboxes go: everything that a kept group needs comes into the store."""
+        plan_id = leased.plan.plan_id
+        sandboxes = self.manager.sandboxes(plan_id)
+        roots: dict[str, list[bytes]] = {}
+        for group in self.store.checkpoints.groups(plan_id):
+            for rid, state in self.states(group).items():
+                roots.setdefault(rid, []).append(state.root)
+        with self.manager.packs.batch() as batch:
+            for rid, found in roots.items():
+                record = sandboxes.records[rid]
+                if record.state is SandboxState.READY:
+                    sandboxes[rid].keep_borrowed(list(dict.fromkeys(found)), batch)
+            batch.seal()
+            with leased.transaction():
+                self.keep_content(batch)
+
+    def keep_origins(self, leased: LeasedPlan) -> None:
+        """For a plan without groups: note in each sandbox's row what it was made with."""
+        self.manager.sync(leased.plan.plan_id)
+        for rid, state in self.keep_states(leased, {}).items():
+            record = self.manager.sandboxes(leased.plan.plan_id).records[rid]
+            origin = {**record.origin, "state": msgspec.to_builtins(state)}
+            with leased.transaction():
+                self.store.resources.put_sandbox(msgspec.structs.replace(record, origin=origin))
+        self.manager.forget(leased.plan.plan_id)
+
+    def keep_content(self, batch: Batch) -> None:
+        self.store.objects.add(batch.located.items())
+        if missing := self.store.objects.reuse(batch.reused):
+            raise Collected(
+                f"{plural(len(missing), 'piece')} of content needed again had been collected",
+                "run the command again",
+            )
+
+    def add(
+        self,
+        leased: LeasedPlan,
+        group_id: str,
+        head: CheckpointGroup | None,
+        rows: States,
+        ids: dict[str, str],
+        about: About,
+        actor_state: Any,
+    ) -> CheckpointGroup:
+        """Write a group that follows `head`; `rows` are the resources that changed since."""
+        plan, now = leased.plan, self.now()
+        records = self.manager.sandboxes(plan.plan_id).records
+        group = CheckpointGroup(
+            group_id=group_id,
+            plan_id=plan.plan_id,
+            decision_id=about.decision_id,
+            checkpoint_type=about.trigger,
+            triggers=(str(about.trigger),),
+            label=about.label,
+            step_index=about.step.index if about.step else plan.last_completed_step,
+            version=plan.version,
+            view_mark=plan.view_mark,
+            members={**(head.members if head else {}), **ids},
+            actor_state=actor_state,
+            children=self.store.plans.child_moments(plan.plan_id),
+            created_at=now,
+        )
+        made = [
+            _row(group, ids[rid], records[rid], state, about, plan) for rid, state in rows.items()
+        ]
+        self.store.checkpoints.add(group, made)
+        self._snapshots.update((row.checkpoint_id, row.snapshot) for row in made)
+        return group
+
+    def prune(self, leased: LeasedPlan, before: CheckpointGroup | None) -> list[str]:
+        """Keep to the limit; the group that was newest until now may be needed for a rollback."""
+        policy = policy_of(leased.spec.policy, self.settings)
+        if (
+            policy.max_bytes is None
+            and self.store.checkpoints.count(leased.plan.plan_id) <= policy.max_checkpoints
+        ):
+            return []
+        verdicts = self.verdicts(leased)
+        safe = before.group_id if before else None
+        return self.drop(leased, tuple(v for v in verdicts if v.group_id != safe))
+
+    def verdicts(self, leased: LeasedPlan) -> tuple[Verdict, ...]:
+        """What retention says of each group."""
+        policy = policy_of(leased.spec.policy, self.settings)
+        return verdicts_on(self.store, leased.plan, policy, self.now())
+
+    def drop(self, leased: LeasedPlan, verdicts: tuple[Verdict, ...]) -> list[str]:
+        gone = [item.group_id for item in verdicts if not item.keep]
+        if gone:
+            self.manager.delete_checkpoint(leased.plan.plan_id, gone, self.now())
+        return gone
+
+    def release_dropped(self, plan_id: str) -> None:
+        """What kinds keep outside of the store goes when no kept group needs it any more.
+
+        What cannot be reached now is released by the next call.
+        """
+        if any(i.plan_id == plan_id and not i.is_done for i in self.store.intents.all()):
+            return  # it may stand on something that looks left over
+        sandboxes = self.manager.sandboxes(plan_id)
+        for rid, sandbox in sandboxes.opened.items():
+            record = sandboxes.records.get(rid)
+            if not isinstance(sandbox, KeepsElsewhere) or record is None:
+                continue
+            if record.state is SandboxState.READY:
+                roots = self.store.checkpoints.roots_of(rid)
+                began = self.origins(plan_id).get(rid)
+                with suppress(SandboxError):
+                    sandbox.keep_only(frozenset(roots + ([began.root] if began else [])))
+
+
+def _row(
+    group: CheckpointGroup,
+    checkpoint_id: str,
+    record: SandboxRecord,
+    state: SandboxCheckpoint,
+    about: About,
+    plan: Plan,
+) -> Checkpoint:
+    step = about.step
+    return Checkpoint(
+        checkpoint_id=checkpoint_id,
+        group_id=group.group_id,
+        plan_id=group.plan_id,
+        resource_id=record.resource_id,
+        sandbox_ref=record.sandbox_id,
+        decision_id=about.decision_id,
+        checkpoint_type=about.trigger,
+        step_index=group.step_index,
+        state_hash=state.state_hash,
+        label=about.label,
+        filesystem_path=record.path,
+        size_bytes=state.added_bytes,
+        created_at=group.created_at,
+        metadata_json={
+            "reason": about.reason,
+            "source_tool": step.tool if step else None,
+            "phase": str(plan.phase),
+            "step": step.step_id if step else None,
+            **state.metadata,
+            "snapshot": state.metadata,
+        },
+        root_key=state.root,
+    )

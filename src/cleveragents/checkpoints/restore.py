@@ -1,0 +1,237 @@
+"""Bring the sandboxes and the plan to a group: stage, intent, switch, one commit."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from cleveragents import codec
+from cleveragents.checkpoints.create import CheckpointRequest, create, one_row
+from cleveragents.checkpoints.groups import About, Groups
+from cleveragents.checkpoints.manager import Staged, States
+from cleveragents.checkpoints.restoration import Restoration, commit_restoration
+from cleveragents.content import removal
+from cleveragents.content.packs import Batch
+from cleveragents.content.reserve import SIZE
+from cleveragents.errors import DiskFull
+from cleveragents.lease import LeasedPlan, hold
+from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
+from cleveragents.model.ids import new_id
+from cleveragents.model.resource import Change
+from cleveragents.store import Intent
+
+REASON = "before the rollback"
+
+
+def roll_back(
+    groups: Groups,
+    leased: LeasedPlan,
+    restoration: Restoration,
+    *,
+    label: str | None = None,
+    reason: str = REASON,
+    lossy: bool = False,
+) -> tuple[Change, ...]:
+    """Bring every sandbox and the plan's view back to a group, all or nothing, verified.
+
+    `lossy`: where there is no room to keep what the sandboxes hold now, it is given up.
+
+    Everything that could fail happens before the intent is committed: capturing, reading the
+    target's content, staging it. After that the way is forward only: `finish` goes the rest
+    of it if this process dies.
+    """
+    plan_id, intent_id = leased.plan.plan_id, new_id()
+    group = groups.store.checkpoints.group(restoration.group_id)
+    targets = groups.states(group)
+    staging = groups.manager.staging(plan_id, intent_id)
+    intent = _intent(intent_id, plan_id, restoration, groups.now())
+    staged: list[Staged] = []
+    groups.store.reserve.give_back_below(SIZE)
+    try:
+        _keep_before(
+            groups,
+            leased,
+            reason,
+            lambda now: staged.append(groups.manager.stage(plan_id, now, targets, staging)),
+            lambda: groups.store.intents.replace(intent),
+            lossy,
+            label,
+        )
+    except BaseException:
+        removal.remove_tree(staging)
+        raise
+    _switch(groups, leased, staged[-1], restoration, group, targets, intent_id)
+    return staged[-1].changes
+
+
+def _intent(intent_id: str, plan_id: str, todo: Restoration, now: str) -> Intent:
+    return Intent(
+        intent_id=intent_id,
+        plan_id=plan_id,
+        kind="restore",
+        state="staged",
+        body=msgspec.to_builtins(todo),
+        created_at=now,
+    )
+
+
+def _keep_before(
+    groups: Groups,
+    leased: LeasedPlan,
+    reason: str,
+    prepare: Callable[[States], None],
+    note: Callable[[], None],
+    lossy: bool,
+    label: str | None = None,
+) -> None:
+    """Keep what is there in a `pre_rollback` group; `note` is part of its commit."""
+    try:
+        request = CheckpointRequest(
+            label=label, reason=reason, prepare=prepare, record=lambda _before, _now: note()
+        )
+        create(groups, CheckpointType.PRE_ROLLBACK, leased, request)
+        return
+    except DiskFull as error:
+        if not lossy:
+            raise DiskFull(
+                f"the state of the sandboxes cannot be kept before the rollback: {error}",
+                "free some space, or discard it: the same command with --accept-loss",
+            ) from error
+    with groups.manager.packs.looking() as batch:
+        prepare(groups.manager.create_checkpoint(leased.plan.plan_id, batch, {}, strict=False))
+        with leased.transaction():
+            note()
+    groups.warn("the disk is full: changes in the sandboxes since the last group were not kept")
+
+
+def restore_made(
+    groups: Groups,
+    leased: LeasedPlan,
+    about: About,
+    make: Callable[[States, Batch], States],
+    todo: Restoration,
+    also: Callable[[CheckpointGroup], None] = lambda _now: None,
+) -> tuple[Change, ...]:
+    """Bring the sandboxes to a state that nobody had yet, made from the one they have.
+
+    `make` gets the states now and may raise, with nothing changed; what it returns becomes
+    the group `todo.group_id`. `also(now)` runs in the commit of that group and of the intent,
+    with the group that keeps what was there; the way from then on is that of a rollback.
+    """
+    plan_id, intent_id = leased.plan.plan_id, new_id()
+    kept = _kept_now(groups, leased, about)
+    now = groups.states(kept)
+    staging = groups.manager.staging(plan_id, intent_id)
+    todo = msgspec.structs.replace(todo, made=True, came_from=kept.group_id)
+    intent = _intent(intent_id, plan_id, todo, groups.now())
+    try:
+        with groups.manager.packs.batch() as batch:
+            targets = make(now, batch)
+            batch.seal()
+            staged = groups.manager.stage(plan_id, now, targets, staging)
+            changed = {
+                rid: state
+                for rid, state in targets.items()
+                if now[rid].state_hash != state.state_hash
+            }
+            resources = groups.manager.sandboxes(plan_id).resources
+            rows = changed or one_row(now, about.step, resources)
+            first = next(iter(rows))
+            rows[first] = msgspec.structs.replace(rows[first], added_bytes=batch.added_bytes)
+            with leased.transaction():
+                groups.keep_content(batch)
+                ids = {rid: new_id() for rid in rows}
+                state = todo.plan.get("actor_state", leased.plan.actor_state)
+                group = groups.add(leased, todo.group_id, kept, rows, ids, about, state)
+                also(kept)
+                groups.store.intents.replace(intent)
+    except BaseException:
+        removal.remove_tree(staging)
+        raise
+    _switch(groups, leased, staged, todo, group, targets, intent_id)
+    return staged.changes
+
+
+def _kept_now(groups: Groups, leased: LeasedPlan, about: About) -> CheckpointGroup:
+    """The group that holds what the sandboxes have now; made if there is none."""
+    head = groups.head(leased)
+    if head is not None:
+        same = groups.is_at(leased.plan.plan_id, head.group_id)
+        if same and head.view_mark == leased.plan.view_mark:
+            return head
+    request = CheckpointRequest(reason=f"before: {about.reason}")
+    return create(groups, CheckpointType.PRE_ROLLBACK, leased, request)
+
+
+def finish(groups: Groups, leased: LeasedPlan, intent: Intent) -> None:
+    """Go the rest of the way after a crash: look at what is there, stage and switch again."""
+    plan_id = leased.plan.plan_id
+    restoration = codec.convert(intent.body, Restoration)
+    # What is there now may be half of each: it is kept, but undo goes to what was whole.
+    came_from = restoration.came_from or leased.plan.head_group_id
+    restoration = msgspec.structs.replace(restoration, came_from=came_from)
+    intent = msgspec.structs.replace(intent, body=msgspec.to_builtins(restoration))
+    group = groups.store.checkpoints.group(restoration.group_id)
+    targets = groups.states(group)
+    staging = groups.manager.staging(plan_id, intent.intent_id)
+    removal.remove_tree(staging)
+    groups.store.reserve.give_back_below(SIZE)
+    staged: list[Staged] = []
+    _keep_before(
+        groups,
+        leased,
+        "found after an interrupted rollback",
+        lambda now: staged.append(groups.manager.stage(plan_id, now, targets, staging)),
+        lambda: groups.store.intents.put(intent),
+        lossy=True,
+    )
+    _switch(groups, leased, staged[-1], restoration, group, targets, intent.intent_id)
+
+
+def confirm(groups: Groups, leased: LeasedPlan, intent: Intent) -> bool:
+    """A committed rollback whose end nobody saw: verified by reading, or done again.
+
+    True if it was done again. That a sync succeeds now proves nothing: if one failed before,
+    the kernel may have dropped the pages that it could not write.
+    """
+    plan, noted = leased.plan, intent.body
+    if plan.version == noted["version"]:
+        if leased.lease.boot_id == noted["boot_id"]:
+            groups.manager.sync(plan.plan_id)
+        groups.manager.distrust(plan.plan_id)
+        if not groups.is_at(plan.plan_id, noted["group_id"]):
+            todo = Restoration(group_id=noted["group_id"], plan={})
+            why = "found instead of a rollback"
+            roll_back(groups, leased, todo, reason=why, lossy=True)
+            leased.finish_background()
+            return True
+    with leased.transaction():
+        groups.store.intents.remove(intent.intent_id)
+    return False
+
+
+def _switch(
+    groups: Groups,
+    leased: LeasedPlan,
+    staged: Staged,
+    restoration: Restoration,
+    group: CheckpointGroup,
+    targets: States,
+    intent_id: str,
+) -> None:
+    plan_id = leased.plan.plan_id
+    groups.manager.rollback_to(plan_id, staged, targets)
+    for child_id, todo in restoration.children.items():
+        _restore_child(groups, child_id, todo)
+    groups.remember_newest(plan_id, None)
+    commit_restoration(groups.store, leased, restoration, group, intent_id)
+    if not restoration.made:
+        groups.remember_newest(plan_id, group)
+    leased.run_in_background(intent_id, groups.manager.making_last(plan_id, staged))
+
+
+def _restore_child(groups: Groups, plan_id: str, todo: Restoration) -> None:
+    """A child plan is rolled back with its parent; repeatable after a crash."""
+    with hold(groups.store, plan_id, "rollback of the parent plan", groups.now) as lease:
+        leased = LeasedPlan(groups.store, groups.store.plans.get(plan_id), lease, groups.now)
+        roll_back(groups, leased, todo, lossy=True)
+        leased.finish_background()
