@@ -1,7 +1,9 @@
 """What a confined tool can reach of the machine, tried from inside and compared with lists of ours:
 under bwrap and under Landlock, as root and as somebody else."""
 
+import atexit
 import ctypes
+import functools
 import json
 import os
 import pwd
@@ -75,11 +77,20 @@ def expected_doors(how: str, who: str) -> set[str]:
     return through
 
 
+@functools.cache
+def folder_of_a_multiplexer() -> Path:
+    """Stays until the tests end: who starts bwrap beside us covers it, and has to find it there."""
+    made = Path(f"/tmp/tmux-{time.time_ns()}")
+    made.mkdir()
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
+
+
 @contextmanager
 def neighbourhood(yard: Yard, owner: int) -> Generator[dict[str, Any]]:
     """What a tool might reach: a process, sockets, shared memory, files."""
     name = f"agents-{uuid.uuid4().hex}"
-    multiplexer = Path(f"/tmp/tmux-{time.time_ns()}")
+    multiplexer = folder_of_a_multiplexer() / name
     libc = ctypes.CDLL(None)
     with ExitStack() as stack:
         (yard.outside / "file").touch()
@@ -89,11 +100,10 @@ def neighbourhood(yard: Yard, owner: int) -> Generator[dict[str, Any]]:
         os.mkfifo(yard.outside / "pipe")
         os.chown(yard.outside / "pipe", owner, -1)
         stack.callback(os.close, os.open(yard.outside / "pipe", os.O_RDWR))
-        multiplexer.mkdir()
-        stack.callback(shutil.rmtree, multiplexer)
+        stack.callback(lambda: multiplexer.unlink(missing_ok=True))
         stack.callback(lambda: Path("/dev/shm", name).unlink(missing_ok=True))
         agent = yard.outside / "agent.sock"
-        for address in (f"\0{name}", str(agent), str(multiplexer / "default")):
+        for address in (f"\0{name}", str(agent), str(multiplexer)):
             server = stack.enter_context(socket.socket(socket.AF_UNIX))
             server.bind(address)
             server.listen()
@@ -112,7 +122,7 @@ def neighbourhood(yard: Yard, owner: int) -> Generator[dict[str, Any]]:
         yield {
             "pid": victim.pid, "address": mapped(victim.pid), "outside": str(yard.outside),
             "shm": shm, "abstract": name, "agent": str(agent),
-            "multiplexer": str(multiplexer / "default"), "name": name,
+            "multiplexer": str(multiplexer), "name": name,
             "host": socket.gethostname(),
         }  # fmt: skip
 
