@@ -174,7 +174,7 @@ def test_a_row_that_points_elsewhere_is_left_alone(agents: Agents, column: str) 
         if column == "root":
             db.execute("UPDATE sandboxes SET identity = ?", (f"{inode.st_dev}:{inode.st_ino}",))
     [problem] = one.run("check", "--json").expect(6).data["problems"]
-    assert "does not say" in problem
+    assert "is not marked as that sandbox" in problem
     for argv in (
         ("plan", "rollback", "job", "first", "--yes"),
         ("plan", "resume", "job"),

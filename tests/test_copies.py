@@ -76,7 +76,7 @@ def test_a_long_copy_tells_how_far_it_is_for_each_resource(
     progress.tell("copied", {"resource": "data", "bytes": 1_000_000})
     assert capsys.readouterr().err.splitlines() == [
         "  copying app: 2 files, 42 MB so far",
-        "  copying data: 1 files, 5 MB so far",
+        "  copying data: 1 file, 5 MB so far",
         "  copying data: 2 files, 6 MB so far",
     ]
 
@@ -113,9 +113,9 @@ def test_a_large_file_is_told_by_pieces_and_counted_once(
         clock[0] += 1.1
         progress.tell(event, {"resource": "app", "bytes": size * 1_000_000})
     assert capsys.readouterr().err.splitlines() == [
-        "  copying app: 1 files, 1 MB so far",
-        "  copying app: 1 files, 31 MB so far",
-        "  copying app: 1 files, 51 MB so far",
+        "  copying app: 1 file, 1 MB so far",
+        "  copying app: 1 file, 31 MB so far",
+        "  copying app: 1 file, 51 MB so far",
         "  copying app: 2 files, 51 MB so far",
     ]
 

@@ -58,6 +58,7 @@ from cleveragents.model.plan import State
 from cleveragents.model.plan_spec import ActorSpec, PlanSpec, ResourceSpec, StepSpec
 from cleveragents.model.resource import Action, Change, Resource
 from cleveragents.model.retention import Candidate, CheckpointRetentionPolicy, judge
+from cleveragents.model.units import plural
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace, settings_here
 
 PLAN = """\
@@ -1062,7 +1063,7 @@ def test_check_names_every_problem_and_exits_with_6(yard: Yard) -> None:
             pack.unlink()
     told = agents("check", "--read-data", "--json", expect=6).data
     assert told["problems"]
-    assert told["error"]["message"] == f"{len(told['problems'])} problems found"
+    assert told["error"]["message"] == f"{plural(len(told['problems']), 'problem')} found"
     shown = agents("check", "--read-data", expect=6)
     assert told["problems"][0] in shown.out
 
