@@ -35,7 +35,7 @@ def test_programs_of_the_python_reference(agents: Agents, program: str, printed:
 
 
 def test_there_are_programs_to_run() -> None:
-    assert len(examples("python.md", "python")) == 2
+    assert len(examples("python.md", "python")) == 3
     assert examples("python.md", "python")[0][1]
 
 
