@@ -295,6 +295,36 @@ def test_the_command_line_shows_and_finishes_a_plan_of_a_program(
     assert (folder / "b").exists()
 
 
+def test_the_command_line_applies_a_plan_of_a_program_as_it_is(
+    ws: Workspace, agents: Agents, folder: Path
+) -> None:
+    plan = ws.plan("open", resources={"app": folder})
+    with plan.decision("one", "b") as d:
+        d.call("file.write", path="b", content="b")
+    would = agents.run("plan", "apply", "open", "--dry-run", "--json").expect(0).data
+    assert would["would_apply"][0]["files"] == ["b"]
+    assert standing(plan) == (Phase.EXECUTE, State.QUEUED)
+    agents.run("plan", "apply", "open", "--yes").expect(0)
+    assert (folder / "b").exists()
+
+
+def test_pins_and_previews_from_python(ws: Workspace, folder: Path) -> None:
+    plan = ws.plan("kept", resources={"app": folder})
+    with plan.decision("one", "b") as d:
+        d.call("file.write", path="b", content="b")
+    group = plan.checkpoint("here")
+    assert plan.pin("here").group_id == group.group_id
+    assert plan.group("here").pinned
+    plan.unpin("here")
+    assert not plan.group("here").pinned
+    (Path(plan.sandboxes["app"]) / "c").write_text("c")
+    assert len(plan.preview_rollback("here").changes) == 1
+    assert plan.preview_rollback("here", "c").dry_run
+    assert all(verdict.keep for verdict in plan.preview_prune())
+    assert plan.preview_resume().next_step is None
+    assert [item.files for item in plan.preview_apply()] == [("b", "c")]
+
+
 def test_a_plan_with_an_actor_of_its_own_takes_no_calls(ws: Workspace, agents: Agents) -> None:
     file = agents.work / "plan.yaml"
     file.write_text(
