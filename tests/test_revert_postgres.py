@@ -277,7 +277,7 @@ def test_nothing_is_kept_if_the_setting_says_so(project: Project) -> None:
     project.plan(ADD)
     project.run("plan", "run", "plan.yaml")
     told = project.run("plan", "apply", "last", "--yes", "--json").json["messages"]
-    assert "is not kept" in told[0]
+    assert "no backup of database" in told[0]
     assert project.ours() == []
     assert "postgres.keep-applied" in project.error("plan", "revert-applied", "last", rc=4)
 
