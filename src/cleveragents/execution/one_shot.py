@@ -1,4 +1,4 @@
-"""`agents run -- CMD`: a plan of one step over where one stands."""
+"""`agents run -- CMD`: a plan of one step over the current directory."""
 
 import os
 
@@ -26,7 +26,7 @@ def one_step_plan(path: str, argv: tuple[str, ...], name: str | None) -> PlanSpe
 
 
 def _standing(where: str) -> str:
-    """The folder to run in: where one stands if that is inside `where`, else `where` itself."""
+    """The folder to run in: the current one if it is inside `where`, else `where` itself."""
     try:
         here = os.path.realpath(os.getcwd())
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """ULIDs: 48 bits of milliseconds, 80 bits of chance, in 26 letters.
 
 Ids are names, never order: a clock may step back. Order is what the store numbers
-(`seq`). Within one process they rise strictly all the same, so that no two are equal.
+(`seq`). Within one process they still rise strictly, so that no two are equal.
 """
 
 import os

@@ -70,7 +70,7 @@ class Store:
     def transaction(self, lease: Lease | None = None) -> Generator[None]:
         """One commit. With a lease the commit happens only if it is still ours.
 
-        What is written for a plan goes through `LeasedPlan.transaction`, which also takes back
+        What is written for a plan goes through `LeasedPlan.transaction`, which also undoes
         what was changed in memory; without a lease: leases, and work on the whole store.
         """
         if self._guarded:

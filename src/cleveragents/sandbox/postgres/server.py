@@ -75,7 +75,7 @@ class Server:
 
     @contextmanager
     def maintenance(self, purpose: str = LOOKING) -> Generator["Connection[Any]"]:
-        """A connection to a database that is none of ours: one cannot rename where one stands."""
+        """A connection to a database that is none of ours: a database in use cannot be renamed."""
         try:
             opened = self._opened(MAINTENANCE[0], purpose)
         except SandboxError:
