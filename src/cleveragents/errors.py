@@ -9,14 +9,16 @@ AgentsError                         1  an internal error, if nothing below fits
     ForeignCheckpoint  CheckpointPruned  RollbackDisabled
     ApplyConflict  MergeConflict  ValidationFailed  ApplyRefused  NothingToUndo
     UnappliedWork  CarryLimit  Declined  CorrectionRefused  LossNotAccepted  MayHaveHappened
-    Stopped  StoreElsewhere  UnsafeName
+    Stopped  StoreElsewhere  UnsafeName  NotInBucket
   ExecutionFailed                   5  a sandbox or a tool failed
     SandboxError  SandboxMissing  SandboxNotOurs
-    ToolFailed  CheckpointFailed  CompensationFailed  ActorFailed
+    ToolFailed  CheckpointFailed  CompensationFailed  ActorFailed  ConversationError
   StoreError                        6  the store is damaged or out of reach
-    ContentDamaged
+    ContentDamaged  BucketUnreachable  BucketRefused
     MachineError  DiskFull  ReadOnlyStore
 """
+
+from typing import NamedTuple
 
 
 class AgentsError(Exception):
@@ -34,12 +36,32 @@ class UsageError(AgentsError):
     exit_code = 2
 
 
+class Problem(NamedTuple):
+    """One thing that is wrong in a plan file; an empty `key`: it is about no single one."""
+
+    file: str
+    line: int
+    key: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.message}"
+
+
 class PlanFileError(UsageError):
     """The plan file is wrong; `problems` has every line that is."""
 
-    def __init__(self, problems: tuple[str, ...], hint: str = "", spec: object = None) -> None:
+    def __init__(
+        self,
+        problems: tuple[str, ...],
+        hint: str = "",
+        spec: object = None,
+        found: tuple[Problem, ...] = (),
+    ) -> None:
         super().__init__("; ".join(problems), hint)
         self.problems = problems
+        self.found = found
+        """The same in parts, for those that were found by reading the file."""
         self.spec = spec
         """What could be read of the plan anyway."""
 
@@ -100,6 +122,10 @@ class MergeConflict(ApplyConflict):
     """A child plan and its parent, or another child, changed the same thing."""
 
 
+class RollbackConflict(ApplyConflict):
+    """The agent and somebody else changed the same thing in place."""
+
+
 class Stopped(NotAllowed):
     """Somebody else's failure, or Ctrl-C, ends this plan's run; it can be resumed later."""
 
@@ -155,6 +181,10 @@ class UnsafeName(NotAllowed):
         super().__init__(message, hint)
 
 
+class NotInBucket(NotAllowed):
+    """What has to be in the bucket first, before a step with effects or for another machine."""
+
+
 class ExecutionFailed(AgentsError):
     exit_code = 5
 
@@ -190,12 +220,24 @@ class ActorFailed(ExecutionFailed):
     """What it wrote to stderr."""
 
 
+class ConversationError(ExecutionFailed):
+    """An agent's conversation cannot be brought to a point; nothing of it was changed."""
+
+
 class StoreError(AgentsError):
     exit_code = 6
 
 
 class ContentDamaged(StoreError):
     pass
+
+
+class BucketUnreachable(StoreError):
+    """The bucket does not answer, or lacks what it should have."""
+
+
+class BucketRefused(StoreError):
+    """The bucket cannot be used: it would lose what two machines write at once."""
 
 
 class MachineError(StoreError):

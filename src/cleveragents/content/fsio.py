@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from cleveragents import machine
+from cleveragents.content import faults
 from cleveragents.content.native.compiled import walk as _walk
 from cleveragents.content.safe_names import require_name, require_path
 from cleveragents.errors import StoreError, UnsafeName
@@ -23,6 +24,8 @@ from cleveragents.model.resource import show_path
 if TYPE_CHECKING:
     import ctypes
 
+point: Callable[[str], None] = faults.point
+arm: Callable[[Callable[[str], None] | int | None], None] = faults.arm
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FRESH = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _EXCHANGE = 2
@@ -32,43 +35,19 @@ NO_TIME = -(1 << 62)
 Inode = tuple[int, int, int]
 """Number, size and mtime: what stays the same when a file is only renamed."""
 
-_kill_at = int(os.environ.get("CLEVERAGENTS_TEST_KILL_AT", "0"))
-_points = 0
-_fault: Callable[[str], None] | None = None
-
 
 @functools.cache
-def _libc() -> "ctypes.CDLL":
+def libc() -> "ctypes.CDLL":
     """Loaded by those who need it: most commands switch nothing."""
     import ctypes
 
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _error() -> int:
+def last_errno() -> int:
     import ctypes
 
     return ctypes.get_errno()
-
-
-def point(name: str) -> None:
-    """A moment at which a crash would matter; tests make the process die at the n-th one."""
-    global _points
-    if _fault is not None:
-        _fault(name)
-    if _kill_at:
-        _points += 1
-        if _points == _kill_at:
-            import signal
-
-            os.write(2, f"killed at point {_points}: {name}\n".encode())
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def arm(fault: Callable[[str], None] | None) -> None:
-    """For tests: call `fault` with the name of every point, where it may raise; None: no more."""
-    global _fault
-    _fault = fault
 
 
 def make_private_dir(path: str) -> None:
@@ -230,8 +209,8 @@ def sync_file(name: bytes, dir_fd: int) -> None:
 def sync_all(fd: int) -> None:
     """Everything on the file system of this descriptor: quicker than many single files."""
     point("syncfs")
-    if _libc().syncfs(fd) != 0:
-        code = _error()
+    if libc().syncfs(fd) != 0:
+        code = last_errno()
         error = OSError(code, os.strerror(code))
         raise machine.of_os(error, "could not flush data to disk") from error
 
@@ -339,12 +318,12 @@ def exchange(source: bytes, source_fd: int, target: bytes, target_fd: int) -> No
 
 def _renameat2(source_fd: int, source: bytes, target_fd: int, target: bytes, flags: int) -> bool:
     """False if the kernel or the file system does not know the call."""
-    call = getattr(_libc(), "renameat2", None)
+    call = getattr(libc(), "renameat2", None)
     if call is None:
         return False
     if call(source_fd, source, target_fd, target, flags) == 0:
         return True
-    code = _error()
+    code = last_errno()
     if code in (errno.ENOSYS, errno.EINVAL):
         return False
     raise OSError(code, os.strerror(code), os.fsdecode(target))

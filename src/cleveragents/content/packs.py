@@ -269,6 +269,14 @@ class Packs:
         self._readers.clear()
 
 
+class Watch(Protocol):
+    """Whoever wants to know how far a capture is; `total` tells how much will come."""
+
+    total: Callable[[], int]
+
+    def __call__(self, size: int, /) -> None: ...
+
+
 class Batch:
     """Objects on their way into the store: written as they come, durable after `seal`."""
 
@@ -287,6 +295,7 @@ class Batch:
         self.reused: set[bytes] = set()
         self.before_seal: list[Callable[[], None]] = []
         """What makes a state durable that is not kept in packs; not called when only looking."""
+        self.watch: Watch | None = None
         self.after_commit: list[Callable[[], None]] = []
         """What to do once the index rows are committed."""
 
@@ -296,6 +305,8 @@ class Batch:
         return key
 
     def put_keyed(self, key: bytes, data: bytes) -> None:
+        if self.watch is not None:
+            self.watch(len(data))
         if key in self._pending or key in self.located or key in self.reused:
             return
         self._pending[key] = data
@@ -378,6 +389,8 @@ class _Looking(Batch):
     """Keeps manifests in memory, so that states can be compared, and drops all else."""
 
     def put_keyed(self, key: bytes, data: bytes) -> None:
+        if self.watch is not None:
+            self.watch(len(data))
         if key[:1] == TREE:
             self._pending[key] = data
 

@@ -53,8 +53,8 @@ class Listing:
     __slots__ = ("data", "pieces")
 
     def __init__(self, data: bytes = _NOTHING, pieces: tuple[bytes, ...] = ()) -> None:
-        self.data = data
-        self.pieces = pieces
+        self.data: bytes = data
+        self.pieces: tuple[bytes, ...] = pieces
         """Keys of the pieces that it is stored in, if it is."""
 
     @staticmethod

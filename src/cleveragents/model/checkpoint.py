@@ -103,6 +103,16 @@ class CheckpointGroup(msgspec.Struct, frozen=True, kw_only=True):
     pruned_at: str | None = None
 
 
+class OwnedPath(msgspec.Struct, frozen=True):
+    """Who changed a path in place since a checkpoint, and what a rollback does with it."""
+
+    resource: str
+    path: bytes
+    owner: str
+    action: str
+    reason: str = ""
+
+
 class RollbackResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a rollback did, as measured."""
 
@@ -121,3 +131,8 @@ class RollbackResult(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = False
     effects: Outlook = Outlook()
     """What it did to the world outside; `compensable` as each of them ended."""
+    in_place: tuple[OwnedPath, ...] = ()
+    """Every path of what is worked on in place that changed since, with its owner."""
+    conflicts: tuple[Any, ...] = ()
+    """Where the agent and somebody else changed the same thing; only a preview has them."""
+    notes: tuple[str, ...] = ()

@@ -10,6 +10,8 @@ class Operation(StrEnum):
     USE = "use"
     EXECUTE = "execute"
     RESUME = "resume"
+    PROMPT = "prompt"
+    """What a person asked of an agent that is observed, with all it did for that."""
     ROLLBACK = "rollback"
     RESTORE = "restore"
     CORRECT = "correct"
@@ -26,6 +28,7 @@ UNDOABLE = frozenset(
     {
         Operation.EXECUTE,
         Operation.RESUME,
+        Operation.PROMPT,
         Operation.ROLLBACK,
         Operation.RESTORE,
         Operation.CORRECT,

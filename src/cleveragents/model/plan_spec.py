@@ -96,10 +96,20 @@ class ApplySpec(msgspec.Struct, frozen=True, kw_only=True):
     ignored: bool = False
 
 
+OBSERVED = "observed"
+"""The kind of an agent that does its work itself and says so before and after."""
+
+
 class ActorSpec(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = "steps"
     target: str | None = None
     command: tuple[str, ...] = ()
+    model: str = ""
+    """`provider:name`."""
+    goal: str = ""
+    max_steps: int = 50
+    """What a model may do before somebody says `resume`; and how many tokens it may cost."""
+    max_tokens: int = 500_000
 
 
 class PlanSpec(msgspec.Struct, frozen=True, kw_only=True):

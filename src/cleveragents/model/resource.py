@@ -15,6 +15,10 @@ class Kind(StrEnum):
     POSTGRES = "postgres"
 
 
+IN_PLACE = "in_place"
+"""The strategy that works on the resource itself: nothing is copied, and nothing is applied."""
+
+
 class Carry(StrEnum):
     ALL = "all"
     TRACKED = "tracked"
@@ -37,6 +41,10 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     """Path inside the outer resource where this one is linked in."""
     source: str = ""
     """For a child plan: the parent's sandbox, which the child's is made from."""
+
+    @property
+    def is_in_place(self) -> bool:
+        return self.strategy == IN_PLACE
 
 
 class SandboxState(StrEnum):

@@ -41,6 +41,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     superseded: bool
     reachable: bool
     """Undo or redo can come back to it."""
+    clock_set: timedelta = timedelta()
+    """By how much the clock was set since it was made, as far as anybody noticed."""
 
 
 _AROUND = frozenset(
@@ -98,9 +100,21 @@ def _keep_extra(
         for candidate in candidates[-policy.keep_last :]:
             fixed.setdefault(candidate.group.group_id, f"among the last {policy.keep_last}")
     if policy.keep_within:
-        for candidate in candidates:
-            if now - datetime.fromisoformat(candidate.group.created_at) <= policy.keep_within:
+        for candidate, made in zip(candidates, _made(candidates, now), strict=True):
+            if now - made <= policy.keep_within:
                 fixed.setdefault(candidate.group.group_id, f"within {policy.keep_within}")
+
+
+def _made(candidates: Sequence[Candidate], now: datetime) -> list[datetime]:
+    """When each was made: no earlier than the one before it, and not after now.
+
+    A clock that was wrong for a while makes a group younger than it is, never older.
+    """
+    found: list[datetime] = []
+    for candidate in candidates:
+        made = datetime.fromisoformat(candidate.group.created_at) + candidate.clock_set
+        found.append(max(found[-1], made) if found else made)
+    return [min(made, now) for made in found]
 
 
 def _rank(candidate: Candidate) -> Rank:

@@ -41,12 +41,16 @@ def valid_names() -> tuple[str, ...]:
     return (*(str(name) for name in CONFIGURABLE), *ALIASES)
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
-    """`, did you mean X?` for the closest valid name, or nothing."""
+def closest(name: str, valid: Iterable[str]) -> str | None:
     import difflib
 
-    close = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
-    return f", did you mean {close[0]!r}?" if close else ""
+    return next(iter(difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)), None)
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """`, did you mean X?` for the closest valid name, or nothing."""
+    found = closest(name, valid)
+    return f", did you mean {found!r}?" if found else ""
 
 
 def parse_trigger(name: str) -> CheckpointType:

@@ -2,6 +2,7 @@
 
 import math
 import re
+from datetime import UTC, datetime
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
@@ -61,20 +62,34 @@ def show_bytes(count: int) -> str:
     return f"{size:.1f}".removesuffix(".0") + f" {unit}"
 
 
+def show_duration(seconds: float) -> str:
+    """A time that something took: `0.4s`, `12s`, `1m 05s`, `2h 10m`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60}h {minutes % 60:02}m"
+    return f"{minutes}m {rest:02}s" if minutes else f"{rest}s"
+
+
+def show_when(moment: str, now: datetime | None = None) -> str:
+    """A time of the store as people say it: `just now`, `5m ago`, `3h ago`, else the local date."""
+    then = datetime.fromisoformat(moment)
+    seconds = ((now or datetime.now(UTC)) - then).total_seconds()
+    if not 0 <= seconds < 86400:
+        return then.astimezone().strftime("%Y-%m-%d %H:%M")
+    if seconds < 10:
+        return "just now"
+    for unit, size in (("h", 3600), ("m", 60), ("s", 1)):
+        if seconds >= size:
+            return f"{int(seconds // size)}{unit} ago"
+    raise AssertionError(seconds)
+
+
+def seconds_between(earlier: str, later: str) -> float:
+    return (datetime.fromisoformat(later) - datetime.fromisoformat(earlier)).total_seconds()
+
+
 def plural(count: int, one: str, many: str = "") -> str:
     """A count with its noun: `1 file`, `2 files`; `many` where adding an s is not enough."""
     return f"{count} {one if count == 1 else many or one + 's'}"
-
-
-def show_duration(seconds: float) -> str:
-    """A time in its two largest units: `250ms`, `2.5s`, `1m 30s`, `2d 4h`."""
-    if seconds < 0.9995:
-        return f"{round(seconds * 1000)}ms" if seconds else "0s"
-    if seconds < 59.95:
-        return f"{seconds:.1f}".removesuffix(".0") + "s"
-    left, parts = round(seconds), list[str]()
-    for unit in ("w", "d", "h", "m", "s"):
-        count, left = divmod(left, int(_SECONDS[unit]))
-        if count:
-            parts.append(f"{count}{unit}")
-    return " ".join(parts[:2])

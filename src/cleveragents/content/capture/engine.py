@@ -8,7 +8,7 @@ doubt, in directories whose stat data differs. There a file is read unless its s
 import errno
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 
 from cleveragents.content import fsio, trees
@@ -16,7 +16,17 @@ from cleveragents.content.background import Background
 from cleveragents.content.capture.known_files import KnownFiles, still_kept
 from cleveragents.content.capture.statcache import Known, StatCache, proves_from
 from cleveragents.content.capture.tracker import Dirty, Tracker, mapped_files
-from cleveragents.content.capture.updating import Borrowed, NeedsWalk, Pass, Work, unreadable
+from cleveragents.content.capture.updating import (
+    Borrowed,
+    NeedsWalk,
+    Pass,
+    Work,
+    as_walked,
+    by_directory,
+    linked_files,
+    unreadable,
+)
+from cleveragents.content.capture.watch import size_at, size_between
 from cleveragents.content.entry import (
     Entry,
     Tree,
@@ -53,7 +63,7 @@ class TreeEngine:
         self.scope = scope
         self.base = base
         self.packs = packs
-        self.manifests = manifests or Manifests(packs.get)
+        self.manifests: Manifests = manifests or Manifests(packs.get)
         self._cache = StatCache(cache, root) if cache else None
         self._known: Known | None = None
         # Background the walk, which leaves Python alone; of a small tree it is there at once.
@@ -70,6 +80,8 @@ class TreeEngine:
         """Touched names of captures that were not committed: they count once more."""
         self.linked: dict[bytes, Stamp] = {}
         """Files with several names: a write through another name gives no event for this one."""
+        self.several: dict[bytes, int] | None = None
+        """Files with several names as the last capture found them, by path: their inodes."""
         self.known_files: KnownFiles = {}
         self.tell_gone: Callable[[Entry], None] | None = None
         self.replaced: Replaced | None = None
@@ -131,9 +143,12 @@ class TreeEngine:
         self.tell_gone = gone
         try:
             if not self.walks:
-                return self._from_events(batch)
+                tree = self._from_events(batch)
+                self.several = self._still_several(self.linked)
+                return tree
             if touched is not None and self._committed:
-                return self._update(batch, _by_directory(touched)).tree
+                self.several = None
+                return self._update(batch, by_directory(touched)).tree
         except (NeedsWalk, ContentDamaged):
             self._synced = False
         return self._from_walk(batch)
@@ -194,6 +209,8 @@ class TreeEngine:
 
     def _update(self, batch: Batch, dirty: Mapping[bytes, Iterable[bytes]]) -> Pass:
         one = Pass(self, batch)
+        if batch.watch is not None:
+            batch.watch.total = lambda: size_at(self.root, dirty)
         one.update(self._known_tree(batch), Work.of(dirty))
         return one
 
@@ -221,6 +238,7 @@ class TreeEngine:
         if self.tracker is not None and not stats.keys() <= self._watched:
             # Somebody makes directories meanwhile: what happens in those goes unseen.
             self.tracker.distrust()
+        self._find_several(stats)
         one = Pass(self, batch, stats)
         try:
             self._by_stats(one, stats)
@@ -229,7 +247,7 @@ class TreeEngine:
             one = Pass(self, batch, stats)
             one.scan()
         # Of all that was walked: what is forgotten below is still linked.
-        linked = _linked(stats) if self.tracker is not None or held else {}
+        linked = linked_files(stats) if self.tracker is not None or held else {}
         result = Known(one.tree, stats, began)
         self._forget_held(result, held, linked)
         if self.tracker is not None:
@@ -237,6 +255,36 @@ class TreeEngine:
             result.forget((), stats.keys() & self.tracker.touched())
         batch.after_commit.append(lambda: self._commit_walk(result, linked))
         return one.tree
+
+    def _find_several(self, stats: Mapping[bytes, bytes]) -> None:
+        """Only in directories whose stat data is another: a link changes that of all its names."""
+        known, before = self.known, self.several
+        if known is None or before is None:
+            self.several = {path: seen[0] for path, seen in linked_files(stats).items()}
+            return
+        looked = {path: blob for path, blob in stats.items() if known.stats.get(path) != blob}
+        kept = {
+            path: inode
+            for path, inode in before.items()
+            if (folder := path.rpartition(b"/")[0]) in stats and folder not in looked
+        }
+        self.several = kept | {path: seen[0] for path, seen in linked_files(looked).items()}
+
+    def know_several(self, tree: Tree, paths: Iterable[Iterable[bytes]]) -> None:
+        """What a state says of it that is the last one known: nothing else need be looked at."""
+        if self.several is None and self.known is not None and self.known.tree == tree:
+            self.several = self._still_several({path for names in paths for path in names})
+
+    def _still_several(self, paths: Collection[bytes]) -> dict[bytes, int]:
+        found: dict[bytes, int] = {}
+        if paths:
+            with fsio.directory(self.root) as root:
+                for path in paths:
+                    with suppress(OSError), fsio.parent_of(root, path) as (fd, name):
+                        about = fsio.lstat_at(fd, name)
+                        if about is not None and about.st_nlink > 1:
+                            found[path] = about.st_ino
+        return found
 
     def _forget_held(self, known: Known, held: set[bytes], linked: dict[bytes, Stamp]) -> None:
         """Stat data of a mapped file proves nothing: only the first write to a page is dated.
@@ -254,11 +302,14 @@ class TreeEngine:
 
     def _by_stats(self, one: Pass, stats: dict[bytes, bytes]) -> None:
         """Update the known tree in directories whose stat data differs, or scan everything."""
-        if self.known is None:
+        watch, known = one.batch.watch, self.known
+        if watch is not None:
+            watch.total = lambda: size_between(known, stats)
+        if known is None:
             one.scan()
             return
         work = Work()
-        old, young = self.known.stats.get, walker.mark(self.known.young_from)
+        old, young = known.stats.get, walker.mark(known.young_from)
         for path in [path for path, blob in stats.items() if old(path) != blob or blob >= young]:
             work.at(path).whole = True
         one.update(self._known_tree(one.batch), work)
@@ -322,24 +373,10 @@ class TreeEngine:
         if self._old_from is None or began < self._old_from:
             return None
         try:
-            return self._as_walked(self._readable(self._walk_draining())), began
+            return as_walked(self._readable(self._walk_draining()), self.known), began
         except CheckpointFailed:
             self._old_from = None
             return None
-
-    def _as_walked(self, stats: dict[bytes, bytes]) -> dict[bytes, bytes]:
-        """Without directories whose files are not what the walk saw.
-
-        A write through a name outside gives no event: its stat data must not stand for the content
-        that was captured before it, or no walk would ever find it.
-        """
-        assert self.known is not None
-        old = self.known.stats
-        return {
-            path: blob
-            for path, blob in stats.items()
-            if (was := old.get(path)) == blob or (was and walker.files(was) == walker.files(blob))
-        }
 
     def _leave_known(self) -> None:
         """Leave the next process stat data that proves something, if all is as it was captured."""
@@ -360,20 +397,3 @@ class TreeEngine:
         with suppress(OSError):
             if self._cache is not None and self.known is not None and os.path.isdir(self.root):
                 self._cache.keep(self.known)
-
-
-def _by_directory(paths: Iterable[bytes]) -> Dirty:
-    found: Dirty = {}
-    for path in paths:
-        folder, _, name = path.rpartition(b"/")
-        found.setdefault(folder, set()).add(name)
-    return found
-
-
-def _linked(stats: Mapping[bytes, bytes]) -> dict[bytes, Stamp]:
-    """Files with several names, by path."""
-    return {
-        (path + b"/" + name if path else name): known
-        for path, blob in stats.items()
-        for name, known in walker.linked(blob).items()
-    }

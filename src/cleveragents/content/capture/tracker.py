@@ -79,11 +79,7 @@ class Tracker:
 
     def __init__(self, root: str) -> None:
         self._root = os.fsencode(root)
-        import ctypes
-
-        self._errno = ctypes.get_errno
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._fd = fsio.libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         self._paths: dict[int, bytes] = {}
         self._numbers: dict[bytes, int] = {}
         self._dirty: Dirty = {}
@@ -125,9 +121,9 @@ class Tracker:
     def _watch(self, path: bytes, where: bytes) -> None:
         if self._doubt:
             return
-        number = self._libc.inotify_add_watch(self._fd, where, _MASK)
+        number = fsio.libc().inotify_add_watch(self._fd, where, _MASK)
         if number < 0:
-            self._not_watched(self._errno())
+            self._not_watched(fsio.last_errno())
             return
         old = self._paths.get(number)
         if old is not None and old != path and self._numbers.get(old) == number:
@@ -168,7 +164,7 @@ class Tracker:
             number = self._numbers.pop(path)
             if self._paths.get(number) == path:
                 del self._paths[number]
-                self._libc.inotify_rm_watch(self._fd, number)
+                fsio.libc().inotify_rm_watch(self._fd, number)
 
     @contextmanager
     def draining(self) -> Generator[None]:
@@ -199,9 +195,9 @@ class Tracker:
             except OSError:
                 self._doubt = True
                 return
-            self._parse(data)
+            self.read_events(data)
 
-    def _parse(self, data: bytes) -> None:
+    def read_events(self, data: bytes) -> None:
         at, end, read = 0, len(data), _EVENT.unpack_from
         while at < end:
             number, mask, cookie, length = read(data, at)
@@ -292,9 +288,6 @@ class Tracker:
         finally:
             os.close(fd)
         return False
-
-    def fileno(self) -> int:
-        return self._fd
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -80,7 +80,7 @@ class Work:
 
     def __init__(self) -> None:
         self.names: set[bytes] = set()
-        self.whole = False
+        self.whole: bool = False
         """Every name in this directory."""
         self.below: dict[bytes, Work] = {}
         self._made: dict[bytes, Work] = {}
@@ -138,7 +138,7 @@ class Pass:
         self._replaced: list[tuple[Entry, Entry | None]] = []
         self.exchanged: set[bytes] = set()
         """Directories that are gone, or others by now: nothing known of what was below holds."""
-        self.tree = trees.EMPTY
+        self.tree: Tree = trees.EMPTY
 
     def scan(self) -> None:
         with fsio.directory(self._engine.root) as fd:
@@ -322,9 +322,42 @@ class Pass:
             else:
                 return None
         if links > 1 and engine.tracker is not None and not self._stats:
-            if path not in engine.linked:
+            # A name of another file than before: that one may have names nobody was told of.
+            if path not in engine.linked or engine.linked[path][0] != status[0]:
                 raise NeedsWalk
             engine.linked[path] = status
         mode = stat.S_IMODE(status[4])
         xattrs = attributes.of(attributes.where(fd, name)) if found[8] else b""
         return Entry(name, EntryKind.FILE, mode, status[1], status[2], key, xattrs)
+
+
+def by_directory(paths: Iterable[bytes]) -> dict[bytes, set[bytes]]:
+    found: dict[bytes, set[bytes]] = {}
+    for path in paths:
+        folder, _, name = path.rpartition(b"/")
+        found.setdefault(folder, set()).add(name)
+    return found
+
+
+def linked_files(stats: Mapping[bytes, bytes]) -> dict[bytes, Stamp]:
+    """Files with several names, by path."""
+    return {
+        (path + b"/" + name if path else name): known
+        for path, blob in stats.items()
+        for name, known in walker.linked(blob).items()
+    }
+
+
+def as_walked(stats: dict[bytes, bytes], known: Known | None) -> dict[bytes, bytes]:
+    """Without directories whose files are not what the walk saw.
+
+    A write through a name outside gives no event: its stat data must not stand for the content
+    that was captured before it, or no walk would ever find it.
+    """
+    assert known is not None
+    return {
+        path: blob
+        for path, blob in stats.items()
+        if (was := known.stats.get(path)) == blob
+        or (was and walker.files(was) == walker.files(blob))
+    }

@@ -20,6 +20,8 @@ class Census(msgspec.Struct):
     files: int = 0
     size: int = 0
     folders: dict[bytes, int] = {}
+    linked: int = 0
+    """Files that have other names as well (hard links)."""
 
     def exceeds(self, size: int, files: int) -> bool:
         return self.size > size or self.files > files
@@ -67,6 +69,7 @@ def _add(
         elif blob != errno.ENOENT:
             raise OSError(blob, os.strerror(blob), folder or ".")
         return
+    found.linked += len(walker.linked(blob))
     top = prefix.partition(b"/")[0]
     is_whole = top and known is None and not scope.exclude
     if is_whole and not any(spot.startswith(prefix) for spot in scope.skip):

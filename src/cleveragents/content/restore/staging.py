@@ -5,8 +5,6 @@ import stat
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-import msgspec
-
 from cleveragents.content import attributes, fsio
 from cleveragents.content.entry import (
     Entry,
@@ -14,6 +12,7 @@ from cleveragents.content.entry import (
 )
 from cleveragents.content.files import place_content, write_content
 from cleveragents.content.fsio import inode_of
+from cleveragents.content.restore.links import Links, link_live
 from cleveragents.content.restore.operation import (
     MANY,
     Expected,
@@ -42,36 +41,38 @@ def stage(
     expected: Expected | None = None,
     durable: bool = True,
     finish: Callable[[int, bytes, Difference], None] | None = None,
-    links: Mapping[bytes, int] | None = None,
+    links: Links | None = None,
+    root: str = "",
 ) -> tuple[Op, ...]:
     """Write everything new into the staging directory; nothing live moves.
 
     Durable and compared, so that a switch can continue after a crash with what was staged. If not
     `durable`, whoever goes on stages anew, and `sync_in_place` is to come after the switch.
-    `finish` may give what was staged more than a state says of it. `links`: paths that are names of
-    one file, by its inode; they become names of one again, where they are to be the same.
+    `finish` may give what was staged more than a state says of it. `links`: which paths are to be
+    names of one file, which may be at one of them below `root` already.
     """
     fsio.make_private_dir(staging)
     write = partial(write_content, durable=False) if durable else place_content
     ops: list[Op] = []
-    linked: dict[tuple[int | None, Entry], bytes] = {}
+    links = links or Links()
+    linked: dict[int, bytes] = {}
     with fsio.directory(staging) as fd:
         for number, item in enumerate(differences):
-            new, after, staged = b"n%d" % number, item.after, None
+            new, after, staged, is_linked = b"n%d" % number, item.after, None, False
             if after is not None and after.kind is EntryKind.FILE:
-                alike = (links or {}).get(item.path), msgspec.structs.replace(after, name=b"")
-                if alike in linked:
-                    os.link(linked[alike], new, src_dir_fd=fd, dst_dir_fd=fd)
+                file = links.of.get(item.path)
+                is_linked = file is not None and _linked(links, file, linked, root, fd, new)
+                if is_linked:
                     staged = inode_of(os.lstat(new, dir_fd=fd))
                 else:
                     staged = write(read, after.key, fd, new, after.mode, after.mtime_ns)
                     _set_attributes(fd, new, item.path, after)
-                if alike[0] is not None:
-                    linked[alike] = new
+                if file is not None:
+                    linked[file] = new
             elif after is not None and not is_directory(after):
                 _stage_entry(fd, new, after)
                 staged = inode_of(os.lstat(new, dir_fd=fd))
-            if staged is not None and finish is not None:
+            if staged is not None and finish is not None and not is_linked:
                 finish(fd, new, item)
             own = (expected or {}).get(item.path)
             checked = expected is not None
@@ -81,6 +82,16 @@ def stage(
     if durable:
         fsio.sync_dir(os.path.dirname(staging))
     return tuple(ops)
+
+
+def _linked(
+    links: Links, file: int, linked: Mapping[int, bytes], root: str, fd: int, new: bytes
+) -> bool:
+    """Make the new name one of a file that is staged, or stays where it is."""
+    if file in linked:
+        os.link(linked[file], new, src_dir_fd=fd, dst_dir_fd=fd)
+        return True
+    return file in links.live and link_live(root, links.live[file], fd, new)
 
 
 def _sync_staged(ops: list[Op], fd: int) -> None:

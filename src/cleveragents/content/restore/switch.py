@@ -86,12 +86,14 @@ class Switch:
 
     def forward(self) -> None:
         with self._descriptors():
+            # What goes comes first, deepest first: its name may be wanted by what is put.
             for op in reversed(self._ops):
                 if op.goes_first:
                     self._remove_old(op)
             for op in self._ops:
                 if op.after is not None:
                     self._put(op)
+            # Modes last, deepest first: nothing could be put into a folder that is read-only again.
             self._set_attributes()
             self._set_modes((op.path, op.after) for op in reversed(self._ops))
             self._sync()

@@ -1,0 +1,148 @@
+"""One bucket, or a shared folder: objects that are made once and never changed.
+
+`obstore` is imported when the first object is asked for, not before.
+"""
+
+import os
+import secrets
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from cleveragents.content.bucket.cipher import Cipher
+from cleveragents.errors import BucketRefused, BucketUnreachable, ConfigError
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, ObjectStore
+
+SCHEMES = ("s3://", "gs://", "az://", "file:///")
+CONNECT, ANSWER = timedelta(seconds=5), timedelta(seconds=60)
+NOT_INSTALLED = "pip install 'cleveragents[bucket]'"
+
+
+class Bucket:
+    """Objects below one address; every one has a name that says what is in it."""
+
+    def __init__(self, url: str, cipher: Cipher | None = None) -> None:
+        self.url = url
+        self._cipher = cipher
+        self._opened: ObjectStore | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the key that objects are encrypted with; empty: none."""
+        return self._cipher.fingerprint if self._cipher else ""
+
+    def put_new(self, name: str, data: bytes) -> None:
+        """Make an object; one of that name has the same content already."""
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        sealed = self._cipher.seal(data, name) if self._cipher else data
+        with _Told(self.url, "written"):
+            try:
+                obstore.put(self._store(), name, sealed, mode="create", use_multipart=False)
+            except AlreadyExistsError:
+                return
+
+    def get(self, name: str) -> bytes:
+        """What an object holds; whoever asks compares it with the hash it must have."""
+        import obstore
+
+        with _Told(self.url, "read"):
+            data = bytes(obstore.get(self._store(), name).bytes())
+        return Cipher.opened(self._cipher, data, name)
+
+    def names(self, below: str = "") -> list[str]:
+        import obstore
+
+        with _Told(self.url, "listed"):
+            pages: Any = obstore.list(self._store(), f"{below}/" if below else None)  # pyright: ignore[reportUnknownMemberType]
+            return [one["path"] for page in pages for one in page]
+
+    def folders(self, below: str) -> list[str]:
+        """The names of what looks like folders there."""
+        import obstore
+
+        with _Told(self.url, "listed"):
+            listed: Any = obstore.list_with_delimiter(self._store(), f"{below}/")  # pyright: ignore[reportUnknownMemberType]
+        found: list[str] = listed["common_prefixes"]
+        return [path.rstrip("/").rpartition("/")[2] for path in found]
+
+    def delete(self, names: Iterable[str]) -> None:
+        import obstore
+
+        wanted = list(names)
+        with _Told(self.url, "changed"):
+            if wanted:
+                obstore.delete(self._store(), wanted)
+
+    def probe(self) -> None:
+        """Whether an object that is there stays as it is: else two machines could lose work."""
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        name = f"probe-{secrets.token_hex(8)}"
+        with _Told(self.url, "written"):
+            store = self._store()
+            obstore.put(store, name, b"first", mode="create", use_multipart=False)
+            try:
+                obstore.put(store, name, b"second", mode="create", use_multipart=False)
+                refused = False
+            except AlreadyExistsError:
+                refused = True
+            kept = bytes(obstore.get(store, name).bytes())
+            obstore.delete(store, [name])
+        if not refused or kept != b"first":
+            raise BucketRefused(
+                f"{self.url} overwrites an object although it was told not to (If-None-Match)",
+                "use a bucket that honours conditional puts; agents doctor asks it again",
+            )
+
+    def _store(self) -> "ObjectStore":
+        if self._opened is None:
+            self._opened = _open(self.url)
+        return self._opened
+
+
+def _open(url: str) -> "ObjectStore":
+    try:
+        from obstore.store import from_url
+    except ImportError:
+        raise ConfigError(f"{url} needs the extra `bucket`", NOT_INSTALLED) from None
+    if url.startswith("file://"):
+        os.makedirs(url.removeprefix("file://"), mode=0o700, exist_ok=True)
+        return from_url(url)
+    # Without TLS only where the user's own endpoint says so.
+    plain = os.environ.get("AWS_ENDPOINT_URL", os.environ.get("AWS_ENDPOINT", ""))
+    options: ClientConfig = {"connect_timeout": CONNECT, "timeout": ANSWER}
+    if plain.startswith("http://"):
+        options["allow_http"] = True
+    # We try again ourselves, and say so meanwhile.
+    return from_url(url, client_options=options, retry_config={"max_retries": 2})
+
+
+class _Told:
+    """What the library raises, in our words."""
+
+    def __init__(self, url: str, what: str) -> None:
+        self._url = url
+        self._what = what
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is None:
+            return
+        from obstore.exceptions import BaseError
+
+        if isinstance(error, FileNotFoundError):
+            raise BucketUnreachable(f"an object is missing in {self._url}", MISSING) from error
+        if isinstance(error, BaseError | OSError):
+            said = str(error).partition("\n")[0]
+            raise BucketUnreachable(
+                f"{self._url} cannot be {self._what}: {said}", "agents doctor asks it again"
+            ) from error
+
+
+MISSING = "somebody deleted it, or this is not the bucket of this store"

@@ -1,0 +1,129 @@
+"""Segments: what a group added to the packs, as one object that is made once.
+
+A segment is a pack with a head and records; its name is the hash of its bytes. Where in it each key
+lies is kept with the store's rows, so that nothing need be fetched to know what is there.
+"""
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
+from blake3 import blake3
+
+from cleveragents import codec
+from cleveragents.content import fsio
+from cleveragents.content.bucket.address import Bucket
+from cleveragents.content.pack_file import MAGIC, Location
+from cleveragents.errors import ContentDamaged
+
+LIMIT = 16 << 20
+"""Bytes after which the next record begins another segment: whole ones are fetched."""
+AWAY = "segment:"
+"""Before the name of a segment where a pack is named: it is not in a local pack."""
+_ENTRIES = list[tuple[bytes, int]]
+
+
+class Segment(NamedTuple):
+    name: str
+    data: bytes
+    entries: bytes
+
+
+def cut(folder: str, records: Iterable[tuple[bytes, bytes]]) -> Iterator[Segment]:
+    """Segments with these records, in that order; names begin with the folder's."""
+    entries: list[tuple[bytes, int]] = []
+    parts: list[bytes] = [MAGIC]
+    size = 0
+    for key, record in records:
+        if size and size + len(record) > LIMIT:
+            yield _made(folder, parts, entries)
+            entries, parts, size = [], [MAGIC], 0
+        entries.append((key, len(record)))
+        parts.append(record)
+        size += len(record)
+    if entries:
+        yield _made(folder, parts, entries)
+
+
+def _made(folder: str, parts: list[bytes], entries: list[tuple[bytes, int]]) -> Segment:
+    data = b"".join(parts)
+    return Segment(f"{folder}/{blake3(data).hexdigest()}", data, msgspec.msgpack.encode(entries))
+
+
+def places(name: str, entries: bytes) -> Iterator[tuple[bytes, Location]]:
+    """Each key of a segment and where it lies."""
+    offset = len(MAGIC)
+    for key, length in codec.from_msgpack(entries, _ENTRIES):
+        yield key, Location(AWAY + name, offset, length)
+        offset += length
+
+
+class SegmentCache:
+    """Segments on this disk: fetched when they are wanted; the oldest go above the limit."""
+
+    def __init__(self, bucket: Bucket, directory: str, limit: int) -> None:
+        self.bucket = bucket
+        self._directory = directory
+        self.limit = limit
+
+    def read(self, place: Location) -> bytes:
+        """The record there; what it holds is compared with its key by whoever asked."""
+        name = place.pack.removeprefix(AWAY)
+        path = self._path(name)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            data = self.fetch(name)
+            return data[place.offset : place.offset + place.length]
+        try:
+            return os.pread(fd, place.length, place.offset)
+        finally:
+            os.close(fd)
+
+    def fetch(self, name: str) -> bytes:
+        """A whole segment, checked against its name, kept for the next time."""
+        data = self.bucket.get(name)
+        if blake3(data).hexdigest() != name.rpartition("/")[2]:
+            raise ContentDamaged(
+                f"segment {name} in {self.bucket.url} is not what it was",
+                "agents check --read-data lists everything that is damaged",
+            )
+        self._keep(name, data)
+        return data
+
+    def prefetch(self, names: Iterable[str]) -> None:
+        """Fetch several at a time what is not here yet."""
+        missing = [name for name in names if not os.path.exists(self._path(name))]
+        if not missing:
+            return
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(max_workers=8) as pool:
+            for _ in pool.map(self.fetch, missing):
+                pass
+
+    def _path(self, name: str) -> str:
+        return f"{self._directory}/{name.rpartition('/')[2]}"
+
+    def _keep(self, name: str, data: bytes) -> None:
+        """A cache: if it cannot be written, the bucket is asked again."""
+        with suppress(OSError):
+            fsio.make_private_dir(self._directory)
+            self._shrink(len(data))
+            unnamed = f"{self._path(name)}.{os.getpid()}-{time.monotonic_ns()}"
+            with open(unnamed, "xb") as file:
+                file.write(data)
+            os.rename(unnamed, self._path(name))
+
+    def _shrink(self, wanted: int) -> None:
+        with os.scandir(self._directory) as found:
+            files = sorted((e.stat().st_mtime_ns, e.stat().st_size, e.path) for e in found)
+        size = sum(one[1] for one in files) + wanted
+        for _, freed, path in files:
+            if size <= self.limit:
+                return
+            fsio.unlink_if_there(path)
+            size -= freed
