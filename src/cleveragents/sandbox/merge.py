@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,6 +23,9 @@ from cleveragents.content.tree_diff import (
 from cleveragents.model.resource import show_path
 from cleveragents.sandbox.git import command
 from cleveragents.sandbox.protocol import Conflict
+
+if TYPE_CHECKING:
+    import subprocess
 
 Reader = Callable[[bytes], bytes]
 
@@ -42,8 +46,13 @@ class Merge(msgspec.Struct):
 
 def staging_beside(target: str, name: str) -> str:
     """A directory on the target's own file system: renames must not cross one."""
-    inside = f"{target}/.git"
-    return f"{inside if os.path.isdir(inside) else target}/.cleveragents-{name}"
+    plain, inside = staging_places(target, name)
+    return inside if os.path.isdir(f"{target}/.git") else plain
+
+
+def staging_places(target: str, name: str) -> tuple[str, str]:
+    """Both that it may have."""
+    return f"{target}/.cleveragents-{name}", f"{target}/.git/.cleveragents-{name}"
 
 
 def merge_into(
@@ -121,9 +130,9 @@ class _Target:
 
     def _at(self, fd: int, name: bytes, item: Difference) -> None:
         found = fsio.lstat_at(fd, name)
-        if _is(fd, name, found, item.after) and _has_attributes(fd, name, item):
+        if holds(fd, name, found, item.after) and _has_attributes(fd, name, item):
             return
-        if _is(fd, name, found, item.before):
+        if holds(fd, name, found, item.before):
             self._take(item, found)
         elif _is_dir(item.before) or _is_dir(item.after):
             self._directory(item, found)
@@ -214,8 +223,36 @@ class _Target:
                 self._merge.files.remove(show_path(item.path))
 
 
+LINES_SHOWN = 12
+
+
+def shown_conflict(ours: bytes, base: bytes, theirs: bytes, scratch: str) -> tuple[str, str]:
+    """The lines of both sides where they disagree, as many as can be shown."""
+    text = _merged(ours, base, theirs, scratch).stdout.decode("utf-8", "replace")
+    sides: list[list[str]] = [[], []]
+    at = -1
+    for line in text.splitlines():
+        if line.startswith("<<<<<<<"):
+            at = 0
+        elif line.startswith("=======") and at == 0:
+            at = 1
+        elif line.startswith(">>>>>>>") and at == 1:
+            at = -1
+        elif at >= 0:
+            sides[at].append(line)
+    mine, other = ("\n".join(side[:LINES_SHOWN]) for side in sides)
+    return mine, other
+
+
 def merge_texts(ours: bytes, base: bytes, theirs: bytes, scratch: str) -> bytes | None:
     """A three-way merge by git; None where the same lines changed differently."""
+    done = _merged(ours, base, theirs, scratch)
+    return done.stdout if done.returncode == 0 else None
+
+
+def _merged(
+    ours: bytes, base: bytes, theirs: bytes, scratch: str
+) -> "subprocess.CompletedProcess[bytes]":
     import subprocess
 
     fsio.make_private_dir(scratch)
@@ -232,7 +269,7 @@ def merge_texts(ours: bytes, base: bytes, theirs: bytes, scratch: str) -> bytes 
     )
     for path in paths:
         os.unlink(path)
-    return done.stdout if done.returncode == 0 else None
+    return done
 
 
 def _blocks(text: bytes) -> Iterable[bytes]:
@@ -245,8 +282,8 @@ def _is_dir(entry: Entry | None) -> bool:
     return entry is not None and entry.kind is EntryKind.DIRECTORY
 
 
-def _is(fd: int, name: bytes, found: os.stat_result | None, entry: Entry | None) -> bool:
-    """Whether what was found has exactly the state of the entry."""
+def holds(fd: int, name: bytes, found: os.stat_result | None, entry: Entry | None) -> bool:
+    """Whether what was found is what the entry says; of a directory only what it is itself."""
     if found is None or entry is None:
         return found is None and entry is None
     if kind_of(found.st_mode) is not entry.kind:

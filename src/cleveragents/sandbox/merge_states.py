@@ -62,11 +62,11 @@ def merge_states(
             continue
         elif item.after is None and _is_dir(item.before) and (there is None or _is_dir(there)):
             merge.wanted[item.path] = None
-        elif (both := _both(item, there, known, read, batch, scratch)) is not None:
+        elif (both := merged_entry(item, there, known, read, batch, scratch)) is not None:
             merge.wanted[item.path] = both
         else:
             _conflict(merge, resource, item, there, "changed on both sides")
-    merge.wanted |= _missing_folders(manifests, ours, theirs, merge.wanted)
+    merge.wanted |= missing_folders(manifests, ours, theirs, merge.wanted)
     return merge
 
 
@@ -94,7 +94,7 @@ def _buries(load: trees.Loader, there: Entry | None, item: Difference, seen: set
     return any(item.path + b"/" + path not in seen for path, _ in below)
 
 
-def _missing_folders(
+def missing_folders(
     load: trees.Loader, ours: Tree, theirs: Tree, wanted: dict[bytes, Entry | None]
 ) -> dict[bytes, Entry | None]:
     """Folders that the wanted paths need and that are gone come back as they were."""
@@ -106,7 +106,7 @@ def _missing_folders(
     }
 
 
-def _both(
+def merged_entry(
     item: Difference, there: Entry | None, known: Known, read: Reader, batch: Batch, scratch: str
 ) -> Entry | None:
     """The file with both changes; None if it cannot have both."""

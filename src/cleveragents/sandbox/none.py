@@ -6,14 +6,14 @@ from cleveragents.content.packs import Batch
 from cleveragents.errors import SandboxError
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import Change
-from cleveragents.sandbox.protocol import Applied, ApplyOptions, Making, Merged, Place, Proposal
+from cleveragents.sandbox.protocol import Applied, ApplyOptions, Making, Proposal
+from cleveragents.sandbox.whole_state import WholeState
 
 
-class NoSandbox:
+class NoSandbox(WholeState):
     strategy = "none"
-
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    has_copy = False
+    is_captured = False
 
     def create(self, making: Making) -> dict[str, Any]:
         if self.place.resource.require_sandbox:
@@ -34,39 +34,8 @@ class NoSandbox:
             resource_id=self.place.resource.resource_id, root=b"", state_hash="none"
         )
 
-    def recapture(self, batch: Batch, staged: dict[str, Any]) -> SandboxCheckpoint:
-        return self.capture(batch, None, strict=False)
-
-    def follow(self) -> None: ...
-
-    def drain(self) -> None: ...
-
-    def doubt(self) -> None: ...
-
     def changes(self, before: SandboxCheckpoint, after: SandboxCheckpoint) -> tuple[Change, ...]:
         return ()
-
-    def ignored(self, changes: tuple[Change, ...], state: SandboxCheckpoint) -> frozenset[bytes]:
-        return frozenset()
-
-    def grafted(
-        self,
-        now: SandboxCheckpoint,
-        then: SandboxCheckpoint,
-        paths: frozenset[bytes],
-        batch: Batch,
-    ) -> SandboxCheckpoint:
-        return now
-
-    def merged(
-        self,
-        base: SandboxCheckpoint,
-        ours: SandboxCheckpoint,
-        theirs: SandboxCheckpoint,
-        batch: Batch,
-        scratch: str,
-    ) -> Merged:
-        return Merged(state=theirs)
 
     def stage(
         self, current: SandboxCheckpoint, target: SandboxCheckpoint, staging: str
@@ -75,7 +44,9 @@ class NoSandbox:
 
     def switch(self, staged: dict[str, Any], staging: str) -> None: ...
 
-    def export(self, state: SandboxCheckpoint, paths: frozenset[bytes], target: str) -> None: ...
+    def export(
+        self, state: SandboxCheckpoint, paths: frozenset[bytes] | None, target: str
+    ) -> None: ...
 
     def compare(
         self,
@@ -93,15 +64,7 @@ class NoSandbox:
 
     def undo_apply(self, staged: dict[str, Any]) -> None: ...
 
-    def finish_apply(self, staged: dict[str, Any]) -> None: ...
-
-    def discard_apply(self, staging: str) -> None: ...
-
     def applied(self, staged: dict[str, Any]) -> Applied:
         return Applied(resource=self.place.resource.name, files=0, mode="none")
 
-    def keep_borrowed(self, roots: list[bytes], batch: Batch) -> None: ...
-
     def remove(self) -> None: ...
-
-    def close(self) -> None: ...

@@ -1,128 +1,77 @@
-"""What every kind of sandbox promises. A new kind is one module that keeps this contract."""
+"""What every kind of sandbox promises. A new kind is one module that keeps this contract.
 
-from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+`Sandbox` is three small promises: it `Captures` states and goes back to them, it `Merges` two of
+them, it `Applies` one. A kind that is one whole state has the middle one from `WholeState`. What
+else a kind can do is a small protocol of its own below; what it *is*, it declares (`Traits`).
+"""
 
-import msgspec
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from cleveragents.content.packs import Batch, Packs
-from cleveragents.content.scope import Scope
+from cleveragents.content.packs import Batch
 from cleveragents.model.checkpoint import SandboxCheckpoint
-from cleveragents.model.resource import Change, Resource
+from cleveragents.model.resource import Change
+from cleveragents.sandbox.anywhere import MadeAnywhere
+from cleveragents.sandbox.values import (
+    STATEMENTS,
+    SWAP,
+    Applied,
+    ApplyOptions,
+    CheckpointCost,
+    Conflict,
+    Making,
+    Merged,
+    Place,
+    Proposal,
+    scope_of,
+    source_scope,
+)
 
-SWAP, STATEMENTS = "swap", "statements"
-"""How a PostgreSQL database is applied."""
+if TYPE_CHECKING:
+    from cleveragents.content.tree_diff import Difference
 
-
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a sandbox needs to know to find itself again."""
-
-    plan_id: str
-    resource: Resource
-    root: str
-    """The directory that is ours, made by `create` and removed by `remove`."""
-    path: str
-    """What tools are given: the root, or a file in it."""
-    packs: Packs
-    links: dict[str, str] = {}
-    """Places of inner resources in this one -> paths of their sandboxes."""
-    inner: tuple[str, ...] = ()
-    """Places of inner resources that are left out when copying."""
-    origin: dict[str, Any] = {}
-    """What `create` returned; empty before."""
-    cache: str | None = None
-    """A file the kind may keep notes in between processes, which it may lose at any time."""
-
-
-class Making(msgspec.Struct, frozen=True, kw_only=True):
-    """How to make a sandbox: limits, who to ask above them, and whom to tell of progress."""
-
-    limit_bytes: int
-    limit_files: int
-    confirm: Callable[[str, str], None]
-    """Called above the limit with what is wrong and what to do; returns to continue, or raises."""
-    progress: Callable[[str, int], None]
-    """Called for each file with the resource's name and the size."""
-    piece: Callable[[str, int], None] = lambda _name, _size: None
-    """Called for each piece of a large file, before `progress` is called for the whole."""
-    batch: Batch | None = None
-    """Content that is read while it is copied may go here: it is committed with the sandbox."""
-
-
-class Conflict(msgspec.Struct, frozen=True, kw_only=True):
-    """A path both the plan and somebody else changed."""
-
-    resource: str
-    path: str
-    base: str
-    ours: str
-    theirs: str
-    reason: str
-
-
-class Merged(msgspec.Struct, frozen=True, kw_only=True):
-    """A child plan's work on one resource brought into the parent's state."""
-
-    state: SandboxCheckpoint
-    files: tuple[str, ...] = ()
-    conflicts: tuple[Conflict, ...] = ()
-    ignored_count: int = 0
+__all__ = [
+    "STATEMENTS",
+    "SWAP",
+    "Applied",
+    "Applies",
+    "ApplyOptions",
+    "Captures",
+    "CheckpointCost",
+    "CommitsLast",
+    "Conflict",
+    "InPlace",
+    "KeepsBackup",
+    "KeepsElsewhere",
+    "LastsLater",
+    "LearnsWhileMade",
+    "MadeAnywhere",
+    "Making",
+    "Merged",
+    "Merges",
+    "Owned",
+    "PathByPath",
+    "Place",
+    "Proposal",
+    "Sandbox",
+    "TakesSql",
+    "TellsApart",
+    "TellsCost",
+    "TellsLost",
+    "WatchesSql",
+    "scope_of",
+    "source_scope",
+]
 
 
-class ApplyOptions(msgspec.Struct, frozen=True, kw_only=True):
-    mode: str | None
-    """commit | changes | branch, or None: whatever fits the target."""
-    ignored: bool
-    message: str
-    branch: str
-    staging: str
-    hooks: bool = False
-    """Whether the target's own hooks run, as they would if the user did this."""
+class Captures(Protocol):
+    """States of the private copy, and the way back to them.
 
-
-class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """What apply would do to one target."""
-
-    resource: str
-    mode: str
-    files: tuple[str, ...]
-    conflicts: tuple[Conflict, ...] = ()
-    merged: tuple[str, ...] = ()
-    ignored_count: int = 0
-    control_files: tuple[str, ...] = ()
-    work: dict[str, Any] = {}
-    """The kind's own notes for `stage_apply`."""
-
-
-class Applied(msgspec.Struct, frozen=True, kw_only=True):
-    resource: str
-    files: int
-    commit: str | None = None
-    mode: str = "changes"
-    notes: tuple[str, ...] = ()
-    """What of the target could not be kept."""
-
-
-class Sandbox(Protocol):
-    """The plan's private copy of one resource.
-
-    Methods return the result or raise; none returns a flag. `capture` writes content into the
-    batch and nothing else; what it returns names the state exactly, and equal states have equal
-    `state_hash`. `stage` may fail and leaves the live state alone; `switch` may be repeated after
-    a crash and then brings about the same end. The same holds for the three `apply` steps, and
-    `undo_apply` undoes whatever part of `switch_apply` happened. No method but these touches
-    the user's own resource, and `capture`, `changes`, `stage` and `switch` never do.
+    `capture` writes content into the batch and nothing else; what it returns names the state
+    exactly, and equal states have equal `state_hash`. `stage` may fail and leaves the live state
+    alone; `switch` may be repeated after a crash and then brings about the same end. None of
+    these touches the user's own resource.
     """
-
-    place: Place
-
-    def create(self, making: Making) -> dict[str, Any]:
-        """Make the private copy; returns what it was made from, as plain data."""
-        ...
-
-    def create_from(self, source: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
-        """Make the private copy of a child plan from its parent's: at `source`, of that origin."""
-        ...
 
     def capture(
         self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True
@@ -158,6 +107,31 @@ class Sandbox(Protocol):
         """Those of the changed paths that `diff` and `apply` leave out."""
         ...
 
+    def export(self, state: SandboxCheckpoint, paths: frozenset[bytes] | None, target: str) -> None:
+        """Write those paths of a state, or all of it, below the directory `target`, to be read.
+
+        Every byte is compared with its hash on the way.
+        """
+        ...
+
+    def stage(
+        self, current: SandboxCheckpoint, target: SandboxCheckpoint, staging: str
+    ) -> dict[str, Any]:
+        """Prepare the way from current to target in the staging directory, verified."""
+        ...
+
+    def switch(self, staged: dict[str, Any], staging: str) -> None:
+        """Go that way."""
+        ...
+
+    def keep_borrowed(self, roots: list[bytes], batch: Batch) -> None:
+        """Before `remove`: put what these states need and the store lacks into the batch."""
+        ...
+
+
+class Merges(Protocol):
+    """One state made of several; the private copy is not touched."""
+
     def grafted(
         self,
         now: SandboxCheckpoint,
@@ -175,7 +149,7 @@ class Sandbox(Protocol):
         theirs: SandboxCheckpoint,
         batch: Batch,
         scratch: str,
-    ) -> "Merged":
+    ) -> Merged:
         """`theirs`, the state now, with what a child plan made of `base`: `ours`.
 
         All three are states in the terms of this sandbox. Where both changed the same thing there
@@ -183,19 +157,13 @@ class Sandbox(Protocol):
         """
         ...
 
-    def stage(
-        self, current: SandboxCheckpoint, target: SandboxCheckpoint, staging: str
-    ) -> dict[str, Any]:
-        """Prepare the way from current to target in the staging directory, verified."""
-        ...
 
-    def switch(self, staged: dict[str, Any], staging: str) -> None:
-        """Go that way."""
-        ...
+class Applies(Protocol):
+    """The user's own resource gets what the plan did.
 
-    def export(self, state: SandboxCheckpoint, paths: frozenset[bytes], target: str) -> None:
-        """Write those paths of a state below the directory `target`, for showing differences."""
-        ...
+    Only `switch_apply`, `undo_apply` and `finish_apply` change it. Each of them may be repeated
+    after a crash, and `undo_apply` undoes whatever part of `switch_apply` happened.
+    """
 
     def compare(
         self,
@@ -210,7 +178,6 @@ class Sandbox(Protocol):
     def stage_apply(self, proposal: Proposal, options: ApplyOptions) -> dict[str, Any]: ...
 
     def switch_apply(self, staged: dict[str, Any]) -> None: ...
-
     def undo_apply(self, staged: dict[str, Any]) -> None: ...
 
     def discard_apply(self, staging: str) -> None:
@@ -225,8 +192,22 @@ class Sandbox(Protocol):
         """Remove what staging left in the target's neighbourhood."""
         ...
 
-    def keep_borrowed(self, roots: list[bytes], batch: Batch) -> None:
-        """Before `remove`: put what these states need and the store lacks into the batch."""
+
+class Sandbox(Captures, Merges, Applies, Protocol):
+    """The plan's private copy of one resource.
+
+    Methods return the result or raise; none returns a flag. No method but those of `Applies`
+    touches the user's own resource.
+    """
+
+    place: Place
+
+    def create(self, making: Making) -> dict[str, Any]:
+        """Make the private copy; returns what it was made from, as plain data."""
+        ...
+
+    def create_from(self, source: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
+        """Make the private copy of a child plan from its parent's: at `source`, of that origin."""
         ...
 
     def remove(self) -> None:
@@ -260,6 +241,53 @@ class LastsLater(Protocol):
 
     def make_last(self, staged: dict[str, Any]) -> None:
         """Bring to disk what was switched; may run in another thread."""
+        ...
+
+
+class Owned(Protocol):
+    """States of a resource in place, path by path and as text, for a rollback by owners."""
+
+    def at(self, state: SandboxCheckpoint, path: bytes) -> str:
+        """What is at a path in a state; empty if nothing is."""
+        ...
+
+    def is_merged(self, path: bytes) -> bool:
+        """Whether both sides' changes of it may be joined."""
+        ...
+
+    def meaning(self, path: bytes, text: str) -> str:
+        """Equal for states of a path that mean the same."""
+        ...
+
+    def merge(self, path: bytes, base: str, ours: str, theirs: str) -> str | None:
+        """The state with both changes; None if there is none."""
+        ...
+
+    def sides(self, path: bytes, base: str, ours: str, theirs: str) -> tuple[str, str]:
+        """Where ours and theirs disagree, to be read by people."""
+        ...
+
+    def assembled(
+        self, now: SandboxCheckpoint, target: SandboxCheckpoint, wanted: Mapping[bytes, str]
+    ) -> SandboxCheckpoint:
+        """The state now with these paths as they are wanted."""
+        ...
+
+
+@runtime_checkable
+class InPlace(Protocol):
+    """A strategy that works on the resource itself, which somebody else may change as well."""
+
+    def undo_switch(self, staged: dict[str, Any]) -> None:
+        """Undo whatever part of `switch` happened; may be repeated."""
+        ...
+
+    def discard_staged(self) -> None:
+        """Remove what staging left beside the user's files; may be repeated."""
+        ...
+
+    def by_owner(self, states: Sequence[SandboxCheckpoint], batch: Batch, scratch: str) -> Owned:
+        """The resource path by path; `states` are those that a path may have had."""
         ...
 
 
@@ -331,24 +359,41 @@ class TakesSql(Protocol):
         ...
 
 
-def scope_of(place: Place) -> Scope:
-    """What a capture of the sandbox covers."""
-    import os
+@runtime_checkable
+class PathByPath(Protocol):
+    """A kind of many paths, each merged, reverted and exported by itself."""
 
-    links = {
-        os.fsencode(spot): os.fsencode(
-            os.path.relpath(inner, os.path.dirname(f"{place.path}/{spot}"))
-        )
-        for spot, inner in place.links.items()
-    }
-    return Scope(tuple(os.fsencode(rule) for rule in place.resource.exclude), links)
+    def visible(
+        self, origin: SandboxCheckpoint, result: SandboxCheckpoint, ignored: bool
+    ) -> "tuple[list[Difference], int]":
+        """The plan's work on this resource, and how many ignored paths were left out of it."""
+        ...
+
+    def read(self, key: bytes) -> bytes:
+        """Content by its key, wherever it is kept."""
+        ...
 
 
-def source_scope(place: Place, *own: bytes) -> Scope:
-    """What of the user's own tree belongs to the resource."""
-    import os
+@runtime_checkable
+class TellsLost(Protocol):
+    """A kind that can tell later what of an applied plan its target no longer has."""
 
-    inner = tuple(os.fsencode(spot) for spot in place.inner)
-    sides = tuple(spot + side for spot in inner for side in (b"-wal", b"-shm", b"-journal"))
-    excluded = tuple(os.fsencode(rule) for rule in place.resource.exclude)
-    return Scope(excluded, {}, (*own, *inner, *sides))
+    def lost(
+        self,
+        applied: Applied,
+        origin: SandboxCheckpoint,
+        result: SandboxCheckpoint,
+        options: ApplyOptions,
+        batch: Batch,
+    ) -> list[str]:
+        """In words or paths; changes nothing."""
+        ...
+
+
+@runtime_checkable
+class TellsCost(Protocol):
+    """A kind whose checkpoints cost something that the store does not count."""
+
+    def cost(self, states: list[dict[str, Any]], is_removed: bool) -> CheckpointCost:
+        """From the metadata of the plan's checkpoints, oldest first; connects to nothing."""
+        ...

@@ -184,10 +184,10 @@ class BaseTree:
         self._asked: dict[bytes, tuple[bytes, int] | None] = {}
 
     def get(self, path: bytes, /) -> tuple[bytes, int] | None:
-        if self._all is not None:
-            return self._all.get(path)
         if path in self._asked:
             return self._asked[path]
+        if self._all is not None:
+            return self._all.get(path)
         if len(self._asked) >= self.MANY or b"\n" in path:
             self.load()
             return self.get(path)

@@ -25,6 +25,7 @@ from cleveragents.sandbox.git import command
 from cleveragents.sandbox.git.apply import GitTarget
 from cleveragents.sandbox.git.index import committed_mode, nothing, trusts
 from cleveragents.sandbox.git.signing import signing
+from cleveragents.sandbox.protocol import Sandbox
 
 OBJECTS = (EntryKind.FILE, EntryKind.LINK)
 INSTEAD = "agents plan export PLAN --patch DIR has it as patches"
@@ -44,6 +45,11 @@ class Chain(msgspec.Struct, frozen=True):
     """For each link; None: it changes nothing, and there is no commit for it."""
     files: tuple[int, ...]
     """How many paths each commit changes."""
+
+
+def repositories(sandboxes: Iterable[Sandbox]) -> list[GitTarget]:
+    """Those of the sandboxes that commits can be made of."""
+    return [one for one in sandboxes if isinstance(one, GitTarget)]
 
 
 def require_branch(repository: command.Repository, name: str, force: bool) -> str:

@@ -19,6 +19,13 @@ from cleveragents.errors import NotAllowed, SandboxError
 
 LOCAL = ("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY")
 """What in the environment would make git look at another repository."""
+REFS = "refs/cleveragents/"
+"""Ours alone in the user's repository; each is named after a plan."""
+_NOBODY = {
+    f"GIT_{who}_{what}": text
+    for who in ("AUTHOR", "COMMITTER")
+    for what, text in (("NAME", "cleveragents"), ("EMAIL", "cleveragents@localhost"))
+}
 SAFE = (
     "-c", "core.hooksPath=/dev/null",
     "-c", "core.fsmonitor=false",
@@ -135,8 +142,26 @@ class Repository(msgspec.Struct, frozen=True):
         if commit is None:
             self.git("update-ref", "-d", ref)
             return
-        self.git("update-ref", ref, commit)
+        asked = ("rev-parse", "--verify", "-q", f"{ref}^{{commit}}")
+        there = self.git(*asked, accept=(0, 1, 128)).decode().strip()
+        if not there or self.is_before(there, commit):
+            self.git("update-ref", ref, commit)
+        elif not self.is_before(commit, there):
+            # Two work trees of one repository in one plan: one ref for the bases of both.
+            self.git("update-ref", ref, self._joined(there, commit))
         self.sync_ref(ref)
+
+    def is_before(self, commit: str, other: str) -> bool:
+        """Whether what holds the other commit holds this one as well."""
+        common = self.git("merge-base", commit, other, accept=(0, 1, 128))
+        return commit == other or common.decode().split()[:1] == [commit]
+
+    def _joined(self, *commits: str) -> str:
+        tree = self.git("hash-object", "-t", "tree", "-w", "--stdin", stdin=b"").decode().strip()
+        parents = [word for commit in commits for word in ("-p", commit)]
+        made = self.git("commit-tree", tree, *parents, "-m", "bases of one plan", extra=_NOBODY)
+        self.sync_objects(made.decode().strip())
+        return made.decode().strip()
 
     def holds(self, commit: str) -> bool:
         """Whether a commit can be read and some ref of the user's has it."""

@@ -6,6 +6,7 @@ commit from being collected. git is never run in the sandbox: a tool may have ma
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -33,9 +34,10 @@ from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import Carry, Change
 from cleveragents.sandbox.git import command
 from cleveragents.sandbox.git.apply import GitTarget
+from cleveragents.sandbox.git.base_pack import GitAnywhere, portable
 from cleveragents.sandbox.git.blobs import BaseTree, Blobs
 from cleveragents.sandbox.protocol import Making, Place, source_scope
-from cleveragents.sandbox.tree import TreeSandbox, tree_of
+from cleveragents.sandbox.tree import tree_of
 
 if TYPE_CHECKING:
     from cleveragents.content.copy.census import Known
@@ -50,9 +52,9 @@ class _Beginning(NamedTuple):
     listing: Background[tuple[dict[bytes, Base], list[bytes]]]
 
 
-class GitWorktree(GitTarget, TreeSandbox):
+class GitWorktree(GitTarget, GitAnywhere):
     strategy = "git_worktree"
-    own = (b".git",)
+    own: tuple[bytes, ...] = (b".git",)
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
@@ -76,11 +78,12 @@ class GitWorktree(GitTarget, TreeSandbox):
 
     @property
     def ref(self) -> str:
-        return f"refs/cleveragents/{self.place.plan_id}"
+        return f"{command.REFS}{self.place.plan_id}"
 
     def base(self) -> BaseTree:
         if self._base is None:
-            self._base = BaseTree(lambda: self.repository, self.place.origin["base"], self.blobs)
+            base = None if self._is_gone else self.place.origin["base"]
+            self._base = BaseTree(lambda: self.unpacked or self.repository, base, self.blobs)
         return self._base
 
     def read(self, key: bytes) -> bytes:
@@ -100,7 +103,7 @@ class GitWorktree(GitTarget, TreeSandbox):
     @property
     def blobs(self) -> Blobs:
         if self._blobs is None:
-            self._blobs = Blobs(lambda: self.repository)
+            self._blobs = Blobs(lambda: self.unpacked or self.repository)
         return self._blobs
 
     def create(self, making: Making) -> dict[str, Any]:
@@ -121,6 +124,8 @@ class GitWorktree(GitTarget, TreeSandbox):
         self._beginning = None
         noted = msgspec.to_builtins(self.repository)
         own = {"repository": noted, "borrowed": borrowed(self.place.root)}
+        if making.is_portable:
+            own |= portable(self.repository, commit, own["borrowed"], making.batch)
         return {**made, "base": commit, "branch": branch, **own}
 
     def _copy(self, making: Making) -> None:
@@ -217,7 +222,13 @@ class GitWorktree(GitTarget, TreeSandbox):
     def capture(
         self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True
     ) -> SandboxCheckpoint:
-        if previous is not None and self.engine.walks:
+        if previous is not None and self._is_gone:
+            from cleveragents.sandbox.git.borrowed import borrowed_entries
+
+            # Nobody can be asked any more what the base had; this is what was found last.
+            for path, entry in borrowed_entries([previous.root], self.place.packs):
+                self.base().know(path, entry.key, entry.size)
+        elif previous is not None and self.engine.walks:
             self.blobs.start()
         return super().capture(batch, previous, strict)
 
@@ -229,7 +240,7 @@ class GitWorktree(GitTarget, TreeSandbox):
         self._kept |= wanted
 
     def fetch_old(self, gone: Entry) -> None:
-        if _is_borrowed(gone) and gone.key not in self._kept:
+        if _is_borrowed(gone) and gone.key not in self._kept and not self._is_gone:
             self.blobs.ask(gone.key)
 
     def begin_fetching(self) -> None:
@@ -281,13 +292,12 @@ class GitWorktree(GitTarget, TreeSandbox):
         return frozenset(private | {path[2:].rstrip(b"/") for path in found.split(b"\0") if path})
 
     def _tracked(self, change: Change) -> bool:
-        """In the base commit; if that is gone, what was borrowed from it still tells."""
-        if os.path.exists(f"{self.place.resource.path}/.git"):
-            try:
-                return self.base().get(change.path) is not None
-            except SandboxError:
-                pass
-        return any(f":{GIT.decode()}" in text for text in (change.before, change.after))
+        """In the base commit: what was borrowed from it at this path tells, else git."""
+        with suppress(SandboxError):
+            if f":{GIT.decode()}" in change.before + change.after:
+                return True
+            return bool((self._is_there() or self.unpacked) and self.base().get(change.path))
+        return False
 
     def _user_rules(self, target: str) -> str:
         """The user's own rules, global and of the repository, as one file."""
@@ -320,19 +330,40 @@ class GitWorktree(GitTarget, TreeSandbox):
                 os.close(fd)
 
     def keep_borrowed(self, roots: list[bytes], batch: Batch) -> None:
-        """Leave the ref on the base commit: what the plan never changed is not copied for it."""
+        """Leave the ref on the base commit: what the plan never changed is not copied for it.
+
+        Where that cannot be, the repository moved or not ours to write, it is copied after all.
+        """
         base: str | None = self.place.origin.get("base")
-        self._keep_ref = bool(roots) and base is not None and self._is_there()
-        if self._keep_ref and base is not None:
+        self._keep_ref = bool(roots) and base is not None and self._pinned(base)
+        if roots and base is not None and not self._keep_ref:
+            from cleveragents.sandbox.git.borrowed import copy_borrowed
+
+            copy_borrowed(roots, self.place.root, self.place.packs, self.blobs.get, batch)
+
+    def _pinned(self, base: str) -> bool:
+        try:
+            if not self._is_there() or not self.repository.has_commit(base):
+                return False
             # A child plan has no ref of its own as long as its parent's sandbox is there.
             self.repository.pin(self.ref, base)
+        except SandboxError:
+            return False
+        return True
+
+    @property
+    def _is_gone(self) -> bool:
+        """Whether somebody moved or removed the repository, and nothing stands for it."""
+        noted = None if self.unpacked else self.place.origin.get("repository")
+        return noted is not None and not os.path.isdir(noted["git_dir"]) and not self._is_there()
 
     def _is_there(self) -> bool:
         return os.path.exists(f"{self.place.resource.path}/.git")
 
     def remove(self) -> None:
         super().remove()
-        if self._keep_ref:
+        # Half made, it may have no ref yet, and the one that is there hold another resource's base.
+        if self._keep_ref or not self.place.origin:
             return
         if self._is_there():
             self.repository.pin(self.ref, None)

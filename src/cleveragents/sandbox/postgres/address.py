@@ -49,6 +49,18 @@ def has_secret(written: str) -> bool:
     return any(VARIABLE.sub("", text) for text in given)
 
 
+def public(url: str) -> str:
+    """A URL without its secrets."""
+    return _joined(_parts(url))
+
+
+def secrets_of(url: str) -> list[str]:
+    """The secrets that a URL holds itself, as they are and as they are written in it."""
+    parts = _parts(url)
+    given = [parts["password"], *_query(parts["query"], secret=True).values()]
+    return [text for one in given if one for text in (one, unquote(one))]
+
+
 def shown(stored: str) -> str:
     """The URL for people."""
     return stored.partition("#")[0]

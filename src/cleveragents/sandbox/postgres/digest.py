@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "(schema)"
 LARGE_OBJECTS = "(large objects)"
-VOLATILE = {
+VOLATILE: dict[str, tuple[str, ...]] = {
     "pg_class": (
         "relfilenode", "relpages", "reltuples", "relallvisible", "relallfrozen", "relhasindex",
         "relhasrules", "relhastriggers", "relhassubclass", "relfrozenxid", "relminmxid",
@@ -78,6 +78,36 @@ def encoded(manifest: Manifest) -> bytes:
 
 def decoded(data: bytes) -> Manifest:
     return codec.from_json(data, Manifest)
+
+
+def advanced(before: Manifest, after: Manifest) -> set[str]:
+    """Sequences that only went forward.
+
+    A server that crashed does that by itself, because it logs 32 values ahead; and a value that
+    somebody took and threw away is as little a change of what the database holds.
+    """
+    return {
+        path
+        for path, text in after.items()
+        if (now := _place(text)) is not None
+        and (then := _place(before.get(path, ""))) is not None
+        and then < now
+    }
+
+
+def _place(text: str) -> tuple[int, bool] | None:
+    """Where a sequence is, and whether that value was given out."""
+    kind, _, value = text.partition(":")
+    number, _, unused = value.partition(" ")
+    return (int(number), not unused) if kind == "at" else None
+
+
+def go_on(db: "Connection[Any]", places: Manifest) -> None:
+    """Bring sequences to these places."""
+    for path, text in places.items():
+        place = _place(text)
+        assert place is not None
+        db.execute(b"SELECT setval(%s::regclass, %s, %s)", (path, *place))
 
 
 def digest(db: "Connection[Any]") -> Manifest:

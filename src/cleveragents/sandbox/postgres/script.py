@@ -43,8 +43,8 @@ class Statement:
     """The text of one statement and its first words, comments left out."""
 
     def __init__(self, text: str, words: list[str]) -> None:
-        self.text = text.strip()
-        self.words = " ".join(words[:6]).upper()
+        self.text: str = text.strip()
+        self.words: str = " ".join(words[:6]).upper()
 
 
 def split(script: str) -> Iterator[Statement]:

@@ -58,7 +58,7 @@ class Server:
 
     def __init__(self, stored: str) -> None:
         self._stored = stored
-        self.shown = address.shown(stored)
+        self.shown: str = address.shown(stored)
 
     @property
     def password(self) -> str:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from blake3 import blake3
 
-from cleveragents import codec
 from cleveragents.content import fsio, removal
 from cleveragents.content.keys import (
     BLOB,
@@ -23,27 +22,33 @@ from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import Action, Change
 from cleveragents.model.units import plural
 from cleveragents.sandbox.postgres import address, server
+from cleveragents.sandbox.postgres.journal import (
+    Entry,
+    Moved,
+    as_script,
+    read_entries,
+    replay,
+    run_after,
+)
 from cleveragents.sandbox.postgres.script import (
-    Statement,
     beginning,
     limited,
     require_local,
     require_no_control,
-    show,
     split,
-    tell_changed,
 )
-from cleveragents.sandbox.postgres.server import Server, said
+from cleveragents.sandbox.postgres.server import Server
 from cleveragents.sandbox.protocol import (
     STATEMENTS,
     Applied,
     ApplyOptions,
+    CheckpointCost,
     Conflict,
     Making,
-    Merged,
     Place,
     Proposal,
 )
+from cleveragents.sandbox.whole_state import WholeState
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -57,29 +62,12 @@ NOT_CAPTURED = (
 )
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """A statement that was run, and how many rows it gave or changed (-1: it has none)."""
-
-    statement: str
-    params: Any
-    rows: int
-
-
-class _Moved(Exception):
-    """The target answers otherwise than when the journal was written."""
-
-    def __init__(self, number: int, entry: Entry, found: str) -> None:
-        super().__init__(f"statement {number} ({beginning(entry.statement)}): {found}")
-        self.number = number
-        self.entry = entry
-        self.found = found
-
-
-class TransactionRollback:
+class TransactionRollback(WholeState):
     strategy = "transaction_rollback"
+    changed_meanwhile = "statements were added since the child plan's journal was begun"
 
     def __init__(self, place: Place) -> None:
-        self.place = place
+        super().__init__(place)
         self._server = Server(place.resource.path)
         self._target = address.database_of(place.resource.path)
         self._purpose = f"agents {place.resource.resource_id}"
@@ -110,7 +98,7 @@ class TransactionRollback:
         try:
             with open(self._file, "rb") as file:
                 data = file.read()
-            entries = _entries(data)
+            entries = read_entries(data)
         except (OSError, msgspec.MsgspecError):
             if strict:
                 raise CheckpointFailed(
@@ -127,71 +115,28 @@ class TransactionRollback:
             metadata={"statements": len(entries)},
         )
 
-    def recapture(self, batch: Batch, staged: dict[str, Any]) -> SandboxCheckpoint:
-        return self.capture(batch, None, strict=False)
-
-    def follow(self) -> None: ...
-
-    def drain(self) -> None: ...
-
-    def doubt(self) -> None: ...
-
     def changes(self, before: SandboxCheckpoint, after: SandboxCheckpoint) -> tuple[Change, ...]:
         if before.state_hash == after.state_hash:
             return ()
-        old, new = (f"statements:{s.metadata.get('statements', 0)}" for s in (before, after))
+        old, new = (self.held(state)[SHOWN] for state in (before, after))
         name = self.place.resource.name
         return (Change(name, SHOWN.encode(), Action.CHANGED, old, new),)
 
-    def ignored(self, changes: tuple[Change, ...], state: SandboxCheckpoint) -> frozenset[bytes]:
-        return frozenset()
+    def held(self, state: SandboxCheckpoint) -> dict[str, str]:
+        return {SHOWN: f"statements:{state.metadata.get('statements', 0)}"}
 
-    def export(self, state: SandboxCheckpoint, paths: frozenset[bytes], target: str) -> None:
+    def export(self, state: SandboxCheckpoint, paths: frozenset[bytes] | None, target: str) -> None:
         """The statements themselves, with what each of them did."""
-        fsio.write_new(f"{target}/{SHOWN}", as_script(self._held(state)).encode())
+        fsio.write_new(f"{target}/{SHOWN}", as_script(self._entries_of(state)).encode())
 
-    def _held(self, state: SandboxCheckpoint) -> list[Entry]:
+    def _entries_of(self, state: SandboxCheckpoint) -> list[Entry]:
         if not state.root:
             return []
         if self.place.packs.has(state.root):
-            return _entries(self.place.packs.get(state.root))
+            return read_entries(self.place.packs.get(state.root))
         # Only looked at: then it is what the file holds.
         with open(self._file, "rb") as file:
-            return _entries(file.read())
-
-    def grafted(
-        self,
-        now: SandboxCheckpoint,
-        then: SandboxCheckpoint,
-        paths: frozenset[bytes],
-        batch: Batch,
-    ) -> SandboxCheckpoint:
-        return then if paths else now
-
-    def merged(
-        self,
-        base: SandboxCheckpoint,
-        ours: SandboxCheckpoint,
-        theirs: SandboxCheckpoint,
-        batch: Batch,
-        scratch: str,
-    ) -> Merged:
-        """All of it or a conflict: statements of two journals may depend on one another."""
-        if ours.root in (base.root, theirs.root):
-            return Merged(state=theirs)
-        counts = (f"statements:{s.metadata.get('statements', 0)}" for s in (base, ours, theirs))
-        start, wanted, now = counts
-        conflict = Conflict(
-            resource=self.place.resource.name,
-            path=SHOWN,
-            base=start,
-            ours=wanted,
-            theirs=now,
-            reason="statements were added since the child plan's journal was begun",
-        )
-        state = msgspec.structs.replace(ours, resource_id=theirs.resource_id, added_bytes=0)
-        conflicts = () if theirs.root == base.root else (conflict,)
-        return Merged(state=state, files=(SHOWN,), conflicts=conflicts)
+            return read_entries(file.read())
 
     # rollback
 
@@ -221,15 +166,15 @@ class TransactionRollback:
         batch: Batch,
     ) -> Proposal:
         name = self.place.resource.name
-        entries = self._held(result)
+        entries = self._entries_of(result)
         if not entries:
             return Proposal(resource=name, mode=STATEMENTS, files=())
         conflicts: tuple[Conflict, ...] = ()
         with self._server.connect(self._target, self._purpose) as db:
             db.execute(b"BEGIN")
             try:
-                _replay(db, entries)
-            except _Moved as moved:
+                replay(db, entries)
+            except Moved as moved:
                 conflict = Conflict(
                     resource=name,
                     path=f"statement {moved.number}",
@@ -282,16 +227,16 @@ class TransactionRollback:
 
     def _run_once(self, db: "Connection[Any]", staged: dict[str, Any], end: str) -> None:
         """Note the transaction's id before it commits: the server will know what it became."""
-        entries = _entries(self.place.packs.get(bytes.fromhex(staged["root"])))
+        entries = read_entries(self.place.packs.get(bytes.fromhex(staged["root"])))
         db.execute(b"SET synchronous_commit = on")
         db.execute(b"BEGIN")
         try:
-            _replay(db, entries)
+            replay(db, entries)
             xid = server.one(db, "SELECT pg_current_xact_id()::text")[0]
             _note_xid(staged["staging"], xid)
             fsio.point("commit")
             db.execute(end.encode())
-        except _Moved as moved:
+        except Moved as moved:
             db.execute(b"ROLLBACK")
             raise ApplyRefused(
                 f"database {self._target!r} does not answer as when the plan ran: {moved}",
@@ -311,20 +256,22 @@ class TransactionRollback:
                     f"what was committed to database {self._target!r} cannot be undone"
                 )
 
-    def discard_apply(self, staging: str) -> None: ...
-
-    def finish_apply(self, staged: dict[str, Any]) -> None: ...
-
     def applied(self, staged: dict[str, Any]) -> Applied:
         name = self.place.resource.name
         return Applied(resource=name, files=staged["files"], mode=STATEMENTS)
 
-    def keep_borrowed(self, roots: list[bytes], batch: Batch) -> None: ...
-
     def remove(self) -> None:
         removal.remove_tree(self.place.root)
 
-    def close(self) -> None: ...
+    def cost(self, states: list[dict[str, Any]], is_removed: bool) -> CheckpointCost:
+        count = states[-1]["statements"] if states else 0
+        return CheckpointCost(
+            clones=0,
+            bytes=0,
+            said=f"each call runs {plural(count, 'statement')} again on the database itself, with"
+            " the locks they take, and rolls them back",
+            not_captured=NOT_CAPTURED,
+        )
 
     # tools
 
@@ -338,13 +285,13 @@ class TransactionRollback:
         if params and len(statements) != 1:
             raise ToolFailed(f"params go with one statement, and the script has {len(statements)}")
         with open(self._file, "rb") as file:
-            entries = _entries(file.read())
+            entries = read_entries(file.read())
         try:
             with self._server.connect(self._target) as db, limited(db, limit):
-                ran = _after_replay(db, entries, statements, params, out, read_only)
+                ran = run_after(db, entries, statements, params, out, read_only)
         except SandboxError as error:
             raise ToolFailed(error.message, error.hint) from error
-        except _Moved as moved:
+        except Moved as moved:
             raise ToolFailed(f"the target changed since the plan ran: {moved}") from moved
         if not read_only:
             self._write([*entries, *ran])
@@ -353,47 +300,6 @@ class TransactionRollback:
         fsio.unlink_if_there(f"{self._file}.new")
         fsio.write_new(f"{self._file}.new", msgspec.json.encode(entries))
         os.replace(f"{self._file}.new", self._file)
-
-
-def _after_replay(
-    db: "Connection[Any]",
-    entries: list[Entry],
-    statements: list[Statement],
-    params: Any,
-    out: Any,
-    read_only: bool,
-) -> list[Entry]:
-    """Run statements after those of the journal, and roll all of it back."""
-    ran: list[Entry] = []
-    changed, silent = 0, True
-    db.execute(b"BEGIN")
-    try:
-        _replay(db, entries)
-        if read_only:
-            db.execute(b"SET TRANSACTION READ ONLY")
-        for one in statements:
-            # Prepared, so that the server takes one statement and no second one hidden in it.
-            cursor = db.execute(one.text.encode(), params or None, prepare=True)
-            silent = cursor.description is None
-            ran.append(Entry(one.text, params or None, cursor.rowcount))
-            changed += show(cursor, out)
-    finally:
-        if not db.closed and db.info.transaction_status.name != "IDLE":
-            db.execute(b"ROLLBACK")
-    tell_changed(out, changed, silent)
-    return ran
-
-
-def _replay(db: "Connection[Any]", entries: list[Entry]) -> None:
-    from psycopg import Error
-
-    for number, entry in enumerate(entries, 1):
-        try:
-            rows = db.execute(entry.statement.encode(), entry.params, prepare=True).rowcount
-        except Error as error:
-            raise _Moved(number, entry, said(error)) from error
-        if rows != entry.rows:
-            raise _Moved(number, entry, f"{plural(rows, 'row')} instead of {entry.rows}")
 
 
 def _note_xid(staging: str, xid: str) -> None:
@@ -418,17 +324,3 @@ def _committed(db: "Connection[Any]", staged: dict[str, Any]) -> bool:
             "check in the database whether its statements ran",
         )
     return state == "committed"
-
-
-def _entries(data: bytes) -> list[Entry]:
-    return codec.from_json(data, list[Entry]) if data else []
-
-
-def as_script(entries: list[Entry]) -> str:
-    """The journal for people."""
-    lines: list[str] = []
-    for entry in entries:
-        did = plural(entry.rows, "row") if entry.rows >= 0 else "done"
-        given = f", with {msgspec.json.encode(entry.params).decode()}" if entry.params else ""
-        lines.append(f"{entry.statement};  -- {did}{given}\n")
-    return "".join(lines)

@@ -26,6 +26,7 @@ from cleveragents.content.packs import (
     Batch,
 )
 from cleveragents.errors import CheckpointFailed, ContentDamaged
+from cleveragents.sandbox.sqlite.prints import Printing, Prints
 
 VOLATILE = ((18, 20), (24, 28), (40, 44), (92, 100))
 """Header fields SQLite changes by itself: journal mode, change counter, schema cookie, version."""
@@ -49,6 +50,8 @@ class Known(msgspec.Struct, frozen=True):
     image: Image
     boot: str = ""
     """Stat data outlives a power cut that took the content; another boot proves nothing."""
+    prints: Prints | None = None
+    """In the note that is left for the next process."""
 
 
 class Touched(msgspec.Struct, frozen=True):
@@ -75,11 +78,11 @@ def load(path: str | None) -> Known | None:
     return known if known.boot and known.boot == _boot() else None
 
 
-def keep(path: str | None, known: Known) -> None:
+def keep(path: str | None, known: Known, prints: Prints | None) -> None:
     """Leave a note for the next process."""
     if path is None:
         return
-    data = msgspec.msgpack.encode(msgspec.structs.replace(known, boot=_boot()))
+    data = msgspec.msgpack.encode(msgspec.structs.replace(known, boot=_boot(), prints=prints))
     data = blake3(data).digest() + data
     with suppress(OSError):
         fsio.make_private_dir(os.path.dirname(path))
@@ -144,33 +147,55 @@ def take(
     old: bytes,
     read: Read,
     ranges: Iterable[tuple[int, int]] | None = None,
-) -> Image:
+    prints: Prints | None = None,
+) -> tuple[Image, Prints | None]:
     """The image in a file nobody writes to; new chunks go into the batch.
 
     `old` is the key of an image in the store. If `ranges` are given, the file differs from that
-    one nowhere else; other chunks are not read.
+    one nowhere else; other chunks are not read. By its `prints` others are read and not hashed.
     """
     size = os.fstat(fd).st_size
     there = digests_of(old, read)
     if size < CHUNK:
         data = _pread(fd, 0, size)
-        return Image(batch.put(BLOB, data), logical_of([], data), size)
+        return Image(batch.put(BLOB, data), logical_of([], data), size), None
     count = (size + CHUNK - 1) // CHUNK
-    if not there:
-        found, changed = [b""] * count, range(count)
-    elif ranges is None or old[:1] != CHUNKS:
-        found = scan(fd, range(count))
-        known = set(there)
-        changed = [at for at in range(count) if found[at] not in known]
-    else:
-        found = (there + [b""] * count)[:count]
-        changed = sorted(_chunks(ranges, len(there), count))
+    making = Printing(count, prints, old if there else b"")
+    found, changed = _look(fd, count, there if old[:1] == CHUNKS else [], ranges, making)
     if there:
         batch.rely_on(old)
     for at in changed:
-        found[at] = batch.put(BLOB, _pread(fd, at * CHUNK, CHUNK))[1:]
+        data = _pread(fd, at * CHUNK, CHUNK)
+        found[at] = batch.put(BLOB, data)[1:]
+        # Of the very bytes that were stored: a later scan compares with what the store has.
+        making.put(at, making.of(data))
     root = batch.put(CHUNKS, b"".join(found))
-    return Image(root, logical_of(found, _pread(fd, 0, CHUNK)), size)
+    return Image(root, logical_of(found, _pread(fd, 0, CHUNK)), size), making.end(root)
+
+
+def _look(
+    fd: int,
+    count: int,
+    there: list[bytes],
+    ranges: Iterable[tuple[int, int]] | None,
+    making: Printing,
+) -> tuple[list[bytes], Iterable[int]]:
+    """The hashes of the chunks as far as they are known, and those of which they are not."""
+    found = (there + [b""] * count)[:count]
+    if not there:
+        return found, range(count)
+    if ranges is None:
+        # The last chunk, which may be a part of one, is always read.
+        differ = making.differing(fd, count - 1)
+        if differ is not None:
+            ranges = [(at * CHUNK, (at + 1) * CHUNK) for at in differ]
+    if ranges is not None:
+        return found, sorted(_chunks(ranges, len(there), count))
+    known = set(there)
+    for at, both in enumerate(scan(fd, range(count), lambda view: _digest(view) + making.of(view))):
+        found[at] = both[:32]
+        making.put(at, both[32:])
+    return found, [at for at in range(count) if found[at] not in known]
 
 
 def _chunks(ranges: Iterable[tuple[int, int]], before: int, now: int) -> set[int]:
@@ -181,7 +206,16 @@ def _chunks(ranges: Iterable[tuple[int, int]], before: int, now: int) -> set[int
     return found
 
 
-def scan(fd: int, chunks: Iterable[int]) -> list[bytes]:
+def _digest(content: memoryview) -> bytes:
+    # Only `update` lets other threads run meanwhile, the constructor does not.
+    hasher = blake3()
+    hasher.update(content)
+    return hasher.digest()
+
+
+def scan(
+    fd: int, chunks: Iterable[int], of: Callable[[memoryview], bytes] = _digest
+) -> list[bytes]:
     """The hashes of these chunks, computed by several threads."""
     wanted = list(chunks)
     found = [b""] * len(wanted)
@@ -194,10 +228,7 @@ def scan(fd: int, chunks: Iterable[int]) -> list[bytes]:
         try:
             for at in range(first, len(wanted), threads):
                 length = os.preadv(fd, [buffer], wanted[at] * CHUNK)
-                # Only `update` lets other threads run meanwhile, the constructor does not.
-                hasher = blake3()
-                hasher.update(view[:length])
-                found[at] = hasher.digest()
+                found[at] = of(view[:length])
         except BaseException as error:  # noqa: BLE001 - raised below, by whoever asked
             errors.append(error)
 
@@ -243,16 +274,25 @@ def differing(before: bytes, after: bytes, read: Read) -> list[int] | None:
     return [at for at in range(len(new)) if at >= len(old) or old[at] != new[at]]
 
 
-def write(fd: int, target: bytes, chunks: list[int], read: Read) -> None:
-    """Make these chunks of a file those of an image, and its size; on disk, read back."""
+def write(
+    fd: int, target: bytes, chunks: list[int], read: Read, prints: Prints | None
+) -> Prints | None:
+    """Make these chunks of a file those of an image, and its size; on disk, read back.
+
+    `prints` are of the image that the file held; returned are those of the new one.
+    """
     digests = digests_of(target, read)
     last = read(BLOB + digests[-1])
     os.ftruncate(fd, (len(digests) - 1) * CHUNK + len(last))
+    making = Printing(len(digests), prints, prints.root if prints else b"")
     for at in chunks:
-        _pwrite(fd, read(BLOB + digests[at]), at * CHUNK)
+        data = read(BLOB + digests[at])
+        making.put(at, making.of(data))
+        _pwrite(fd, data, at * CHUNK)
     fsio.sync(fd)
     if scan(fd, chunks) != [digests[at] for at in chunks]:
         raise CheckpointFailed("the database was not written correctly")
+    return making.end(target)
 
 
 def is_at(path: str, known: Known | None) -> bool:
@@ -286,19 +326,21 @@ def _pwrite(fd: int, data: bytes, start: int) -> None:
 
 def copied(
     source: int, target: int | None, batch: Batch | None, piece: Callable[[int], None]
-) -> Image:
+) -> tuple[Image, Prints | None]:
     """Copy a file nobody writes to, unless its blocks are shared; content goes into the batch."""
     size, digests, first = os.fstat(source).st_size, list[bytes](), b""
-    for start in range(0, size, CHUNK):
+    making = Printing((size + CHUNK - 1) // CHUNK)
+    for at, start in enumerate(range(0, size, CHUNK)):
         data = _pread(source, start, CHUNK)
         first = first or data
         digests.append((batch.put(BLOB, data) if batch else key_of(BLOB, data))[1:])
+        making.put(at, making.of(data))
         if target is not None:
             fsio.write_all(target, data)
         piece(len(data))
     if size < CHUNK:
         root = batch.put(BLOB, first) if batch else key_of(BLOB, first)
-        return Image(root, logical_of([], first), size)
+        return Image(root, logical_of([], first), size), None
     listed = b"".join(digests)
     root = batch.put(CHUNKS, listed) if batch else key_of(CHUNKS, listed)
-    return Image(root, logical_of(digests, first), size)
+    return Image(root, logical_of(digests, first), size), making.end(root)

@@ -21,6 +21,7 @@ from cleveragents.content.packs import Batch
 from cleveragents.errors import ApplyRefused, SandboxError
 from cleveragents.sandbox.sqlite import image as sqlite_image
 from cleveragents.sandbox.sqlite.image import Image
+from cleveragents.sandbox.sqlite.prints import Prints
 from cleveragents.sandbox.sqlite.tables import hardened
 
 BUSY_SECONDS = 5.0
@@ -35,10 +36,10 @@ class Moved(Exception):
 
 def copy_still(
     live: str, target: str, batch: Batch | None, piece: Callable[[int], None]
-) -> Image | None:
+) -> tuple[Image, Prints | None] | None:
     """Copy the file byte by byte if it holds all of the database; None if SQLite has to."""
     try:
-        with _held(live) as source:
+        with held(live) as source:
             if source is None:
                 return None
             fd = fsio.create(target, 0o600)
@@ -55,14 +56,14 @@ def copy_still(
 def logical_still(live: str) -> str | None:
     """What tells the state of the database from others, read in place; None as above."""
     try:
-        with _held(live) as source:
+        with held(live) as source:
             return None if source is None else sqlite_image.logical_of_file(source)
     except (Moved, sqlite3.Error):
         return None
 
 
 @contextmanager
-def _held(live: str) -> Generator[int | None]:
+def held(live: str) -> Generator[int | None]:
     """A descriptor on bytes that are the state of the database; raises `Moved` if they were not."""
     # SQLite has its side files beside the file itself, not beside a link to it.
     live = os.path.realpath(live)

@@ -2,19 +2,17 @@
 
 In the sandbox nobody else writes, so a checkpoint locks the file, folds its WAL in and reads the
 bytes that may have changed; a rollback writes the chunks that differ, or replaces the file, and
-removes its side files. The live file is only read under SQLite's locks and written through SQLite
-itself, so that open connections see what happens.
+removes its side files. What happens to the live file is in `target`.
 """
 
 import functools
 import os
 import sqlite3
 import stat
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
-import msgspec
 from blake3 import blake3
 
 from cleveragents.content import files, fsio, removal
@@ -24,82 +22,79 @@ from cleveragents.content.keys import (
 from cleveragents.content.packs import (
     Batch,
 )
-from cleveragents.errors import ApplyRefused, CheckpointFailed, SandboxError
+from cleveragents.errors import CheckpointFailed
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import Action, Change
 from cleveragents.sandbox.protocol import (
-    Applied,
-    ApplyOptions,
-    Conflict,
     Making,
-    Merged,
     Place,
-    Proposal,
 )
 from cleveragents.sandbox.sqlite import image as sqlite_image
 from cleveragents.sandbox.sqlite.image import Image, Known, Touched
 from cleveragents.sandbox.sqlite.live import (
     SIDES,
-    copy_into_live,
     copy_live,
     copy_still,
-    file_logical,
-    live_logical,
     opened,
 )
 from cleveragents.sandbox.sqlite.pages import Watch
-from cleveragents.sandbox.sqlite.tables import hardened, is_sound
+from cleveragents.sandbox.sqlite.prints import Prints
+from cleveragents.sandbox.sqlite.tables import hardened, require_sqlite
+from cleveragents.sandbox.sqlite.target import ABSENT, SqliteTarget
+from cleveragents.sandbox.traits import Traits
 
-ABSENT = b"absent"
 FEW = 4
 """A rollback writes into the file if at most one chunk in so many differs."""
 
 
-class SqliteSnapshot:
+class SqliteSnapshot(SqliteTarget):
     strategy = "snapshot"
+    traits: Traits = Traits(is_file=True, is_sqlite=True, require=require_sqlite)
+    changed_meanwhile = "the database was changed since the child plan's copy was made of it"
 
     def __init__(self, place: Place) -> None:
-        self.place = place
+        super().__init__(place)
         self._known = self._noted = sqlite_image.load(place.cache)
         """What the file held when it was last looked at, if the store has that."""
         self._seen: Known | None = None
         """The same, whether or not the store has it."""
         self._touched: Touched | None = None
+        self._prints: Prints | None = self._known.prints if self._known else None
+        """By which the next scan finds what changed since an image."""
         self._put_bytes = 0
         """What `create` put into the store, and the first checkpoint is told to have added."""
 
-    @property
-    def _live(self) -> str:
-        return self.place.resource.path
-
-    @property
-    def _file(self) -> str:
-        return self.place.path
-
-    @property
-    def _name(self) -> bytes:
-        return os.fsencode(os.path.basename(self._file))
-
     def create(self, making: Making) -> dict[str, Any]:
-        return self.create_from(self._live, {"path": self._live}, making)
+        mode = os.stat(self.live).st_mode & 0o777
+        return self.create_from(self.live, {"path": self.live, "mode": mode}, making)
+
+    def create_at(self, state: SandboxCheckpoint, staging: str) -> dict[str, Any]:
+        """Make the private copy from a state alone: where the user's file is not."""
+        fsio.make_private_dir(self.place.root)
+        nothing = self._state(Image(ABSENT, ABSENT.decode(), 0), 0)
+        self.switch(self.stage(nothing, state, staging), staging)
+        return dict(self.place.origin)
 
     def create_from(self, source: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
         fsio.make_private_dir(self.place.root)
         name, batch = self.place.resource.name, making.batch
         before = batch.added_bytes if batch else 0
-        image = copy_still(source, self._file, batch, lambda size: making.piece(name, size))
-        if image is None:
-            copy_live(source, self._file)
-        os.chmod(self._file, os.stat(source).st_mode & 0o777)
-        if image is not None and batch is not None:
+        with suppress(OSError):  # what is wrong with it is said below
+            making.total(name, os.stat(source).st_size)
+        copy = copy_still(source, self.file, batch, lambda size: making.piece(name, size))
+        if copy is None:
+            copy_live(source, self.file)
+        os.chmod(self.file, os.stat(source).st_mode & 0o777)
+        if copy is not None and batch is not None:
             self._put_bytes = batch.added_bytes - before
+            image, self._prints = copy
             self._learn(image)
-        making.progress(name, os.stat(self._file).st_size)
+        making.progress(name, os.stat(self.file).st_size)
         return origin
 
     def _learn(self, image: Image) -> None:
         """The file, which nobody has written to since, holds an image that the store has."""
-        with opened(self._file, os.O_RDONLY) as fd:
+        with opened(self.file, os.O_RDONLY) as fd:
             stamp = sqlite_image.mark(fd)
         self._known = self._seen = Known(stamp, image) if stamp else None
 
@@ -107,24 +102,25 @@ class SqliteSnapshot:
         """Continue with what another object of the same sandbox learned when it made it."""
         assert isinstance(made, SqliteSnapshot)
         self._known, self._put_bytes = made._known, made._put_bytes
+        self._prints = made._prints
 
     def capture(
         self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True
     ) -> SandboxCheckpoint:
         before = batch.added_bytes
-        if not _is_regular(self._file):
+        if not _is_regular(self.file):
             if strict:
                 raise CheckpointFailed(
-                    f"a tool removed the database {self._file}, or put something else there",
+                    f"a tool removed the database {self.file}, or put something else there",
                     "empty it with SQL instead",
                 )
             return self._state(Image(ABSENT, ABSENT.decode(), 0), 0)
         if not self._stat_proves:
             self.doubt()
-        if self._known is not None and sqlite_image.is_at(self._file, self._known):
+        if self._known is not None and sqlite_image.is_at(self.file, self._known):
             self._seen = self._known
             return self._same(batch, previous)
-        with _locked(self._file) if strict else _raw(self._file) as (fd, is_sound):
+        with _locked(self.file) if strict else _raw(self.file) as (fd, is_sound):
             if is_sound and self._known and files.stamp(os.fstat(fd)) == self._known.stamp:
                 self._seen = self._known
                 return self._same(batch, previous)
@@ -148,7 +144,7 @@ class SqliteSnapshot:
             ranges = touched.ranges if files.stamp(os.fstat(fd)) == touched.after else None
         old = known.image.root if known else previous.root if previous else b""
         stamp = sqlite_image.mark(fd)
-        image = sqlite_image.take(fd, batch, old, self.place.packs.get, ranges)
+        image = self._image(fd, batch, old, ranges)
         proves = is_sound and self._stat_proves
         if proves and stamp and files.stamp(os.fstat(fd)) == stamp:
             seen = self._seen = Known(stamp, image)
@@ -158,6 +154,22 @@ class SqliteSnapshot:
                 batch.after_commit.append(lambda: self._remember(seen))
         return image
 
+    def _image(
+        self,
+        fd: int,
+        batch: Batch,
+        old: bytes,
+        ranges: Iterable[tuple[int, int]] | None = None,
+    ) -> Image:
+        read = self.place.packs.get
+        image, prints = sqlite_image.take(fd, batch, old, read, ranges, self._prints)
+        # A state that is only looked at is never the one that the next capture begins with.
+        batch.after_commit.append(lambda: self._have(prints))
+        return image
+
+    def _have(self, prints: Prints | None) -> None:
+        self._prints = prints
+
     @functools.cached_property
     def _stat_proves(self) -> bool:
         return sqlite_image.shows_mapped_writes(os.path.dirname(self.place.root))
@@ -165,7 +177,7 @@ class SqliteSnapshot:
     def _remember(self, seen: Known) -> None:
         self._known = seen
         if seen is not self._noted:
-            sqlite_image.keep(self.place.cache, seen)
+            sqlite_image.keep(self.place.cache, seen, self._prints)
             self._noted = seen
 
     def _state(self, image: Image, added: int) -> SandboxCheckpoint:
@@ -179,17 +191,13 @@ class SqliteSnapshot:
         )
 
     def recapture(self, batch: Batch, staged: dict[str, Any]) -> SandboxCheckpoint:
-        if sqlite_image.is_at(self._file, self._seen):
+        if sqlite_image.is_at(self.file, self._seen):
             assert self._seen is not None
             return self._state(self._seen.image, 0)
         return self.capture(batch, None, strict=False)
 
-    def follow(self) -> None: ...
-
-    def drain(self) -> None: ...
-
     def doubt(self) -> None:
-        self._known = self._seen = self._touched = None
+        self._known = self._seen = self._touched = self._prints = None
 
     def watch(self) -> Watch | None:
         """Be told by the built-in `sql` which pages it changes."""
@@ -200,13 +208,7 @@ class SqliteSnapshot:
         def tell(touched: Touched) -> None:
             self._touched = touched
 
-        return Watch(self._file, self._known, tell)
-
-    def mark(self, state: SandboxCheckpoint) -> str:
-        """What is equal for states that differ only in what SQLite changes by itself."""
-        if not state.root:
-            return ABSENT.decode()
-        return sqlite_image.logical_of_root(state.root, self.place.packs.get)
+        return Watch(self.file, self._known, tell)
 
     def changes(self, before: SandboxCheckpoint, after: SandboxCheckpoint) -> tuple[Change, ...]:
         if before.state_hash == after.state_hash:
@@ -215,47 +217,7 @@ class SqliteSnapshot:
         if not before.root or not after.root:
             action = Action.REMOVED if before.root else Action.ADDED
         name = self.place.resource.name
-        return (Change(name, self._name, action, before.state_hash, after.state_hash),)
-
-    def ignored(self, changes: tuple[Change, ...], state: SandboxCheckpoint) -> frozenset[bytes]:
-        return frozenset()
-
-    def grafted(
-        self,
-        now: SandboxCheckpoint,
-        then: SandboxCheckpoint,
-        paths: frozenset[bytes],
-        batch: Batch,
-    ) -> SandboxCheckpoint:
-        return then if paths else now
-
-    def merged(
-        self,
-        base: SandboxCheckpoint,
-        ours: SandboxCheckpoint,
-        theirs: SandboxCheckpoint,
-        batch: Batch,
-        scratch: str,
-    ) -> Merged:
-        """All of it or a conflict: rows of two copies are not merged."""
-        name, shown = self.place.resource.name, os.fsdecode(self._name)
-        start, wanted, now = (self.mark(state) for state in (base, ours, theirs))
-        if wanted in (start, now):
-            return Merged(state=theirs)
-        rid = theirs.resource_id
-        conflict = Conflict(
-            resource=name,
-            path=shown,
-            base=start,
-            ours=wanted,
-            theirs=now,
-            reason="the database was changed since the child plan's copy was made of it",
-        )
-        return Merged(
-            state=msgspec.structs.replace(ours, resource_id=rid, added_bytes=0),
-            files=(shown,),
-            conflicts=() if now == start else (conflict,),
-        )
+        return (Change(name, self.name, action, before.state_hash, after.state_hash),)
 
     def stage(
         self, current: SandboxCheckpoint, target: SandboxCheckpoint, staging: str
@@ -266,7 +228,7 @@ class SqliteSnapshot:
             return {"image": False, "absent": True}
         if (few := self._few(current, target)) is not None:
             return {"image": True, "target": target.root.hex(), "chunks": few}
-        self._write_image(target.root, staging, self._mode())
+        self.write_image(target.root, staging, self._mode())
         return {"image": True}
 
     def _few(self, current: SandboxCheckpoint, target: SandboxCheckpoint) -> list[int] | None:
@@ -283,35 +245,33 @@ class SqliteSnapshot:
         return chunks
 
     def _mode(self) -> int:
-        there = self._file if _is_regular(self._file) else self._live
+        """Of the copy, or as the user's file had it when the copy was made."""
+        noted = self.place.origin.get("mode")
+        if noted is not None and not _is_regular(self.file):
+            return noted
+        there = self.file if _is_regular(self.file) else self.live
         return os.stat(there).st_mode & 0o777
-
-    def _write_image(self, root: bytes, directory: str, mode: int = 0o600) -> None:
-        fsio.make_private_dir(directory)
-        with fsio.directory(directory) as fd:
-            files.write_content(self.place.packs.get, root, fd, b"image", mode)
-            fsio.sync(fd)
 
     def switch(self, staged: dict[str, Any], staging: str) -> None:
         image = f"{staging}/image"
         if staged.get("absent"):
             for side in SIDES:
-                fsio.unlink_if_there(self._file + side)
+                fsio.unlink_if_there(self.file + side)
             self._clear()
         if "chunks" in staged:
             root = bytes.fromhex(staged["target"])
             if self._write_few(root, staged["chunks"]):
                 return
             if not os.path.exists(image):
-                self._write_image(root, staging, self._mode())
+                self.write_image(root, staging, self._mode())
         if not staged["image"] or not os.path.exists(image):
             return
         # A stale -wal or -journal beside the new file would silently undo the restore.
         for side in SIDES:
-            fsio.unlink_if_there(self._file + side)
+            fsio.unlink_if_there(self.file + side)
         self._clear()
         fsio.point("rename")
-        os.rename(image, self._file)
+        os.rename(image, self.file)
         fsio.sync_dir(self.place.root)
 
     def _write_few(self, root: bytes, chunks: list[int]) -> bool:
@@ -321,22 +281,25 @@ class SqliteSnapshot:
         on record, and both states are in the store.
         """
         seen = self._seen
-        if seen is None or not sqlite_image.is_at(self._file, seen):
+        if seen is None or not sqlite_image.is_at(self.file, seen):
             return False
         try:
-            with opened(self._file, os.O_RDWR) as fd, _locked(self._file):
+            with opened(self.file, os.O_RDWR) as fd, _locked(self.file):
                 found = os.fstat(fd)
                 if files.stamp(found) != seen.stamp or found.st_nlink != 1:
                     return False
                 self._known = self._seen = None
-                sqlite_image.write(fd, root, chunks, self.place.packs.get)
+                read, prints = self.place.packs.get, self._prints
+                if prints is not None and prints.root != seen.image.root:
+                    prints = None
+                self._prints = sqlite_image.write(fd, root, chunks, read, prints)
                 if stamp := sqlite_image.mark(fd):
                     logical = sqlite_image.logical_of_root(root, self.place.packs.get)
                     self._seen = Known(stamp, Image(root, logical, os.fstat(fd).st_size))
         except CheckpointFailed:
             return False
         for side in SIDES:
-            fsio.unlink_if_there(self._file + side)
+            fsio.unlink_if_there(self.file + side)
         fsio.sync_dir(self.place.root)
         if self._seen is not None:
             self._remember(self._seen)
@@ -344,108 +307,24 @@ class SqliteSnapshot:
 
     def _clear(self) -> None:
         """Whatever a tool put in the file's place; a file itself is replaced by the rename."""
-        if os.path.isdir(self._file) and not os.path.islink(self._file):
-            removal.remove_tree(self._file)
-        elif not _is_regular(self._file):
-            fsio.unlink_if_there(self._file)
+        if os.path.isdir(self.file) and not os.path.islink(self.file):
+            removal.remove_tree(self.file)
+        elif not _is_regular(self.file):
+            fsio.unlink_if_there(self.file)
 
-    def export(self, state: SandboxCheckpoint, paths: frozenset[bytes], target: str) -> None:
+    def export(self, state: SandboxCheckpoint, paths: frozenset[bytes] | None, target: str) -> None:
         if not state.root:
             return
         with fsio.directory(target) as fd:
             files.write_content(
-                self.place.packs.get, state.root, fd, self._name, 0o600, durable=False
+                self.place.packs.get, state.root, fd, self.name, 0o600, durable=False
             )
-
-    def compare(
-        self,
-        origin: SandboxCheckpoint,
-        result: SandboxCheckpoint,
-        options: ApplyOptions,
-        batch: Batch,
-    ) -> Proposal:
-        fsio.make_private_dir(options.staging)
-        now = live_logical(self._live, options.staging)
-        base, wanted = self.mark(origin), self.mark(result)
-        name, shown = self.place.resource.name, os.fsdecode(self._name)
-        if wanted in (base, now):
-            return Proposal(resource=name, mode="changes", files=())
-        conflict = Conflict(
-            resource=name,
-            path=shown,
-            base=base,
-            ours=wanted,
-            theirs=now,
-            reason="the database was changed since the sandbox was made of it",
-        )
-        return Proposal(
-            resource=name,
-            mode="changes",
-            files=(shown,),
-            conflicts=() if now == base else (conflict,),
-            work={"root": result.root.hex(), "logical": wanted, "before": now},
-        )
-
-    def stage_apply(self, proposal: Proposal, options: ApplyOptions) -> dict[str, Any]:
-        if not proposal.files:
-            return {"files": 0}
-        staging = f"{options.staging}/{self.place.resource.resource_id}"
-        removal.remove_tree(staging)
-        self._write_image(bytes.fromhex(proposal.work["root"]), staging)
-        if wrong := is_sound(f"{staging}/image"):
-            raise ApplyRefused(
-                f"the database in the sandbox is damaged: {wrong}", "agents plan rollback PLAN last"
-            )
-        copy_live(self._live, f"{staging}/old")
-        _sync_file(f"{staging}/old")
-        before, wanted = proposal.work["before"], proposal.work["logical"]
-        if file_logical(f"{staging}/old") != before:
-            raise ApplyRefused(f"{self._live} changed while it was being applied", "run it again")
-        return {"files": 1, "staging": staging, "before": before, "wanted": wanted}
-
-    def switch_apply(self, staged: dict[str, Any]) -> None:
-        if staged["files"]:
-            self._move(staged, staged["before"], staged["wanted"], "image")
-
-    def undo_apply(self, staged: dict[str, Any]) -> None:
-        if staged["files"] and os.path.exists(f"{staged['staging']}/old"):
-            self._move(staged, staged["wanted"], staged["before"], "old")
-
-    def _move(self, staged: dict[str, Any], start: str, end: str, image: str) -> None:
-        """Write an image into the live file in one transaction, if it is at the start."""
-        now = live_logical(self._live, staged["staging"])
-        if now == end:
-            # Perhaps only in memory, if whoever wrote it died.
-            self._make_last()
-            return
-        if now != start:
-            raise ApplyRefused(f"{self._live} changed while it was being applied", "run it again")
-        fsio.point("backup")
-        copy_into_live(f"{staged['staging']}/{image}", self._live, start, staged["staging"])
-        if live_logical(self._live, staged["staging"]) != end:
-            raise SandboxError(f"{self._live} does not hold what was written to it")
-        self._make_last()
-
-    def _make_last(self) -> None:
-        """Else a journal that SQLite removed may come back, and undo the transaction."""
-        fsio.sync_dir(os.path.dirname(self._live))
-
-    def finish_apply(self, staged: dict[str, Any]) -> None: ...
-
-    def discard_apply(self, staging: str) -> None: ...
-
-    def applied(self, staged: dict[str, Any]) -> Applied:
-        return Applied(resource=self.place.resource.name, files=staged["files"])
-
-    def keep_borrowed(self, roots: list[bytes], batch: Batch) -> None: ...
 
     def remove(self) -> None:
-        removal.remove_tree(self.place.root)
+        removal.remove_tree(self.place.ours)
         if self.place.cache is not None:
             with suppress(OSError):
                 fsio.unlink_if_there(self.place.cache)
-
-    def close(self) -> None: ...
 
 
 @contextmanager
@@ -484,11 +363,3 @@ def _is_regular(path: str) -> bool:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except OSError:
         return False
-
-
-def _sync_file(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fsio.sync(fd)
-    finally:
-        os.close(fd)

@@ -3,9 +3,22 @@
 import os
 import sqlite3
 from contextlib import closing
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+
+from cleveragents.errors import SandboxError
+from cleveragents.sandbox.sqlite.rows import (
+    MOST_ROWS,
+    Pair,
+    RowChange,
+    changed_rows,
+    pair_of,
+    quoted,
+)
+
+Key = tuple[str, str]
+"""Kind and name."""
 
 LARGEST = 256 << 20
 """Bytes of a database file up to which rows are compared; above, they are counted only."""
@@ -23,6 +36,14 @@ class TableChange(msgspec.Struct, frozen=True, kw_only=True):
     rows_added: int | None = None
     """Distinct rows that were not there before; a row that was changed is one added, one gone."""
     rows_removed: int | None = None
+    renamed_from: str | None = None
+    """The table's name before, if it is told apart by where it lies and by its columns."""
+    columns_before: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    rows: tuple[RowChange, ...] = ()
+    """The first rows that differ; those of a table that came or went are not listed."""
+    rows_left_out: bool = False
+    """Whether more rows differ than are listed."""
 
 
 def hardened(path: str, **options: Any) -> sqlite3.Connection:
@@ -32,6 +53,14 @@ def hardened(path: str, **options: Any) -> sqlite3.Connection:
     connection.execute("PRAGMA trusted_schema=OFF")
     connection.execute("PRAGMA cell_size_check=ON")
     return connection
+
+
+def require_sqlite(path: str) -> None:
+    """A file that SQLite would open: one of its own, or an empty one."""
+    with open(path, "rb") as found:
+        head = found.read(16)
+    if head not in (b"", b"SQLite format 3\0"):
+        raise SandboxError(f"not a SQLite database: {path}")
 
 
 def is_sound(path: str) -> str | None:
@@ -48,6 +77,7 @@ def table_changes(before: str | None, after: str | None) -> tuple[TableChange, .
     """Compare two files; either may be missing. What cannot be read as a database tells nothing."""
     try:
         with closing(sqlite3.connect("file::memory:", uri=True)) as db:
+            db.text_factory = _text
             db.execute("PRAGMA trusted_schema=OFF")
             db.execute("ATTACH ? AS a", (_still(before) if before else ":memory:",))
             db.execute("ATTACH ? AS b", (_still(after) if after else ":memory:",))
@@ -57,6 +87,15 @@ def table_changes(before: str | None, after: str | None) -> tuple[TableChange, .
         return ()
 
 
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")
+
+
+class Definition(NamedTuple):
+    sql: str
+    root: int
+
+
 class _Comparison:
     def __init__(self, db: sqlite3.Connection, with_rows: bool) -> None:
         self._db = db
@@ -64,60 +103,91 @@ class _Comparison:
 
     def changes(self) -> tuple[TableChange, ...]:
         old, new = self._schema("a"), self._schema("b")
-        found = [self._one(key, old.get(key), new.get(key)) for key in sorted(old | new)]
+        renamed = self._renamed(old, new)
+        gone = set(renamed.values())
+        found = [
+            self._one(
+                key,
+                old.get(renamed.get(key, key)),
+                new.get(key),
+                renamed.get(key, key)[1],
+            )
+            for key in sorted(old | new)
+            if key not in gone
+        ]
         return tuple(item for item in found if item is not None)
 
-    def _schema(self, side: str) -> dict[tuple[str, str], str]:
+    def _schema(self, side: str) -> dict[Key, Definition]:
         """(kind, name) -> definition; what SQLite makes by itself is left out."""
         rows = self._db.execute(
-            f"SELECT type, name, sql FROM {side}.sqlite_schema"
+            f"SELECT type, name, sql, rootpage FROM {side}.sqlite_schema"
             " WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
         )
-        return {(kind, name): sql for kind, name, sql in rows.fetchall()}
+        return {(kind, name): Definition(sql, root) for kind, name, sql, root in rows.fetchall()}
 
-    def _one(self, key: tuple[str, str], old: str | None, new: str | None) -> TableChange | None:
+    def _renamed(self, old: dict[Key, Definition], new: dict[Key, Definition]) -> dict[Key, Key]:
+        """New name -> old one of tables that lie where they lay and have the same first columns."""
+        found: dict[Key, Key] = {}
+        gone = {old[key].root: key for key in old.keys() - new.keys() if _is_table(key, old[key])}
+        for key in new.keys() - old.keys():
+            before = gone.get(new[key].root)
+            if before is not None and _is_table(key, new[key]):
+                pair = pair_of(self._db, before[1], key[1])
+                pairs = zip(pair.columns_before, pair.columns_after, strict=False)
+                if all(old_one == new_one for old_one, new_one in pairs):
+                    found[key] = before
+        return found
+
+    def _one(
+        self, key: Key, old: Definition | None, new: Definition | None, old_name: str
+    ) -> TableChange | None:
         kind, name = key
-        is_table = kind == "table" and not any("VIRTUAL" in (sql or "")[:15] for sql in (old, new))
+        is_table = all(_is_table(key, one) for one in (old, new) if one)
         counts = [
-            self._count(side, name) if sql is not None and is_table else None
-            for side, sql in (("a", old), ("b", new))
+            self._count(side, at) if one is not None and is_table else None
+            for side, at, one in (("a", old_name, old), ("b", name, new))
         ]
         added, removed = (None, None)
+        pair, rows = None, ()
         if is_table and old is not None and new is not None:
-            added, removed = self._rows(name)
-        if old == new and counts[0] == counts[1] and not added and not removed:
+            pair = pair_of(self._db, old_name, name)
+            added, removed = self._rows(pair)
+            rows = changed_rows(self._db, pair) if self._with_rows else ()
+        same = old and new and old.sql == new.sql
+        if same and counts[0] == counts[1] and not added and not removed and not rows:
             return None
         return TableChange(
             name=name,
             kind=kind,
             status="added" if old is None else "removed" if new is None else "changed",
-            definition_changed=None not in (old, new) and old != new,
+            definition_changed=None not in (old, new) and not same,
             rows_before=counts[0],
             rows_after=counts[1],
             rows_added=added,
             rows_removed=removed,
+            renamed_from=old_name if old_name != name else None,
+            columns_before=pair.columns_before if pair else (),
+            columns=pair.columns_after if pair else (),
+            rows=rows[:MOST_ROWS],
+            rows_left_out=len(rows) > MOST_ROWS,
         )
 
     def _count(self, side: str, name: str) -> int:
-        return self._db.execute(f"SELECT count(*) FROM {side}.{_quoted(name)}").fetchone()[0]
+        return self._db.execute(f"SELECT count(*) FROM {side}.{quoted(name)}").fetchone()[0]
 
-    def _rows(self, name: str) -> tuple[int | None, int | None]:
+    def _rows(self, pair: Pair) -> tuple[int | None, int | None]:
         """Rows only one side has; not known where the columns differ or there is too much."""
-        if not self._with_rows or self._columns("a", name) != self._columns("b", name):
+        if not self._with_rows or pair.columns_before != pair.columns_after:
             return None, None
-        table = _quoted(name)
-        only = "SELECT count(*) FROM (SELECT * FROM {0}.{2} EXCEPT SELECT * FROM {1}.{2})"
-        added = self._db.execute(only.format("b", "a", table)).fetchone()[0]
-        removed = self._db.execute(only.format("a", "b", table)).fetchone()[0]
+        old, new = f"a.{quoted(pair.before)}", f"b.{quoted(pair.after)}"
+        only = "SELECT count(*) FROM (SELECT * FROM {} EXCEPT SELECT * FROM {})"
+        added = self._db.execute(only.format(new, old)).fetchone()[0]
+        removed = self._db.execute(only.format(old, new)).fetchone()[0]
         return added, removed
 
-    def _columns(self, side: str, name: str) -> list[str]:
-        listed = self._db.execute(f"PRAGMA {side}.table_info({_quoted(name)})")
-        return [row[1] for row in listed.fetchall()]
 
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+def _is_table(key: Key, one: Definition) -> bool:
+    return key[0] == "table" and "VIRTUAL" not in one.sql[:15]
 
 
 def _still(path: str) -> str:

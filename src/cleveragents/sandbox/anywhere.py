@@ -1,0 +1,20 @@
+"""A sandbox on a machine that never saw the user's resource: made from a state alone."""
+
+from typing import Any, Protocol, runtime_checkable
+
+from cleveragents.model.checkpoint import SandboxCheckpoint
+
+MACHINE_FILES = "machine_files"
+"""In an origin: paths that differ from machine to machine, and are never captured."""
+
+
+@runtime_checkable
+class MadeAnywhere(Protocol):
+    """A kind whose private copy can be made where only the store and its content are."""
+
+    def create_at(self, state: SandboxCheckpoint, staging: str) -> dict[str, Any]:
+        """Make the private copy hold that state; returns the origin as it is on this machine.
+
+        `staging` is a directory beside it that may be used, and is removed afterwards.
+        """
+        ...

@@ -1,0 +1,116 @@
+"""`in_place` of a repository: what git already has is borrowed from it.
+
+Of `.git` everything but the objects is captured. They stay git's: one ref of ours, on a commit
+whose ancestors are all the commits that a checkpoint saw, keeps them from its gc.
+"""
+
+import os
+from typing import Any
+
+import msgspec
+
+from cleveragents.content import fsio, trees
+from cleveragents.content.copy.census import census
+from cleveragents.content.packs import Batch
+from cleveragents.content.scope import Scope
+from cleveragents.errors import SandboxError
+from cleveragents.model.checkpoint import SandboxCheckpoint
+from cleveragents.sandbox.git.worktree import GitWorktree
+from cleveragents.sandbox.in_place import DirectoryInPlace
+from cleveragents.sandbox.protocol import Making
+from cleveragents.sandbox.tree import tree_of
+
+REFS = (b".git/HEAD", b".git/refs", b".git/packed-refs", b".git/reftable")
+_WHO = {
+    f"GIT_{role}_{what}": text
+    for role in ("AUTHOR", "COMMITTER")
+    for what, text in (
+        ("NAME", "cleveragents"),
+        ("EMAIL", "cleveragents@localhost"),
+        ("DATE", "@1000000000 +0000"),
+    )
+}
+
+
+class GitInPlace(DirectoryInPlace, GitWorktree):
+    own: tuple[bytes, ...] = ()
+    _tips_are_kept = False
+    """Whether this process has looked once."""
+
+    def create(self, making: Making) -> dict[str, Any]:
+        fsio.make_private_dir(self.place.ours)
+        commit, branch = self.repository.head()
+        if commit is not None:
+            self.repository.pin(self.ref, commit)
+        return {
+            "path": self.place.resource.path,
+            "base": commit,
+            "branch": branch,
+            "repository": msgspec.to_builtins(self.repository),
+            "borrowed": {},
+            "not_covered": self._not_covered(making.cover_limit),
+        }
+
+    def _not_covered(self, limit: int) -> dict[str, int]:
+        """Ignored files and folders, with their sizes, that are more than is covered."""
+        shown = self.repository.git(
+            "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"
+        )
+        sizes = {path.rstrip(b"/"): self._size(path) for path in shown.split(b"\0") if path}
+        beyond: dict[str, int] = {}
+        covered = 0
+        for path, size in sorted(sizes.items(), key=lambda item: item[1]):
+            covered += size
+            if covered > limit:
+                beyond[os.fsdecode(path)] = size
+        return beyond
+
+    def _size(self, path: bytes) -> int:
+        where = os.fsdecode(path)
+        try:
+            if path.endswith(b"/"):
+                return census(f"{self.place.root}/{where}", Scope()).size
+            return os.lstat(f"{self.place.root}/{where}").st_size
+        except (OSError, SandboxError):
+            return 0
+
+    def capture(
+        self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True
+    ) -> SandboxCheckpoint:
+        state = super().capture(batch, previous, strict)
+        if not self._tips_are_kept or self._refs(previous) != self._refs(state):
+            batch.before_seal.append(self._keep_tips)
+        return state
+
+    def _refs(self, state: SandboxCheckpoint | None) -> list[str]:
+        if state is None:
+            return []
+        tree = tree_of(state)
+        found = [trees.find(self.manifests, tree, path) for path in REFS]
+        return [f"{e.described}:{e.key.hex()}" if e else "" for e in found]
+
+    def _keep_tips(self) -> None:
+        """Make every commit that a ref names now an ancestor of ours."""
+        git = self.repository.git
+        listed = git("for-each-ref", "--format=%(objectname) %(refname)").splitlines()
+        names = [line.split(b" ", 1) for line in listed]
+        tips = {name.decode() for name, ref in names if not ref.startswith(b"refs/cleveragents/")}
+        commit, _ = self.repository.head()
+        stashed = git("log", "-g", "--format=%H", "refs/stash", "--", accept=(0, 128))
+        tips |= {commit or "", *stashed.decode().split()} - {""}
+        mine = next((name.decode() for name, ref in names if ref.decode() == self.ref), None)
+        known = [f"^{mine}"] if mine else []
+        asked = "\n".join([*sorted(tips), *known]) + "\n"
+        new = git("rev-list", "--no-walk=unsorted", "--stdin", stdin=asked.encode())
+        missing = new.decode().split()
+        self._tips_are_kept = True
+        if not missing:
+            return
+        empty = git("hash-object", "-t", "tree", "-w", "--stdin", stdin=b"").decode().strip()
+        parents = [word for tip in [*([mine] if mine else []), *missing] for word in ("-p", tip)]
+        made = git("commit-tree", empty, *parents, "-m", "kept by cleveragents", extra=_WHO)
+        self.repository.pin(self.ref, made.decode().strip())
+
+    def switch(self, staged: dict[str, Any], staging: str) -> None:
+        super().switch(staged, staging)
+        self._tips_are_kept = False

@@ -1,0 +1,343 @@
+"""`in_place`: the directory itself is what is worked on; there is no copy and nothing to apply.
+
+Somebody else may write to it at any time. So nothing is restored uninvited, a rollback replaces
+only what it has just read, and what is there now is never removed with the plan.
+"""
+
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from blake3 import blake3
+
+from cleveragents import codec
+from cleveragents.content import attributes, fsio, removal
+from cleveragents.content.capture.engine import TreeEngine
+from cleveragents.content.entry import Entry, EntryKind
+from cleveragents.content.fsio import Inode, inode_of
+from cleveragents.content.packs import Batch
+from cleveragents.content.restore.operation import Op
+from cleveragents.content.restore.staging import stage
+from cleveragents.content.restore.switch import Switch, put_times_back
+from cleveragents.content.scope import Scope
+from cleveragents.content.tree_diff import Difference
+from cleveragents.errors import ApplyRefused, CheckpointFailed, SandboxError
+from cleveragents.model.checkpoint import SandboxCheckpoint
+from cleveragents.model.resource import IN_PLACE, Resource, show_path
+from cleveragents.sandbox.merge import holds
+from cleveragents.sandbox.owned import OwnedTree
+from cleveragents.sandbox.protocol import Applied, ApplyOptions, Making, Place, Proposal
+from cleveragents.sandbox.tree import TreeSandbox
+
+OURS = b".cleveragents-"
+"""How what we put beside the user's files begins, while a rollback is under way."""
+AGAIN = "nothing was changed; run the command again"
+
+
+class InPlaceScope(Scope, frozen=True):
+    """Without inner resources, what is not covered, and what is ours or git's own business."""
+
+    def leaves_out(self, path: bytes) -> bool:
+        inside = path[5:] if path.startswith(b".git/") else None
+        if (path if inside is None else inside).startswith(OURS):
+            return True
+        if inside is not None and _is_gits_own(inside):
+            return True
+        return super().leaves_out(path)
+
+
+GITS_OWN = (
+    b".git/objects",
+    b".git/worktrees",
+    b".git/lfs",
+    b".git/annex",
+    b".git/refs/cleveragents",
+    b".git/logs/refs/cleveragents",
+)
+"""Kept by git itself (a ref of ours keeps the commits), another work tree's, or ours."""
+
+
+def _is_gits_own(inside: bytes) -> bool:
+    """Locks, temporary files, and the objects of submodules."""
+    name = inside.rpartition(b"/")[2]
+    if name.endswith(b".lock") or name.startswith((b"tmp_", b"fsmonitor--daemon")):
+        return True
+    return name == b"gc.pid" or (name == b"objects" and inside.startswith(b"modules/"))
+
+
+class NothingToApply:
+    """The half of a sandbox that makes work real: here it is real already."""
+
+    place: Place
+
+    @staticmethod
+    def path_in(root: str, resource: Resource) -> str:
+        """Tools are given the resource itself."""
+        return resource.path
+
+    def compare(
+        self,
+        origin: SandboxCheckpoint,
+        result: SandboxCheckpoint,
+        options: ApplyOptions,
+        batch: Batch,
+    ) -> Proposal:
+        return Proposal(resource=self.place.resource.name, mode=IN_PLACE, files=())
+
+    def stage_apply(self, proposal: Proposal, options: ApplyOptions) -> dict[str, Any]:
+        return {"files": 0}
+
+    def switch_apply(self, staged: dict[str, Any]) -> None: ...
+
+    def undo_apply(self, staged: dict[str, Any]) -> None: ...
+
+    def finish_apply(self, staged: dict[str, Any]) -> None: ...
+
+    def discard_apply(self, staging: str) -> None: ...
+
+    def applied(self, staged: dict[str, Any]) -> Applied:
+        name = self.place.resource.name
+        note = f"{name} is worked on in place: there was nothing to apply"
+        return Applied(resource=name, files=0, mode=IN_PLACE, notes=(note,))
+
+    def create_from(self, source: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
+        raise SandboxError(
+            f"resource {self.place.resource.name!r} is worked on in place, and a child plan"
+            " needs a copy",
+            "use another strategy, or no child plans",
+        )
+
+
+class DirectoryInPlace(NothingToApply, TreeSandbox):
+    strategy = IN_PLACE
+
+    def create(self, making: Making) -> dict[str, Any]:
+        fsio.make_private_dir(self.place.ours)
+        self._require_within_limit(making)
+        return {"path": self.place.resource.path}
+
+    @property
+    def scope(self) -> InPlaceScope:
+        inner = tuple(os.fsencode(spot) for spot in self.place.inner)
+        sides = tuple(spot + side for spot in inner for side in (b"-wal", b"-shm", b"-journal"))
+        uncovered = tuple(os.fsencode(path) for path in self.place.origin.get("not_covered", {}))
+        rules = tuple(os.fsencode(rule) for rule in self.place.resource.exclude)
+        return InPlaceScope(rules, {}, (*GITS_OWN, *inner, *sides, *uncovered))
+
+    @property
+    def engine(self) -> TreeEngine:
+        if self._engine is None:
+            self._engine = TreeEngine(
+                self.place.root,
+                self.scope,
+                self.base(),
+                self.place.packs,
+                self.place.cache,
+                self.manifests,
+            )
+            self._engine.known_files = self.seed
+        return self._engine
+
+    def capture(
+        self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True
+    ) -> SandboxCheckpoint:
+        """Always as strictly: what cannot be read is not made readable, for it is not ours."""
+        if not os.path.isdir(self.place.root):
+            raise CheckpointFailed(
+                f"{self.place.root} is no directory any more", "bring it back, then run it again"
+            )
+        return super().capture(batch, previous, strict=True)
+
+    def stage(
+        self, current: SandboxCheckpoint, target: SandboxCheckpoint, staging: str
+    ) -> dict[str, Any]:
+        differences = self.differences(current, target)
+        self.expect(differences)
+        differences, links = self.linking(differences, current, target)
+        where = self._staging_for(staging)
+        removal.remove_tree(where)
+        ops: tuple[Op, ...] = ()
+        if differences:
+            with fsio.directory(self.place.root) as root:
+                expected = _as_captured(root, differences)
+                ops = stage(
+                    self.reading(_contents(differences)),
+                    differences,
+                    where,
+                    expected,
+                    finish=lambda fd, new, item: _keep_owner(root, fd, new, item),
+                    links=links,
+                    root=self.place.root,
+                )
+        return {
+            "ops": ops,
+            "touched": self._touched(current, target),
+            "staging": where,
+            "start": _root_of(current),
+            "end": _root_of(target),
+            "target": msgspec.to_builtins(target),
+        }
+
+    def _staging_for(self, staging: str) -> str:
+        """Beside the user's files only where a rename from our own folder is not possible."""
+        if _mount_of(self.place.ours) == _mount_of(self.place.root):
+            return staging
+        top = f"{self.place.root}/.git"
+        top = top if os.path.isdir(top) else self.place.root
+        return f"{top}/{self._beside}{blake3(os.fsencode(staging)).hexdigest()[:12]}"
+
+    @property
+    def _beside(self) -> str:
+        return f"{OURS.decode()}{self.place.plan_id}-"
+
+    def discard_staged(self) -> None:
+        """Remove what a rollback that never began, or has ended, left beside the user's files."""
+        for top in (self.place.root, f"{self.place.root}/.git"):
+            with suppress(OSError):
+                for name in os.listdir(top):
+                    if name.startswith(self._beside):
+                        removal.remove_tree(f"{top}/{name}")
+
+    def switch(self, staged: dict[str, Any], staging: str) -> None:
+        ops = codec.convert(staged["ops"], tuple[Op, ...])
+        if ops:
+            try:
+                Switch(self.place.root, staged["staging"], ops).forward()
+            except ApplyRefused as error:
+                text = error.message.replace("being applied", "being rolled back")
+                raise SandboxError(text, AGAIN) from error
+        put_times_back(self.place.root, _touched_of(staged))
+        self._set_root(staged["start"], staged["end"])
+
+    def switch_now(self, staged: dict[str, Any], staging: str) -> None:
+        self.switch(staged, staging)
+
+    def make_last(self, staged: dict[str, Any]) -> None:
+        """It is on disk already: nobody looks at it again and repairs it."""
+
+    def undo_switch(self, staged: dict[str, Any]) -> None:
+        """Undo whatever part of `switch` happened; what somebody changed since is left."""
+        ops = codec.convert(staged["ops"], tuple[Op, ...])
+        if ops and os.path.isdir(staged["staging"]):
+            Switch(self.place.root, staged["staging"], ops).backward()
+        back = [Difference(t.path, t.after, t.before) for t in _touched_of(staged)]
+        put_times_back(self.place.root, back)
+        self._set_root(staged["end"], staged["start"])
+
+    def _set_root(self, start: dict[str, Any], end: dict[str, Any]) -> None:
+        if start != end:
+            wanted = bytes.fromhex(end.get("xattrs", ""))
+            attributes.set_all(os.fsencode(self.place.root), wanted)
+            os.chmod(self.place.root, end["mode"])
+
+    def recapture(self, batch: Batch, staged: dict[str, Any]) -> SandboxCheckpoint:
+        """Compare what was switched, and nothing else: the rest may change at any time."""
+        ops = codec.convert(staged["ops"], tuple[Op, ...])
+        with fsio.directory(self.place.root) as root:
+            for op in ops:
+                if not _is_switched(root, op):
+                    raise CheckpointFailed(
+                        f"{show_path(op.path)} is not what its checkpoint says",
+                        "something wrote to it in the meantime; run the command again",
+                    )
+        return codec.convert(staged["target"], SandboxCheckpoint)
+
+    def by_owner(
+        self, states: Sequence[SandboxCheckpoint], batch: Batch, scratch: str
+    ) -> OwnedTree:
+        return OwnedTree(self, states, batch, scratch)
+
+    def remove(self) -> None:
+        self.discard_staged()
+        super().remove()
+
+
+def _root_of(state: SandboxCheckpoint) -> dict[str, Any]:
+    return {name: state.metadata[name] for name in ("mode", "xattrs") if name in state.metadata}
+
+
+def _touched_of(staged: dict[str, Any]) -> list[Difference]:
+    return codec.convert(staged["touched"], list[Difference])
+
+
+def _contents(differences: Iterable[Difference]) -> list[bytes]:
+    found = [item.after for item in differences]
+    return [entry.key for entry in found if entry and entry.kind is EntryKind.FILE]
+
+
+def _as_captured(root: int, differences: Iterable[Difference]) -> dict[bytes, Inode]:
+    """What is to be replaced, read again: an edit made since the capture must not be lost."""
+    found: dict[bytes, Inode] = {}
+    for item in differences:
+        now = _inode_if_held(root, item.path, item.before)
+        if now is not None:
+            found[item.path] = now
+    return found
+
+
+def _inode_if_held(root: int, path: bytes, entry: Entry | None) -> Inode | None:
+    """The inode that holds exactly this entry; None for directories and for nothing."""
+    try:
+        with fsio.parent_of(root, path) as (fd, name):
+            before = fsio.lstat_at(fd, name)
+            held = _holds(fd, name, before, entry)
+            after = fsio.lstat_at(fd, name)
+    except (FileNotFoundError, NotADirectoryError):
+        before, held, after = None, entry is None, None
+    same = before is after or (before and after and inode_of(before) == inode_of(after))
+    if not held or not same:
+        raise SandboxError(f"{show_path(path)} changed while it was being rolled back", AGAIN)
+    return None if before is None or stat.S_ISDIR(before.st_mode) else inode_of(before)
+
+
+def _holds(fd: int, name: bytes, found: os.stat_result | None, entry: Entry | None) -> bool:
+    """Whether a name has the state of an entry, extended attributes included."""
+    if not holds(fd, name, found, entry):
+        return False
+    if entry is None or entry.kind is EntryKind.LINK:
+        return True
+    return attributes.of(attributes.where(fd, name)) == entry.xattrs
+
+
+def _is_switched(root: int, op: Op) -> bool:
+    try:
+        with fsio.parent_of(root, op.path) as (fd, name):
+            found = fsio.lstat_at(fd, name)
+            if op.after is None and found is not None:
+                # A folder with something in it that is not covered had to stay.
+                return stat.S_ISDIR(found.st_mode)
+            return _holds(fd, name, found, op.after)
+    except (FileNotFoundError, NotADirectoryError):
+        return op.after is None
+
+
+def _keep_owner(root: int, fd: int, new: bytes, item: Difference) -> None:
+    """What is put back belongs to whom the file it replaces does, or else the folder."""
+    if os.geteuid() != 0 or item.after is None:
+        return
+    found = None
+    with suppress(OSError), fsio.parent_of(root, item.path) as (parent, name):
+        found = fsio.lstat_at(parent, name) or os.fstat(parent)
+    made = os.stat(new, dir_fd=fd, follow_symlinks=False)
+    if found is None or (found.st_uid, found.st_gid) == (made.st_uid, made.st_gid):
+        return
+    os.chown(new, found.st_uid, found.st_gid, dir_fd=fd, follow_symlinks=False)
+    if item.after.kind is EntryKind.FILE:
+        # A new owner costs a file its set-uid bits and capabilities.
+        where = attributes.where(fd, new)
+        attributes.set_all(where, item.after.xattrs)
+        os.chmod(where, item.after.mode)
+
+
+def _mount_of(path: str) -> tuple[int, str]:
+    """What two directories must share for a rename from one to the other."""
+    with fsio.directory(path) as fd:
+        device = os.fstat(fd).st_dev
+        with suppress(OSError), open(f"/proc/self/fdinfo/{fd}") as about:
+            for line in about:
+                if line.startswith("mnt_id:"):
+                    return device, line.split()[1]
+    return device, ""

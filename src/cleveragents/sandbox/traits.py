@@ -1,0 +1,61 @@
+"""What a kind of resource is, declared by the kind itself, so that nobody asks for it by name."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from cleveragents.model.plan_spec import PlanSpec, ResourceSpec
+
+
+class Left(msgspec.Struct, frozen=True):
+    """A database that has a name as we give them, and what it says of itself."""
+
+    name: str
+    comment: str
+
+
+class OnServer(Protocol):
+    """A module that knows what a kind has left on the servers of its resources."""
+
+    def working_name(self, resource_id: str, /) -> str:
+        """What the sandbox is called there; the names of its checkpoints begin so."""
+        ...
+
+    def shown(self, address: str, /) -> str:
+        """The address without what is secret in it."""
+        ...
+
+    def ours(self, address: str, /) -> list[Left]:
+        """What has names as we give them on the server of that address."""
+        ...
+
+    def drop(self, address: str, name: str, /) -> None: ...
+
+
+class Traits(msgspec.Struct, frozen=True, kw_only=True):
+    """The same for every strategy: a kind declares them as `traits` of its first strategy's class.
+
+    One that declares nothing is a file or a directory, whatever its path is, and one whole state.
+    """
+
+    is_directory: bool = False
+    """Many paths, each of them merged and rolled back by itself; else it is one whole state."""
+    is_file: bool = False
+    is_repository: bool = False
+    """Has files of git's own in `.git`, and a ref of ours while a plan works on it."""
+    is_sqlite: bool = False
+    """The built-in `sql` opens it by its path, and differences are shown by table."""
+    server: OnServer | None = None
+    """For what lies on a server: it has an address, and no power cut here damages it."""
+    require: Callable[[str], object] | None = None
+    """Raises if what is at that path is not of this kind."""
+    problems: Callable[[PlanSpec, Sequence[ResourceSpec]], list[str]] | None = None
+    """What keeps a plan from running with these resources of the kind; may connect to them."""
+
+    def is_file_at(self, path: str) -> bool:
+        return self.is_file or os.path.isfile(path)
+
+    def is_folder_at(self, path: str) -> bool:
+        return self.server is None and not self.is_file_at(path)
