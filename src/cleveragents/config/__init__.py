@@ -1,6 +1,6 @@
 """Settings in layers, each over the one before: defaults, the user's file, the project's file,
 the environment, flags. Nothing is ignored: an unknown key or variable is an error that names
-where it stands and what was probably meant.
+its place and what was probably meant.
 """
 
 import os
@@ -68,6 +68,8 @@ def set_value(
     """Writes one setting to the project's or the user's file; the path of that file."""
     path = _file_to_write(project, cwd, environ)
     known = _known(key, "")
+    if known.kind == "url":
+        value_of(Given(known, raw_value, path, cwd), environ)
     value = _written(Given(known, raw_value, FLAG, cwd), path, project, environ)
     if project:
         _require_not_personal(Given(known, value, path, cwd))
@@ -141,7 +143,7 @@ def _settings(cwd: str, environ: Mapping[str, str], given: list[Given]) -> Setti
 def _layers(cwd: str, environ: Mapping[str, str], overrides: Mapping[str, str]) -> list[Given]:
     """What is given, weakest first."""
     given = _from_file(_user_file(environ))
-    project = _project_file(cwd, environ)
+    project = project_file(cwd, environ)
     for each in _from_file(project) if project else ():
         _require_not_personal(each)
         given.append(each)
@@ -196,7 +198,7 @@ def _folders(cwd: str, environ: Mapping[str, str]) -> list[str]:
     return folders
 
 
-def _project_file(cwd: str, environ: Mapping[str, str]) -> str | None:
+def project_file(cwd: str, environ: Mapping[str, str]) -> str | None:
     paths = (os.path.join(folder, PROJECT_FILE) for folder in _folders(cwd, environ))
     return next((path for path in paths if os.path.lexists(path)), None)
 
@@ -204,7 +206,7 @@ def _project_file(cwd: str, environ: Mapping[str, str]) -> str | None:
 def _file_to_write(project: bool, cwd: str, environ: Mapping[str, str]) -> str:
     if not project:
         return _user_file(environ)
-    found = _project_file(cwd, environ)
+    found = project_file(cwd, environ)
     if found:
         return found
     top = _folders(cwd, environ)[-1]

@@ -45,13 +45,14 @@ def edited(text: str, change: Callable[[Table], None]) -> str:
         raise ConfigError(f"cannot change this file: {error}", "edit the file yourself") from None
 
 
-def write_atomically(path: str, text: str) -> None:
+def write_atomically(path: str, content: str | bytes) -> None:
     """The file as a whole or not at all; a link stays a link, a mode stays."""
+    data = content.encode() if isinstance(content, str) else content
     target = os.path.realpath(path)
     folder = os.path.dirname(target)
     try:
         os.makedirs(folder, exist_ok=True)
-        _replace(target, os.path.join(folder, f".{new_id()}.tmp"), text.encode())
+        _replace(target, os.path.join(folder, f".{new_id()}.tmp"), data)
         _sync_folder(folder)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from None

@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 
 from cleveragents.errors import ConfigError
-from cleveragents.model.settings import Key
+from cleveragents.model.settings import MODEL_NAME, Key, without_password
 from cleveragents.model.triggers import nearest, parse_triggers
 from cleveragents.model.units import parse_bytes, parse_duration
 
@@ -21,6 +21,11 @@ class Given(msgspec.Struct, frozen=True):
     raw: Any
     source: str
     folder: str
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it stands in a file, and was not given for one command or shell."""
+        return os.path.isabs(self.source)
 
 
 def user_home(environ: Mapping[str, str]) -> str:
@@ -90,7 +95,10 @@ def _bytes(given: Given, environ: Mapping[str, str]) -> int:
 def _duration(given: Given, environ: Mapping[str, str]) -> float:
     if isinstance(given.raw, bool) or not isinstance(given.raw, int | float | str):
         raise ValueError(f"has to be a time such as '30s', not {given.raw!r}")
-    return parse_duration(given.raw)
+    seconds = parse_duration(given.raw)
+    if seconds < given.key.minimum:
+        raise ValueError(f"has to be {given.key.minimum}s or more, not {given.raw!r}")
+    return seconds
 
 
 def _choice(given: Given, environ: Mapping[str, str]) -> str:
@@ -109,6 +117,39 @@ def _flag(given: Given, environ: Mapping[str, str]) -> bool:
     return raw
 
 
+def _model(given: Given, environ: Mapping[str, str]) -> str:
+    if not isinstance(given.raw, str) or (given.raw and not MODEL_NAME.fullmatch(given.raw)):
+        raise ValueError(f"has to be 'provider:name', not {given.raw!r}")
+    return given.raw
+
+
+def _url(given: Given, environ: Mapping[str, str]) -> str:
+    """Text that begins as one of the choices does; a trailing slash says nothing."""
+    if not isinstance(given.raw, str):
+        raise ValueError(f"has to be text, not {given.raw!r}")
+    text = given.raw.strip().rstrip("/")
+    if text and not any(text.startswith(head) and text != head for head in given.key.choices):
+        raise ValueError(f"has to begin with {', '.join(given.key.choices)}, not {given.raw!r}")
+    if given.is_kept and without_password(text) != text:
+        raise ConfigError(
+            "the URL contains a password, and settings are kept in a file",
+            "leave it to PGPASSWORD or ~/.pgpass, or give the URL in CLEVERAGENTS_STORE_URL",
+        )
+    return text
+
+
+def _table(given: Given, environ: Mapping[str, str]) -> dict[str, str]:
+    """Names with a path each; as one text `db=app.db,docs=../docs`."""
+    raw = given.raw
+    if isinstance(raw, str):
+        pairs = [item.partition("=") for item in raw.split(",") if item.strip()]
+        raw = {name.strip(): path.strip() for name, _, path in pairs}
+    items = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {"": ""}
+    if not all(name and isinstance(path, str) and path for name, path in items.items()):
+        raise ValueError(f"has to be names with a path each, not {given.raw!r}")
+    return {name: absolute(path, given.folder, environ) for name, path in items.items()}
+
+
 _READERS: dict[str, Callable[[Given, Mapping[str, str]], Any]] = {
     "path": _path,
     "paths": _paths,
@@ -118,4 +159,7 @@ _READERS: dict[str, Callable[[Given, Mapping[str, str]], Any]] = {
     "duration": _duration,
     "choice": _choice,
     "flag": _flag,
+    "table": _table,
+    "model": _model,
+    "url": _url,
 }

@@ -1,22 +1,25 @@
-"""What is remembered: one SQLite database behind one repository per noun."""
+"""What is remembered: one database, SQLite or PostgreSQL, behind one repository per noun."""
 
 import os
-import sqlite3
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from cleveragents import machine
 from cleveragents.content import fsio, removal
 from cleveragents.content.reserve import LOW, SIZE, Reserve
-from cleveragents.errors import DiskFull, StoreElsewhere, StoreError
+from cleveragents.errors import DiskFull, ReadOnlyStore, StoreElsewhere, StoreError
 from cleveragents.model.ids import new_id
 from cleveragents.store.checkpoints import CheckpointRepository
-from cleveragents.store.database import connect, write_transaction
+from cleveragents.store.database import Database, SqliteDatabase, connect
 from cleveragents.store.effects import EffectRepository
 from cleveragents.store.identity import Identity
+from cleveragents.store.leases import Lease, LeaseRepository
 from cleveragents.store.objects import ObjectRepository
+from cleveragents.store.own import NAMES as OWN_NAMES
+from cleveragents.store.own import OwnPart
 from cleveragents.store.plans import PlanRepository, Source, Standing, View
 from cleveragents.store.records import (
     CallRepository,
@@ -24,12 +27,16 @@ from cleveragents.store.records import (
     Intent,
     IntentRepository,
     JournalRepository,
-    Lease,
-    LeaseRepository,
     ResourceRepository,
 )
+from cleveragents.store.segments import Behind, SegmentRepository
+from cleveragents.store.sessions import SessionRepository
+
+if TYPE_CHECKING:
+    from psycopg import Connection
 
 __all__ = [
+    "Behind",
     "CheckpointRepository",
     "Identity",
     "Intent",
@@ -42,55 +49,117 @@ __all__ = [
 ]
 
 
+ELSEWHERE = 600.0
+"""Seconds that a lease of another machine counts where nobody renews it but the commits."""
+
+
 class Store:
     """The repositories of one store; every write happens inside `transaction`."""
 
     def __init__(
-        self, db: sqlite3.Connection, path: str, reserve: Reserve, read_only: bool = False
+        self,
+        db: Database,
+        own: SqliteDatabase,
+        reserve: Reserve,
+        *,
+        read_only: bool = False,
+        lease_time: float = ELSEWHERE,
     ) -> None:
         self._db = db
+        self._own = own
+        self.is_shared: bool = db is not own
+        """Whether other machines have it too: then `own` has only what is this machine's."""
         self.read_only = read_only
-        self._path = path
         self.reserve = reserve
-        self._home = os.path.realpath(os.path.dirname(path))
-        self.identity = self._identity()
+        self.lease_time = lease_time
+        """Seconds after which a machine that was not heard of has lost its plans."""
+        self._home = os.path.realpath(os.path.dirname(own.path))
+        self._part = OwnPart(own, self._make_room)
+        self.on_taken: list[Callable[[Lease], None]] = []
+        """Called with every lease that this process gets."""
+        self._heard_at = ""
+        """The address at which this process says that it is alive."""
+        self.identity: Identity = self._identity()
         self._guarded = self.identity.is_elsewhere
-        self.plans = PlanRepository(db)
-        self.resources = ResourceRepository(db)
-        self.checkpoints = CheckpointRepository(db)
-        self.calls = CallRepository(db)
-        self.corrections = CorrectionRepository(db)
-        self.effects = EffectRepository(db)
-        self.journal = JournalRepository(db)
-        self.intents = IntentRepository(db)
-        self.leases = LeaseRepository(db)
-        self.objects = ObjectRepository(db)
+        self.plans: PlanRepository = PlanRepository(db)
+        self.resources: ResourceRepository = ResourceRepository(db)
+        self.checkpoints: CheckpointRepository = CheckpointRepository(db)
+        self.calls: CallRepository = CallRepository(db)
+        self.corrections: CorrectionRepository = CorrectionRepository(db)
+        self.effects: EffectRepository = EffectRepository(db)
+        self.journal: JournalRepository = JournalRepository(db)
+        self.intents: IntentRepository = IntentRepository(db)
+        self.leases: LeaseRepository = LeaseRepository(db)
+        self.objects: ObjectRepository = ObjectRepository(
+            own, self._part.begin if self.is_shared else _nothing
+        )
+        self.segments: SegmentRepository = SegmentRepository(db)
+        self.sessions: SessionRepository = SessionRepository(db)
+
+    def _make_room(self) -> None:
+        self.reserve.give_back_below(SIZE)
 
     @contextmanager
-    def transaction(self, lease: Lease | None = None) -> Generator[None]:
+    def transaction(
+        self, lease: Lease | None = None, *, lasts: bool = True, alone: bool = True
+    ) -> Generator[None]:
         """One commit. With a lease the commit happens only if it is still ours.
+
+        `lasts=False`: it need not survive a power cut. It is not waited for, and still comes before
+        every later commit that is. Without a lease one transaction is made at a time, so that what
+        it reads stays true; `alone=False` where a row decides that.
 
         What is written for a plan goes through `LeasedPlan.transaction`, which also undoes
         what was changed in memory; without a lease: leases, and work on the whole store.
         """
-        if self._guarded:
-            raise StoreElsewhere(self.identity.said, self.identity.hint)
-        self.reserve.give_back_below(LOW)
-        with write_transaction(self._db, self._path, lambda: self.reserve.give_back_below(SIZE)):
+        self._require_writable()
+        with self._commit(lasts, alone and lease is None):
             if lease is not None:
                 self.leases.check(lease)
             yield
 
+    def _require_writable(self) -> None:
+        if self._guarded:
+            raise StoreElsewhere(self.identity.said, self.identity.hint)
+        self.reserve.give_back_below(LOW)
+
+    def _commit(self, lasts: bool = True, alone: bool = True) -> AbstractContextManager[None]:
+        rows = self._db.one_commit(lasts=lasts, alone=alone, make_room=self._make_room)
+        return self._both(rows) if self.is_shared else rows
+
+    @contextmanager
+    def _both(self, rows: AbstractContextManager[None]) -> Generator[None]:
+        with self._part.lock(), rows, self._part.commit():
+            yield
+
+    @contextmanager
+    def content_transaction(self, *, exclusive: bool = False) -> Generator[None]:
+        """One commit of what is this machine's own: where its content lies, its clocks.
+
+        `exclusive`: no checkpoint is between finding content and the commit that needs it.
+        """
+        self._require_writable()
+        with self._part.collecting(exclusive) if self.is_shared else self._commit():
+            yield
+
     def _identity(self) -> Identity:
-        noted = dict(self._db.execute("SELECT name, value FROM store WHERE name IN ('id', 'home')"))
-        return Identity(
-            store_id=noted.get("id") or new_id(), home=self._home, made_at=noted.get("home", "")
-        )
+        asked = "SELECT name, value FROM store WHERE name IN ('id', 'home', 'url')"
+        noted = dict(self._own.execute(asked).fetchall())
+        store_id = noted.get("id") or new_id()
+        if not self.is_shared and "url" in noted:
+            raise StoreError(
+                f"the plans of the store at {self._home} are in {noted['url']}",
+                f"agents config set store.url {noted['url']}, or agents store copy --back",
+            )
+        if self.is_shared:
+            asked = "SELECT value FROM store WHERE name = 'id'"
+            store_id = self._db.execute(asked).fetchone()[0]
+        return Identity(store_id=store_id, home=self._home, made_at=noted.get("home", ""))
 
     @contextmanager
     def unguarded(self) -> Generator[None]:
         """One commit, also of a store that is elsewhere; only for what makes it at home here."""
-        with write_transaction(self._db):
+        with self._commit():
             self.identity = msgspec.structs.replace(
                 self._identity(), store_id=self.noted("id") or self.identity.store_id
             )
@@ -100,8 +169,39 @@ class Store:
         """Note that the store is where it is; call it inside `unguarded`."""
         self.note("id", self.identity.store_id)
         self.note("home", self._home)
+        if self.is_shared:
+            self.note("url", self._db.shown)
         self.identity = msgspec.structs.replace(self.identity, made_at=self._home)
         self._guarded = False
+
+    @property
+    def shown(self) -> str:
+        """Where the rows are, for people."""
+        return self._db.shown
+
+    def unfinished(self, host: str | None = None, plan_id: str | None = None) -> list[str]:
+        """Plans with something to finish, parents first; `host`: that this machine had last."""
+        of_host = " JOIN leases l USING (plan_id) WHERE l.host = ?" if host else " WHERE 1 = 1"
+        of_plan = " AND plan_id = ?" if plan_id else ""
+        given = [text for text in (host, plan_id) if text] * 4
+        rows = self._db.execute(
+            "SELECT plan_id FROM plans WHERE plan_id IN ("
+            f"SELECT plan_id FROM intents{of_host}{of_plan}"
+            f" UNION SELECT plan_id FROM effects e{of_host}{of_plan} AND e.state = 'compensating'"
+            f" UNION SELECT plan_id FROM plans p{of_host}{of_plan} AND p.state = 'processing'"
+            f" UNION SELECT plan_id FROM leases h{of_host}{of_plan} AND h.held = 1"
+            ") ORDER BY seq",
+            given,
+        )
+        return [row[0] for row in rows]
+
+    @property
+    def connection(self) -> "Connection[Any]":
+        """Of a shared store: what others write with it in a transaction is part of its commit."""
+        from cleveragents.store.postgres import PostgresDatabase
+
+        assert isinstance(self._db, PostgresDatabase)
+        return self._db.connection
 
     def order_of(self, plan_id: str) -> dict[str, int]:
         """Id -> number of a plan's decisions, groups and calls."""
@@ -114,49 +214,66 @@ class Store:
         return dict(found.fetchall())
 
     def noted(self, name: str) -> str | None:
-        """A fact about the store itself."""
-        row = self._db.execute("SELECT value FROM store WHERE name = ?", (name,)).fetchone()
+        """A fact about the store itself, or this machine's part of it."""
+        db = self._own if name in OWN_NAMES else self._db
+        row = db.execute("SELECT value FROM store WHERE name = ?", (name,)).fetchone()
         return row[0] if row else None
 
     def note(self, name: str, value: str) -> None:
-        self._db.execute(
+        db: Database = self._db
+        if self.is_shared and name in OWN_NAMES:
+            self._part.begin()
+            db = self._own
+        db.execute(
             "INSERT INTO store (name, value) VALUES (?, ?)"
             " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
             (name, value),
         )
 
     def integrity(self) -> list[str]:
-        """What SQLite itself finds wrong; empty if nothing."""
-        found = [row[0] for row in self._db.execute("PRAGMA integrity_check")]
-        broken = [
-            f"row without its parent in {row[0]}"
-            for row in self._db.execute("PRAGMA foreign_key_check")
-        ]
-        return [text for text in found if text != "ok"] + broken
+        """What the databases themselves find wrong; empty if nothing."""
+        return [*self._own.integrity(), *(self._db.integrity() if self.is_shared else ())]
 
     def compact(self) -> None:
         """Give the file's unused pages back to the disk, if they are most of it."""
-        pages, free = (
-            self._db.execute(f"PRAGMA {name}").fetchone()[0]
-            for name in ("page_count", "freelist_count")
-        )
-        if free <= 64 or free * 2 <= pages:
-            return
-        if self.reserve.room() < 2 * os.path.getsize(self._path):
-            return  # it is written anew before the old one goes
-        self._db.execute("VACUUM")
-        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._own.compact(self.reserve.room())
+
+    def forget(self, plan_id: str) -> None:
+        """What is remembered of a plan may not be so."""
+        self.plans.forget(plan_id)
+        self.checkpoints.forget(plan_id)
+
+    def taken(self, lease: Lease) -> None:
+        """This process has a plan: others are told that it is alive, until the store is closed."""
+        self.forget(lease.plan_id)
+        for told in self.on_taken:
+            told(lease)
+        if self._heard_at or not self._db.url:
+            return  # on one machine everybody can look
+        from cleveragents.store import heartbeat
+
+        self._heard_at = self._db.url
+        heartbeat.begin(self._heard_at, lease, self.lease_time / 3)
 
     def close(self) -> None:
+        if self._heard_at:
+            from cleveragents.store import heartbeat
+
+            heartbeat.end(self._heard_at)
+            self._heard_at = ""
         self._db.close()
+        self._own.close()
         if self.read_only:
             return
         self.reserve.take_again()
         self.reserve.renew()
 
 
-def open_store(home: str) -> Store:
-    """The store in that directory, made if it is not there."""
+def _nothing() -> None: ...
+
+
+def open_store(home: str, url: str = "", lease_time: float = 10.0) -> Store:
+    """The store in that directory, made if it is not there; with a URL, what several share."""
     path = f"{home}/store.db"
     # Also for root: what it would write there, its owner could not change any more.
     own = "run it as that user, or name a store of your own with CLEVERAGENTS_HOME"
@@ -177,10 +294,22 @@ def open_store(home: str) -> Store:
     if _is_read_only(home, path):
         from cleveragents.store.read_only import connect_read_only
 
-        return Store(connect_read_only(path), path, reserve, read_only=True)
+        if url:
+            raise ReadOnlyStore(f"the home {home} cannot be written", "mount it writable")
+        return Store(own := connect_read_only(path), own, reserve, read_only=True)
     reserve.give_back_below(LOW)
     reserve.renew()
-    return Store(_connect(path, home), path, reserve)
+    own = _connect(path, home)
+    if not url:
+        return Store(own, own, reserve)
+    from cleveragents.store.postgres import open_shared
+
+    try:
+        db = open_shared(url, own)
+    except BaseException:
+        own.close()
+        raise
+    return Store(db, own, reserve, lease_time=lease_time)
 
 
 def _is_read_only(home: str, path: str) -> bool:
@@ -189,7 +318,7 @@ def _is_read_only(home: str, path: str) -> bool:
     return not writable and os.access(path, os.R_OK)
 
 
-def _connect(path: str, home: str) -> sqlite3.Connection:
+def _connect(path: str, home: str) -> SqliteDatabase:
     try:
         return connect(path)
     except DiskFull:

@@ -1,6 +1,5 @@
 """Checkpoint groups and the rows of `checkpoints`; rows are never changed after their commit."""
 
-import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ import msgspec
 
 from cleveragents.errors import NotFound
 from cleveragents.model.checkpoint import Checkpoint, CheckpointGroup
+from cleveragents.store.database import Database
 from cleveragents.store.tables import Table
 
 GROUPS = Table("checkpoint_groups", CheckpointGroup, ("group_id",), skip="members")
@@ -15,10 +15,18 @@ CHECKPOINTS = Table("checkpoints", Checkpoint, ("checkpoint_id",))
 
 
 class CheckpointRepository:
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
+        self._counts: dict[str, int] = {}
+        """Of plans that this process holds: nobody else adds or prunes their groups."""
+
+    def forget(self, plan_id: str) -> None:
+        """It was taken anew, or a commit failed."""
+        self._counts.pop(plan_id, None)
 
     def add(self, group: CheckpointGroup, checkpoints: Iterable[Checkpoint]) -> None:
+        if group.plan_id in self._counts:
+            self._counts[group.plan_id] += 1
         self._db.execute(GROUPS.insert, GROUPS.row(group))
         self._db.executemany(CHECKPOINTS.insert, [CHECKPOINTS.row(item) for item in checkpoints])
         self._db.executemany(
@@ -30,7 +38,7 @@ class CheckpointRepository:
         """Note that another trigger found the state this group already holds."""
         names = tuple(dict.fromkeys((*group.triggers, str(trigger))))
         self._db.execute(
-            "UPDATE checkpoint_groups SET triggers = json(?) WHERE group_id = ?",
+            "UPDATE checkpoint_groups SET triggers = ? WHERE group_id = ?",
             ("[" + ",".join(f'"{name}"' for name in names) + "]", group.group_id),
         )
         return msgspec.structs.replace(group, triggers=names)
@@ -44,7 +52,7 @@ class CheckpointRepository:
 
     def pin(self, group_id: str, pinned: bool) -> None:
         self._db.execute(
-            "UPDATE checkpoint_groups SET pinned = ? WHERE group_id = ?", (pinned, group_id)
+            "UPDATE checkpoint_groups SET pinned = ? WHERE group_id = ?", (int(pinned), group_id)
         )
 
     def group(self, group_id: str) -> CheckpointGroup:
@@ -64,6 +72,12 @@ class CheckpointRepository:
     def groups(self, plan_id: str) -> list[CheckpointGroup]:
         """The groups that are kept, oldest first."""
         return self._groups("WHERE plan_id = ? AND pruned_at IS NULL ORDER BY seq", (plan_id,))
+
+    def count_held(self, plan_id: str) -> int:
+        """How many are kept; only for whoever holds the plan."""
+        if plan_id not in self._counts:
+            self._counts[plan_id] = self.count(plan_id)
+        return self._counts[plan_id]
 
     def count(self, plan_id: str) -> int:
         row = self._db.execute(
@@ -117,6 +131,13 @@ class CheckpointRepository:
             (plan_id, plan_id),
         )
 
+    def hashes(self, plan_id: str) -> dict[str, str]:
+        """Checkpoint -> hash of the state it holds, of all of a plan."""
+        rows = self._db.execute(
+            "SELECT checkpoint_id, state_hash FROM checkpoints WHERE plan_id = ?", (plan_id,)
+        )
+        return dict(rows.fetchall())
+
     def names(self) -> list[tuple[str, str, str, str | None, str | None]]:
         """(group id, plan id, checkpoint id, label, pruned at) of all, also of pruned groups."""
         return self._db.execute(
@@ -130,6 +151,7 @@ class CheckpointRepository:
 
         The rows stay as names, so that whoever asks for one is told what became of it.
         """
+        self.forget(plan_id)
         for group_id in group_ids:
             self._db.execute(
                 "UPDATE checkpoint_groups SET pruned_at = ? WHERE group_id = ?", (now, group_id)
@@ -155,8 +177,9 @@ class CheckpointRepository:
     def sizes(self, plan_id: str) -> dict[str, int]:
         """Group id -> bytes its checkpoints added to the store."""
         rows = self._db.execute(
-            "SELECT c.group_id, sum(c.size_bytes) FROM checkpoint_groups g JOIN checkpoints c"
-            " USING (group_id) WHERE g.plan_id = ? AND g.pruned_at IS NULL GROUP BY c.group_id",
+            "SELECT c.group_id, CAST(sum(c.size_bytes) AS BIGINT) FROM checkpoint_groups g"
+            " JOIN checkpoints c USING (group_id) WHERE g.plan_id = ? AND g.pruned_at IS NULL"
+            " GROUP BY c.group_id",
             (plan_id,),
         )
         return dict(rows.fetchall())

@@ -6,15 +6,16 @@ because a setting that silently did not take is a store that silently loses comm
 
 import os
 import sqlite3
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
-from typing import Any
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol
 
 from cleveragents import machine
 from cleveragents.content import fsio
 from cleveragents.errors import StoreError
+from cleveragents.store import schema
 
-HEAD_REVISION = "0005"
 BUSY_MS = 60_000
 LOG_PAGES = 4000
 """The write-ahead log goes into the database whenever it has this many pages, 16 MB.
@@ -23,19 +24,154 @@ A commit waits for that. Keys are hashes, so each of a commit's rows is on a pag
 with SQLite's usual 1000 every tenth checkpoint of a large tree would be the one that waits.
 """
 
+INDEX_PAGE, INDEX_ROOM = 4096, 128 << 10
+"""What SQLite takes for a block of the log's index, and more than LOG_PAGES of log need of it."""
+_ALLOCATE = """import os, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+os.posix_fallocate(fd, 0, int(sys.argv[2]))
+"""
 
-def connect(path: str) -> sqlite3.Connection:
+
+class Rows(Protocol):
+    """What a statement found."""
+
+    @property
+    def rowcount(self) -> int: ...
+    @property
+    def description(self) -> Any: ...
+    def fetchone(self) -> Any: ...
+    def fetchall(self) -> list[Any]: ...
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Database(Protocol):
+    """What repositories work with. Statements are SQLite's; `store/postgres.py` translates them.
+
+    A write is sent before it is waited for where that saves a journey: only a read, and the commit,
+    tell whether those before it were accepted.
+    """
+
+    @property
+    def shown(self) -> str:
+        """Where it is, for people."""
+        ...
+
+    @property
+    def url(self) -> str:
+        """How to connect to it again; empty: nobody else can."""
+        ...
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Rows: ...
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> Any: ...
+
+    def require(self, sql: str, parameters: Sequence[Any], otherwise: Exception) -> None:
+        """A statement that has to find or change a row; else the transaction ends with that."""
+        ...
+
+    def one_commit(
+        self, *, lasts: bool, alone: bool, make_room: Callable[[], None]
+    ) -> AbstractContextManager[None]:
+        """One commit. `lasts`: it survives a power cut; `alone`: no other of this kind at once."""
+        ...
+
+    def integrity(self) -> list[str]:
+        """What the database itself finds wrong; empty if nothing."""
+        ...
+
+    def compact(self, room: int) -> None:
+        """Give unused space back, if it is most of it; `room`: bytes that may be used for that."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class SqliteDatabase(sqlite3.Connection):
+    """The store of one machine."""
+
+    path = ""
+    url = ""
+
+    @property
+    def shown(self) -> str:
+        return self.path
+
+    def require(self, sql: str, parameters: Sequence[Any], otherwise: Exception) -> None:
+        done = self.execute(sql, parameters)
+        if done.rowcount < 1 and done.fetchone() is None:
+            raise otherwise
+
+    @contextmanager
+    def one_commit(
+        self,
+        *,
+        lasts: bool = True,
+        alone: bool = True,
+        make_room: Callable[[], None] = lambda: None,
+    ) -> Generator[None]:
+        """SQLite lets one write at a time, so every transaction is alone."""
+        with (
+            nullcontext() if lasts else unsynced(self),
+            write_transaction(self, self.path, make_room),
+        ):
+            yield
+
+    def commit_now(self, make_room: Callable[[], None]) -> None:
+        _commit(self, make_room)
+
+    def integrity(self) -> list[str]:
+        found = [row[0] for row in self.execute("PRAGMA integrity_check")]
+        broken = [
+            f"row without its parent in {row[0]}"
+            for row in self.execute("PRAGMA foreign_key_check")
+        ]
+        return [text for text in found if text != "ok"] + broken
+
+    def compact(self, room: int) -> None:
+        pages, free = (_pragma(self, name) for name in ("page_count", "freelist_count"))
+        if free <= 64 or free * 2 <= pages:
+            return
+        if room < 2 * os.path.getsize(self.path):
+            return  # it is written anew before the old one goes
+        self.execute("VACUUM")
+        self.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def connect(path: str) -> SqliteDatabase:
     """Open the store's database, made or brought up to date if need be."""
     fresh = not os.path.exists(path)
     try:
-        connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_MS / 1000)
+        connection = sqlite3.connect(
+            path, isolation_level=None, timeout=BUSY_MS / 1000, factory=SqliteDatabase
+        )
+        connection.path = path
         _set_up(connection)
         if fresh:
             fsio.restrict(path)
+        _take_room(f"{path}-shm")
         _bring_up_to_date(connection, path)
     except sqlite3.Error as error:
         raise machine.of_sqlite(error, path) from error
     return connection
+
+
+def _take_room(index: str) -> None:
+    """Have all blocks of the log's index allocated: it is mapped, and SQLite writes through that.
+
+    SQLite itself takes one block of each 4 KiB. Where blocks are smaller, a full disk would end
+    the process by SIGBUS at the first write to another (seen with 8 to 32 KiB free). A child does
+    it: closing a descriptor of the file here would drop the locks that SQLite has on it.
+    """
+    try:
+        if os.statvfs(os.path.dirname(index) or ".").f_bsize >= INDEX_PAGE:
+            return
+        if os.stat(index).st_blocks * 512 >= INDEX_ROOM:
+            return
+        import subprocess
+
+        words = [sys.executable, "-I", "-S", "-c", _ALLOCATE, index, str(INDEX_ROOM)]
+        subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    except OSError:
+        return  # a store that is only read, or no room now: then it is as it always was
 
 
 def _set_up(connection: sqlite3.Connection) -> None:
@@ -63,50 +199,25 @@ def _pragma(connection: sqlite3.Connection, name: str) -> Any:
 
 
 def _bring_up_to_date(connection: sqlite3.Connection, path: str) -> None:
-    revision = stored_revision(connection)
-    if revision == HEAD_REVISION:
+    if schema.is_current(connection):
         return
-    if revision is None:
-        _create(connection)
-        return
-    from cleveragents.store import upgrade
-
-    upgrade.upgrade(connection, path, revision)
-
-
-def stored_revision(connection: sqlite3.Connection) -> str | None:
-    """The stamp of the store's schema; None if the database is empty."""
-    known = connection.execute(
-        "SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'alembic_version'"
-    ).fetchone()
-    if known is None:
-        return None
-    row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-    return row[0] if row else ""
+    # A script may make a table anew that others refer to. It cannot be switched in a transaction.
+    connection.execute("PRAGMA foreign_keys=OFF")
+    try:
+        with write_transaction(connection, path):
+            schema.replay(connection, path)
+    finally:
+        connection.execute("PRAGMA foreign_keys=ON")
 
 
-def schema() -> str:
-    with open(os.path.join(os.path.dirname(__file__), "schema.sql"), encoding="utf-8") as found:
-        return found.read()
-
-
-def _create(connection: sqlite3.Connection) -> None:
-    with write_transaction(connection):
-        if stored_revision(connection) is not None:
-            return
-        for statement in statements(schema()):
-            connection.execute(statement)
-        connection.execute("INSERT INTO alembic_version VALUES (?)", (HEAD_REVISION,))
-
-
-def statements(script: str) -> Iterator[str]:
-    """The statements of a script one by one: `executescript` would commit behind our back."""
-    pending = ""
-    for line in script.splitlines(keepends=True):
-        pending += line
-        if sqlite3.complete_statement(pending):
-            yield pending
-            pending = ""
+@contextmanager
+def unsynced(connection: sqlite3.Connection) -> Generator[None]:
+    """What is committed in the block is in the log, in order, and not waited for."""
+    connection.execute("PRAGMA synchronous=NORMAL")
+    try:
+        yield
+    finally:
+        connection.execute("PRAGMA synchronous=FULL")
 
 
 @contextmanager

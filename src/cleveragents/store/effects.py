@@ -1,17 +1,17 @@
 """The effect ledger: what calls did, or may have done, outside the sandboxes."""
 
-import sqlite3
 from collections.abc import Iterable
 
 from cleveragents.model.effect import STANDING, Effect, EffectState
 from cleveragents.model.tool import ToolCall
+from cleveragents.store.database import Database
 from cleveragents.store.tables import Table
 
 EFFECTS = Table("effects", Effect, ("effect_id",))
 
 
 class EffectRepository:
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
 
     def put(self, effect: Effect) -> None:
@@ -52,8 +52,3 @@ class EffectRepository:
             "WHERE plan_id = ? AND state = 'compensating' ORDER BY seq DESC",
             (plan_id,),
         )
-
-    def plans_waiting(self) -> list[str]:
-        """Ids of the plans that have compensations to run."""
-        rows = self._db.execute("SELECT DISTINCT plan_id FROM effects WHERE state = 'compensating'")
-        return [row[0] for row in rows]

@@ -1,19 +1,19 @@
 """Where each piece of content lies: the index of the packs."""
 
-import sqlite3
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from cleveragents.content.pack_file import (
-    Location,
-)
+from cleveragents.content.pack_file import Location
+from cleveragents.store.database import Database
 
 
 class ObjectRepository:
     """Satisfies `content.packs.Index`."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: Database, begin: Callable[[], None]) -> None:
         self._db = db
+        self._begin = begin
+        """Called before a write: where the store is shared, this is another database."""
 
     def find(self, key: bytes) -> Location | None:
         row = self._db.execute(
@@ -60,6 +60,9 @@ class ObjectRepository:
 
     def add(self, located: Collection[tuple[bytes, Location]]) -> None:
         """Record where content lies; what is there already stays where it is."""
+        if not located:
+            return
+        self._begin()
         packs = {name: self._pack(name) for name in {place.pack for _, place in located}}
         self._db.executemany(
             "INSERT INTO objects (key, pack_id, offset, length) VALUES (?, ?, ?, ?)"
@@ -77,6 +80,9 @@ class ObjectRepository:
 
     def reuse(self, keys: Collection[bytes]) -> list[bytes]:
         """Take content off the condemned list; returns the keys that are gone already."""
+        if not keys:
+            return []
+        self._begin()
         found = dict(self._condemned(keys))
         self.pardon(key for key, condemned in found.items() if condemned is not None)
         return [key for key in keys if key not in found]
@@ -90,6 +96,7 @@ class ObjectRepository:
             yield key, Location(pack, offset, length), condemned
 
     def condemn(self, keys: Iterable[bytes], now: str) -> None:
+        self._begin()
         self._db.executemany(
             "UPDATE objects SET condemned_at = ? WHERE key = ? AND condemned_at IS NULL",
             [(now, key) for key in keys],
@@ -101,20 +108,24 @@ class ObjectRepository:
         return self._db.execute(asked).fetchall()
 
     def condemn_since(self, rows: Iterable[tuple[bytes, str]]) -> None:
+        self._begin()
         self._db.executemany(
             "UPDATE objects SET condemned_at = ? WHERE key = ?", [(at, key) for key, at in rows]
         )
 
     def pardon(self, keys: Iterable[bytes]) -> None:
+        self._begin()
         self._db.executemany(
             "UPDATE objects SET condemned_at = NULL WHERE key = ?", [(key,) for key in keys]
         )
 
     def forget(self, keys: Iterable[bytes]) -> None:
+        self._begin()
         self._db.executemany("DELETE FROM objects WHERE key = ?", [(key,) for key in keys])
 
     def move(self, located: Iterable[tuple[bytes, Location]]) -> None:
         """Point content at a new place, after it was copied there."""
+        self._begin()
         for key, location in located:
             self._db.execute(
                 "UPDATE objects SET pack_id = ?, offset = ?, length = ? WHERE key = ?",
@@ -129,5 +140,14 @@ class ObjectRepository:
         )
         return dict(rows.fetchall())
 
+    def forget_lost(self, there: Collection[str]) -> None:
+        """Nothing lies in packs that are not there."""
+        self._begin()
+        for name in self.packs().keys() - set(there):
+            asked = "SELECT pack_id FROM packs WHERE name = ?"
+            self._db.execute(f"DELETE FROM objects WHERE pack_id IN ({asked})", (name,))
+            self.forget_pack(name)
+
     def forget_pack(self, name: str) -> None:
+        self._begin()
         self._db.execute("DELETE FROM packs WHERE name = ?", (name,))

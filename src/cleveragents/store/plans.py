@@ -1,7 +1,6 @@
 """Plans with their steps and decisions, and the history that can show any earlier view of them."""
 
-import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -11,6 +10,7 @@ from cleveragents.errors import LeaseLost, NotFound
 from cleveragents.model.checkpoint import ChildMoment
 from cleveragents.model.decision import GUIDES, Decision
 from cleveragents.model.plan import Failure, Phase, Plan, State, Step
+from cleveragents.store.database import Database
 from cleveragents.store.tables import Table
 
 PLANS = Table("plans", Plan, ("plan_id",))
@@ -50,10 +50,17 @@ class View(msgspec.Struct, frozen=True):
 
 
 class PlanRepository:
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
+        self._childless: set[str] = set()
+        """Plans that this process holds: only their holder makes children of them."""
+
+    def forget(self, plan_id: str | None) -> None:
+        """It was taken anew, a commit failed, or a child of it changed."""
+        self._childless.discard(plan_id or "")
 
     def add(self, plan: Plan, steps: Iterable[Step]) -> Plan:
+        self.forget(plan.parent_plan_id)
         self._db.execute(PLANS.insert, PLANS.row(plan))
         self._remember(plan, steps, (), new_source=True)
         return plan
@@ -73,21 +80,19 @@ class PlanRepository:
 
         `before`: the row as it is, if that is known; then only what differs from it is written.
         """
+        self.forget(plan.parent_plan_id)
         version = plan.version + 1
         mark = version if view_changed else plan.view_mark
         plan = msgspec.structs.replace(plan, version=version, view_mark=mark)
-        row = self._db.execute("SELECT version FROM plans WHERE plan_id = ?", (plan.plan_id,))
-        if row.fetchone() != (version - 1,):
-            raise LeaseLost(
+        columns, values = PLANS.changes(before, plan)
+        self._db.require(
+            f"UPDATE plans SET {columns} WHERE plan_id = ? AND version = ?",
+            [*values, plan.plan_id, version - 1],
+            LeaseLost(
                 f"plan {plan.name!r} was changed by another process in the meantime",
                 f"agents plan status {plan.plan_id}",
-            )
-        if before is None:
-            self._db.execute(PLANS.upsert, PLANS.row(plan))
-        else:
-            columns, values = PLANS.changes(before, plan)
-            values.append(plan.plan_id)
-            self._db.execute(f"UPDATE plans SET {columns} WHERE plan_id = ?", values)
+            ),
+        )
         self._remember(plan, steps, decisions, new_source)
         self._remove_steps(plan, removed_steps)
         return plan
@@ -141,11 +146,13 @@ class PlanRepository:
     def view_at(self, plan_id: str, version: int) -> View:
         """The plan as it stood after its commit number `version`."""
         rows = self._db.execute(
-            "SELECT kind, entity_id, body, max(version) FROM history"
-            " WHERE plan_id = ? AND version <= ? GROUP BY kind, entity_id",
+            "SELECT kind, entity_id, body FROM history JOIN (SELECT plan_id, kind, entity_id,"
+            " max(version) AS version FROM history WHERE plan_id = ? AND version <= ?"
+            " GROUP BY plan_id, kind, entity_id) newest"
+            " USING (plan_id, kind, entity_id, version)",
             (plan_id, version),
-        ).fetchall()
-        bodies = {(kind, entity): body for kind, entity, body, _ in rows if body != GONE}
+        )
+        bodies = {(kind, entity): body for kind, entity, body in rows if body != GONE}
         return View(
             codec.from_json(bodies["plan", ""], Standing),
             codec.from_json(bodies["source", ""], Source),
@@ -164,12 +171,13 @@ class PlanRepository:
     def steps_of(self, decision: Decision) -> list[Step]:
         """The steps that ever hung on a decision, each as it was when it last did."""
         rows = self._db.execute(
-            "SELECT body, max(version) FROM history WHERE plan_id = ? AND kind = 'step'"
-            " AND json_extract(body, '$.decision_id') = ? GROUP BY entity_id",
-            (decision.plan_id, decision.decision_id),
-        ).fetchall()
-        steps = [codec.from_json(body, Step) for body, _ in rows]
-        return sorted(steps, key=lambda step: step.index)
+            "SELECT body FROM history WHERE plan_id = ? AND kind = 'step' AND body LIKE ?"
+            " ORDER BY version",
+            (decision.plan_id, f"%{decision.decision_id}%"),
+        )
+        found = [codec.from_json(body, Step) for (body,) in rows]
+        steps = {s.step_id: s for s in found if s.decision_id == decision.decision_id}
+        return sorted(steps.values(), key=lambda step: step.index)
 
     def get(self, plan_id: str) -> Plan:
         found = PLANS.select(self._db, "WHERE plan_id = ?", (plan_id,))
@@ -180,6 +188,9 @@ class PlanRepository:
     def all(self) -> list[Plan]:
         """Every plan, newest first."""
         return PLANS.select(self._db, "ORDER BY seq DESC")
+
+    def count(self) -> int:
+        return self._db.execute("SELECT count(*) FROM plans").fetchone()[0]
 
     def ids(self) -> list[str]:
         """Of every plan, oldest first."""
@@ -192,6 +203,17 @@ class PlanRepository:
         ).fetchone()
         return row[0] if row else None
 
+    def newest_over(self, folder: str) -> str | None:
+        """The newest of them that has a resource which is this folder or holds it."""
+        row = self._db.execute(
+            "SELECT plan_id FROM plans JOIN resources USING (plan_id)"
+            " WHERE parent_plan_id IS NULL AND path <> ''"
+            " AND substr(?, 1, length(path) + 1) = path || '/'"
+            " ORDER BY plans.seq DESC LIMIT 1",
+            (f"{folder}/",),
+        ).fetchone()
+        return row[0] if row else None
+
     def named(self, name: str) -> list[str]:
         """Ids of the plans of that name, newest first."""
         rows = self._db.execute(
@@ -199,30 +221,30 @@ class PlanRepository:
         )
         return [row[0] for row in rows]
 
-    def processing(self) -> list[str]:
-        """Ids of the plans that some process was working on when it last wrote."""
-        rows = self._db.execute("SELECT plan_id FROM plans WHERE state = 'processing'")
-        return [row[0] for row in rows]
-
     def child_moments(self, plan_id: str) -> dict[str, ChildMoment]:
-        """Where each child plan stands that was not cancelled."""
+        """Where each child plan stands that was not cancelled; only for who holds the plan."""
+        if plan_id in self._childless:
+            return {}
         rows = self._db.execute(
             "SELECT plan_id, head_group_id, version FROM plans"
             " WHERE parent_plan_id = ? AND state != 'cancelled'",
             (plan_id,),
         )
-        return {child: ChildMoment(group, version) for child, group, version in rows}
+        found = {child: ChildMoment(group, version) for child, group, version in rows}
+        if not found:
+            self._childless.add(plan_id)
+        return found
 
     def children(self, plan_id: str) -> list[Plan]:
         return PLANS.select(self._db, "WHERE parent_plan_id = ? ORDER BY seq", (plan_id,))
 
-    def delete(self, plan_id: str) -> None:
+    def delete(self, plan_id: str, repositories: Sequence[str] = ()) -> None:
         """All of its rows; what is found of it later in a repository is known to be ours."""
-        self._db.execute(
-            "INSERT INTO store (name, value) SELECT 'deleted:' || ?, json_group_array(path)"
-            " FROM resources WHERE plan_id = ? AND kind = 'git-checkout' HAVING count(*) > 0",
-            (plan_id, plan_id),
-        )
+        if repositories:
+            self._db.execute(
+                "INSERT INTO store (name, value) VALUES (?, ?)",
+                (f"deleted:{plan_id}", msgspec.json.encode(repositories).decode()),
+            )
         self._db.execute(
             "DELETE FROM group_members WHERE group_id IN"
             " (SELECT group_id FROM checkpoint_groups WHERE plan_id = ?)",
@@ -248,8 +270,9 @@ class PlanRepository:
         """What users and the actor itself said that is to be done otherwise; oldest first."""
         marks = ", ".join("?" * len(GUIDES))
         rows = self._db.execute(
-            "SELECT chosen FROM decisions INDEXED BY decisions_by_kind"
-            f" WHERE plan_id = ? AND state = 'active' AND kind IN ({marks}) ORDER BY seq",
+            "SELECT chosen FROM decisions WHERE plan_id = ? AND state = 'active'"
+            # `+`: in order by the index of the kind, and not by that of the plan
+            f" AND kind IN ({marks}) ORDER BY +seq",
             (plan_id, *sorted(GUIDES)),
         )
         return tuple(row[0] for row in rows)

@@ -13,21 +13,23 @@ from urllib.parse import quote
 
 from cleveragents import machine
 from cleveragents.errors import ReadOnlyStore
-from cleveragents.store.database import BUSY_MS, HEAD_REVISION, stored_revision
+from cleveragents.store.database import BUSY_MS, SqliteDatabase
+from cleveragents.store.schema import is_current
 
 
-def connect_read_only(path: str) -> sqlite3.Connection:
+def connect_read_only(path: str) -> SqliteDatabase:
     try:
         connection = _opened(path)
+        connection.path = path
         connection.execute(f"PRAGMA busy_timeout={BUSY_MS}")
         connection.execute("PRAGMA trusted_schema=OFF")
         connection.execute("PRAGMA query_only=ON")
-        revision = stored_revision(connection)
+        current = is_current(connection)
     except sqlite3.Error as error:
         raise machine.of_sqlite(error, path) from error
     except OSError as error:
         raise machine.of_os(error, "a read-only store cannot be copied to read it") from error
-    if revision != HEAD_REVISION:
+    if not current:
         raise ReadOnlyStore(
             f"the store {path} is of another version and cannot be brought up to date",
             "mount it writable, or name another store with CLEVERAGENTS_HOME",
@@ -35,25 +37,26 @@ def connect_read_only(path: str) -> sqlite3.Connection:
     return connection
 
 
-def _opened(path: str) -> sqlite3.Connection:
+def _opened(path: str) -> SqliteDatabase:
     if not os.path.exists(f"{path}-wal"):
         return _connected(path, "mode=ro&immutable=1")
     connection = _connected(path, "mode=ro")
     try:
-        stored_revision(connection)
+        is_current(connection)
     except sqlite3.OperationalError:
         connection.close()
         return _copied(path)
     return connection
 
 
-def _connected(path: str, how: str) -> sqlite3.Connection:
-    return sqlite3.connect(f"file:{quote(path)}?{how}", uri=True, isolation_level=None)
+def _connected(path: str, how: str) -> SqliteDatabase:
+    source = f"file:{quote(path)}?{how}"
+    return sqlite3.connect(source, uri=True, isolation_level=None, factory=SqliteDatabase)
 
 
-def _copied(path: str) -> sqlite3.Connection:
+def _copied(path: str) -> SqliteDatabase:
     """In memory, with what the log holds."""
-    found = sqlite3.connect(":memory:", isolation_level=None)
+    found = sqlite3.connect(":memory:", isolation_level=None, factory=SqliteDatabase)
     with tempfile.TemporaryDirectory(prefix="cleveragents-") as scratch:
         for side in ("", "-wal"):
             shutil.copyfile(f"{path}{side}", f"{scratch}/store.db{side}")

@@ -1,17 +1,16 @@
-"""The smaller repositories: resources and sandboxes, tool calls, journal, intents, leases."""
+"""The smaller repositories: resources and sandboxes, tool calls, journal, intents."""
 
-import sqlite3
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from cleveragents.errors import LeaseLost
 from cleveragents.model.decision import Correction
 from cleveragents.model.journal import EntryState, JournalEntry
 from cleveragents.model.plan import Plan, State
-from cleveragents.model.resource import Resource, SandboxRecord
+from cleveragents.model.resource import IN_PLACE, Resource, SandboxRecord
 from cleveragents.model.tool import ToolCall, Write
+from cleveragents.store.database import Database
 from cleveragents.store.tables import Table
 
 RESOURCES = Table("resources", Resource, ("resource_id",))
@@ -25,7 +24,7 @@ JOURNAL = Table("journal", JournalEntry, ("entry_id",))
 class ResourceRepository:
     """Resources and the sandboxes made of them."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
 
     def add(self, resources: Iterable[Resource]) -> None:
@@ -33,6 +32,9 @@ class ResourceRepository:
 
     def of_plan(self, plan_id: str) -> list[Resource]:
         return RESOURCES.select(self._db, "WHERE plan_id = ? ORDER BY seq", (plan_id,))
+
+    def get(self, resource_id: str) -> Resource:
+        return RESOURCES.select(self._db, "WHERE resource_id = ?", (resource_id,))[0]
 
     def put_sandbox(self, record: SandboxRecord) -> None:
         self._db.execute(SANDBOXES.upsert, SANDBOXES.row(record))
@@ -43,9 +45,14 @@ class ResourceRepository:
     def move_sources(self, old: str, new: str) -> None:
         """What child plans are made of lies where the store is."""
         self._db.execute(
-            "UPDATE resources SET source = ? || substr(source, ?) WHERE substr(source, 1, ?) = ?",
+            "UPDATE resources SET source = CAST(? AS TEXT) || substr(source, ?)"
+            " WHERE substr(source, 1, ?) = ?",
             (new, len(old) + 1, len(old) + 1, f"{old}/"),
         )
+
+    def move_source(self, old: str, new: str) -> None:
+        """A parent's sandbox was made at another place."""
+        self._db.execute("UPDATE resources SET source = ? WHERE source = ?", (new, old))
 
     def all_sandboxes(self) -> list[SandboxRecord]:
         return SANDBOXES.select(self._db, "ORDER BY seq")
@@ -54,7 +61,7 @@ class ResourceRepository:
 class CallRepository:
     """Tool calls and what each of them wrote."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
 
     def put(self, call: ToolCall) -> None:
@@ -62,6 +69,36 @@ class CallRepository:
 
     def of_plan(self, plan_id: str) -> list[ToolCall]:
         return CALLS.select(self._db, "WHERE plan_id = ? ORDER BY seq", (plan_id,))
+
+    def without_output(self, plan_id: str) -> list[ToolCall]:
+        """The same without what they printed, which may be much."""
+        columns = ", ".join("''" if name == "output" else name for name in CALLS.columns)
+        rows = self._db.execute(
+            f"SELECT {columns} FROM tool_calls WHERE plan_id = ? ORDER BY seq", (plan_id,)
+        )
+        return [CALLS.value(row) for row in rows]
+
+    def output(self, call_id: str) -> str:
+        """What a call printed, as far as it was kept."""
+        row = self._db.execute("SELECT output FROM tool_calls WHERE call_id = ?", (call_id,))
+        found = row.fetchone()
+        return found[0] if found else ""
+
+    def of_open_steps(self, plan_id: str) -> list[ToolCall]:
+        """The calls of steps that no group holds yet, oldest first."""
+        return CALLS.select(
+            self._db,
+            "WHERE plan_id = ? AND EXISTS (SELECT 1 FROM steps WHERE steps.plan_id ="
+            " tool_calls.plan_id AND steps.step_id = tool_calls.step_id"
+            " AND steps.state = 'processing') ORDER BY seq",
+            (plan_id,),
+        )
+
+    def running(self, plan_id: str) -> list[ToolCall]:
+        """The calls that have begun and not ended, oldest first."""
+        return CALLS.select(
+            self._db, "WHERE plan_id = ? AND state = 'running' ORDER BY seq", (plan_id,)
+        )
 
     def interrupt(self, plan_id: str, now: str) -> None:
         """Calls that nobody waits for any more."""
@@ -78,12 +115,21 @@ class CallRepository:
         )
         return row.fetchone()[0]
 
+    def times(self, plan_id: str) -> dict[str, tuple[str, str | None]]:
+        """Step -> when its last call began and ended."""
+        rows = self._db.execute(
+            "SELECT step_id, started_at, ended_at FROM tool_calls WHERE plan_id = ? ORDER BY seq",
+            (plan_id,),
+        )
+        return {step_id: (started, ended) for step_id, started, ended in rows.fetchall()}
+
     def finished(self, plan_id: str, tail: int) -> dict[str, tuple[str, str]]:
         """Step -> when its last good call ended, and the last `tail` characters of the output."""
         rows = self._db.execute(
-            "SELECT step_id, ended_at, substr(output, ?) FROM tool_calls"
+            "SELECT step_id, ended_at, substr(output, CASE WHEN length(output) > ?"
+            " THEN length(output) - ? + 1 ELSE 1 END) FROM tool_calls"
             " WHERE plan_id = ? AND state = 'ok' ORDER BY seq",
-            (-tail, plan_id),
+            (tail, tail, plan_id),
         )
         return {step_id: (ended, output) for step_id, ended, output in rows}
 
@@ -106,6 +152,31 @@ class CallRepository:
     def add_writes(self, writes: Iterable[Write]) -> None:
         self._db.executemany(WRITES.insert, [WRITES.row(item) for item in writes])
 
+    def forget_writes(self, call_id: str) -> None:
+        self._db.execute("DELETE FROM writes WHERE call_id = ?", (call_id,))
+
+    def writes_after(self, plan_id: str, number: int) -> list[Write]:
+        """What calls and restores wrote since the row of that number, oldest first."""
+        rows = self._db.execute(
+            f"SELECT {', '.join(f'w.{name}' for name in WRITES.columns)} FROM writes w"
+            " LEFT JOIN tool_calls c USING (call_id)"
+            " LEFT JOIN checkpoint_groups g ON g.group_id = w.call_id"
+            " WHERE w.plan_id = ? AND coalesce(c.seq, g.seq) > ?"
+            " ORDER BY coalesce(c.seq, g.seq), w.path",
+            (plan_id, number),
+        )
+        return [WRITES.value(row) for row in rows]
+
+    def writes_of_others(self, plan_id: str, path: str) -> list[Write]:
+        """What calls of other plans wrote to the resource at that path in place."""
+        rows = self._db.execute(
+            f"SELECT {', '.join(f'w.{name}' for name in WRITES.columns)} FROM writes w"
+            " JOIN tool_calls c USING (call_id) JOIN resources r USING (resource_id)"
+            " WHERE r.path = ? AND r.strategy = ? AND w.plan_id != ?",
+            (path, IN_PLACE, plan_id),
+        )
+        return [WRITES.value(row) for row in rows]
+
     def writes_by_decision(self, plan_id: str) -> list[tuple[str | None, Write]]:
         """Every write with the decision that its call hung on, oldest first."""
         rows = self._db.execute(
@@ -123,7 +194,7 @@ class CallRepository:
 class CorrectionRepository:
     """The rows of `correction_attempts`."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
 
     def put(self, correction: Correction) -> None:
@@ -156,7 +227,7 @@ class CorrectionRepository:
 
 
 class JournalRepository:
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
 
     def put(self, entry: JournalEntry) -> None:
@@ -207,7 +278,7 @@ INTENTS = Table("intents", Intent, ("intent_id",))
 
 
 class IntentRepository:
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
 
     def put(self, intent: Intent) -> None:
@@ -230,49 +301,8 @@ class IntentRepository:
     def all(self) -> list[Intent]:
         return INTENTS.select(self._db, "ORDER BY seq")
 
+    def of_plan(self, plan_id: str) -> list[Intent]:
+        return INTENTS.select(self._db, "WHERE plan_id = ? ORDER BY seq", (plan_id,))
+
     def remove(self, intent_id: str) -> None:
         self._db.execute("DELETE FROM intents WHERE intent_id = ?", (intent_id,))
-
-
-class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may write a plan's state; the epoch is checked in every such transaction."""
-
-    plan_id: str
-    epoch: int
-    host: str
-    boot_id: str
-    pid: int
-    started: str
-    verb: str
-    held: bool
-    renewed_at: str
-
-
-LEASES = Table("leases", Lease, ("plan_id",))
-
-
-class LeaseRepository:
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
-
-    def get(self, plan_id: str) -> Lease | None:
-        found = LEASES.select(self._db, "WHERE plan_id = ?", (plan_id,))
-        return found[0] if found else None
-
-    def held(self) -> list[str]:
-        """Plans that some process took and did not give back."""
-        rows = self._db.execute("SELECT plan_id FROM leases WHERE held")
-        return [row[0] for row in rows]
-
-    def put(self, lease: Lease) -> None:
-        self._db.execute(LEASES.upsert, LEASES.row(lease))
-
-    def check(self, lease: Lease) -> None:
-        row = self._db.execute(
-            "SELECT epoch FROM leases WHERE plan_id = ? AND held", (lease.plan_id,)
-        ).fetchone()
-        if row != (lease.epoch,):
-            raise LeaseLost(
-                f"plan {lease.plan_id} was taken over by another process",
-                f"agents plan status {lease.plan_id}",
-            )

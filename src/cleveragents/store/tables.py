@@ -4,7 +4,6 @@ What comes before what is the store's to say: every row that has a before and af
 insert, `seq`, and ids are only names. A clock that steps back changes no order.
 """
 
-import sqlite3
 from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
@@ -12,6 +11,7 @@ from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 
 from cleveragents import codec
+from cleveragents.store.database import Database
 
 _encode = msgspec.json.Encoder().encode
 _SCALARS = (str, int, float, bool, bytes, NoneType)
@@ -32,28 +32,28 @@ class Table(Generic[T]):
         self.name = name
         self.model = model
         hints = get_type_hints(model)
-        self.columns = tuple(f for f in model.__struct_fields__ if f != skip)
+        self.columns: tuple[str, ...] = tuple(f for f in model.__struct_fields__ if f != skip)
         self._json = tuple(not _is_scalar(hints[field]) for field in self.columns)
         pairs = zip(self.columns, self._json, strict=True)
         self._written = tuple(pair for pair in pairs if pair[0] != "seq")
-        self.selected = ", ".join(f'"{column}"' for column in self.columns)
+        self.selected: str = ", ".join(f'"{column}"' for column in self.columns)
         quoted = [f'"{column}"' for column, _ in self._written]
         marks = ["?"] * len(quoted)
         updates = ", ".join(f"{q} = excluded.{q}" for q in quoted if q.strip('"') not in keys)
         if name in SERIES:
             quoted, marks = [*quoted, "seq"], [*marks, NEXT]
-        self.insert = f'INSERT INTO "{name}" ({", ".join(quoted)}) VALUES ({", ".join(marks)})'
-        self.upsert = f"{self.insert} ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {updates}"
+        self.insert: str = f'INSERT INTO "{name}" ({", ".join(quoted)}) VALUES ({", ".join(marks)})'
+        self.upsert: str = f"{self.insert} ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {updates}"
 
     def row(self, value: T) -> tuple[Any, ...]:
         return tuple([_stored(getattr(value, name), js) for name, js in self._written])
 
-    def changes(self, before: T, after: T) -> tuple[str, list[Any]]:
-        """`SET` clause and values of the columns in which two values differ."""
+    def changes(self, before: T | None, after: T) -> tuple[str, list[Any]]:
+        """`SET` clause and values of the columns in which two values differ; None: of all."""
         changed = [
             (name, _stored(new, js))
             for name, js in self._written
-            if (new := getattr(after, name)) is not getattr(before, name)
+            if (new := getattr(after, name)) is not getattr(before, name, self)
         ]
         return ", ".join([f'"{name}" = ?' for name, _ in changed]), [new for _, new in changed]
 
@@ -64,9 +64,7 @@ class Table(Generic[T]):
         }
         return codec.convert(data | extra, self.model, strict=False)
 
-    def select(
-        self, db: sqlite3.Connection, where: str, parameters: tuple[Any, ...] = ()
-    ) -> list[T]:
+    def select(self, db: Database, where: str, parameters: tuple[Any, ...] = ()) -> list[T]:
         found = db.execute(f'SELECT {self.selected} FROM "{self.name}" {where}', parameters)
         return [self.value(row) for row in found]
 
@@ -74,7 +72,9 @@ class Table(Generic[T]):
 def _stored(item: Any, as_json: bool) -> Any:
     if as_json:
         return _encode(item).decode()
-    return item.value if isinstance(item, Enum) else item
+    if isinstance(item, Enum):
+        return item.value
+    return int(item) if isinstance(item, bool) else item
 
 
 def _is_scalar(hint: Any) -> bool:

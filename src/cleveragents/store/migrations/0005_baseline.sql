@@ -1,15 +1,17 @@
-"""The first schema. Frozen: later changes are migrations of their own."""
+-- What a new store begins with. Later scripts change it, each a file of its own with the next number;
+-- a script that was ever released is never changed. Stores from before this one: store/older.py.
+--
+-- Ids are names. What comes before what is told by `seq`, a number that the store gives at insert
+-- (store/tables.py); decisions, groups, calls and effects share one series.
 
-from alembic import op
+CREATE TABLE store (
+    name TEXT NOT NULL PRIMARY KEY,
+    value TEXT NOT NULL
+) WITHOUT ROWID;
 
-from cleveragents.store.database import statements
-
-revision = "0001"
-down_revision = None
-
-SCHEMA = """
 CREATE TABLE plans (
-    plan_id TEXT NOT NULL PRIMARY KEY,
+    seq INTEGER PRIMARY KEY,
+    plan_id TEXT NOT NULL UNIQUE,
     name TEXT NOT NULL,
     phase TEXT NOT NULL CHECK (phase IN ('strategize', 'execute', 'apply')),
     state TEXT NOT NULL CHECK (state IN
@@ -30,9 +32,12 @@ CREATE TABLE plans (
     error TEXT NOT NULL,
     result TEXT NOT NULL,
     created_at TEXT NOT NULL,
-    updated_at TEXT NOT NULL
+    updated_at TEXT NOT NULL,
+    parent_step_id TEXT
 );
-CREATE INDEX plans_by_name ON plans (name, plan_id);
+CREATE INDEX plans_by_name ON plans (name);
+CREATE INDEX plans_by_parent ON plans (parent_plan_id) WHERE parent_plan_id IS NOT NULL;
+CREATE INDEX plans_by_state ON plans (state);
 
 CREATE TABLE steps (
     plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
@@ -49,7 +54,8 @@ CREATE TABLE steps (
 );
 
 CREATE TABLE decisions (
-    decision_id TEXT NOT NULL PRIMARY KEY,
+    seq INTEGER PRIMARY KEY,
+    decision_id TEXT NOT NULL UNIQUE,
     plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
     kind TEXT NOT NULL CHECK (kind IN ('root', 'step', 'actor', 'user_intervention', 'reversion')),
     question TEXT NOT NULL,
@@ -66,10 +72,12 @@ CREATE TABLE decisions (
     state TEXT NOT NULL CHECK (state IN ('active', 'superseded')),
     created_at TEXT NOT NULL
 );
-CREATE INDEX decisions_by_plan ON decisions (plan_id, decision_id);
+CREATE INDEX decisions_by_plan ON decisions (plan_id);
+CREATE INDEX decisions_by_kind ON decisions (plan_id, kind);
 
 CREATE TABLE resources (
-    resource_id TEXT NOT NULL PRIMARY KEY,
+    seq INTEGER PRIMARY KEY,
+    resource_id TEXT NOT NULL UNIQUE,
     plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
     name TEXT NOT NULL,
     kind TEXT NOT NULL,
@@ -80,11 +88,13 @@ CREATE TABLE resources (
     require_sandbox INTEGER NOT NULL,
     "outer" TEXT NOT NULL,
     place TEXT NOT NULL,
+    source TEXT NOT NULL DEFAULT '',
     UNIQUE (plan_id, name)
 );
 
 CREATE TABLE sandboxes (
-    sandbox_id TEXT NOT NULL PRIMARY KEY,
+    seq INTEGER PRIMARY KEY,
+    sandbox_id TEXT NOT NULL UNIQUE,
     plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
     resource_id TEXT NOT NULL REFERENCES resources (resource_id) ON DELETE CASCADE,
     strategy TEXT NOT NULL,
@@ -98,7 +108,8 @@ CREATE TABLE sandboxes (
 CREATE INDEX sandboxes_by_plan ON sandboxes (plan_id);
 
 CREATE TABLE checkpoint_groups (
-    group_id TEXT NOT NULL PRIMARY KEY,
+    seq INTEGER PRIMARY KEY,
+    group_id TEXT NOT NULL UNIQUE,
     plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
     decision_id TEXT,
     checkpoint_type TEXT NOT NULL CHECK (checkpoint_type IN (
@@ -113,12 +124,14 @@ CREATE TABLE checkpoint_groups (
     pinned INTEGER NOT NULL,
     actor_state TEXT NOT NULL,
     created_at TEXT NOT NULL,
-    pruned_at TEXT
+    pruned_at TEXT,
+    children TEXT NOT NULL DEFAULT '{}'
 );
-CREATE INDEX groups_by_plan ON checkpoint_groups (plan_id, group_id) WHERE pruned_at IS NULL;
+CREATE INDEX groups_by_plan ON checkpoint_groups (plan_id) WHERE pruned_at IS NULL;
 
 CREATE TABLE checkpoints (
-    checkpoint_id TEXT NOT NULL PRIMARY KEY,
+    seq INTEGER PRIMARY KEY,
+    checkpoint_id TEXT NOT NULL UNIQUE,
     group_id TEXT NOT NULL REFERENCES checkpoint_groups (group_id) ON DELETE CASCADE,
     plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
     resource_id TEXT NOT NULL,
@@ -138,7 +151,7 @@ CREATE TABLE checkpoints (
     root_key BLOB NOT NULL
 );
 CREATE INDEX checkpoints_by_group ON checkpoints (group_id);
-CREATE INDEX checkpoints_by_plan ON checkpoints (plan_id, checkpoint_id);
+CREATE INDEX checkpoints_by_plan ON checkpoints (plan_id);
 
 CREATE TABLE group_members (
     group_id TEXT NOT NULL REFERENCES checkpoint_groups (group_id) ON DELETE CASCADE,
@@ -149,7 +162,8 @@ CREATE TABLE group_members (
 CREATE INDEX members_by_checkpoint ON group_members (checkpoint_id);
 
 CREATE TABLE tool_calls (
-    call_id TEXT NOT NULL PRIMARY KEY,
+    seq INTEGER PRIMARY KEY,
+    call_id TEXT NOT NULL UNIQUE,
     plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
     step_id TEXT NOT NULL,
     attempt INTEGER NOT NULL,
@@ -161,9 +175,11 @@ CREATE TABLE tool_calls (
     output_bytes INTEGER NOT NULL,
     error TEXT,
     started_at TEXT NOT NULL,
-    ended_at TEXT
+    ended_at TEXT,
+    decision_id TEXT,
+    group_id TEXT
 );
-CREATE INDEX calls_by_plan ON tool_calls (plan_id, call_id);
+CREATE INDEX calls_by_plan ON tool_calls (plan_id);
 
 CREATE TABLE writes (
     plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
@@ -176,9 +192,9 @@ CREATE TABLE writes (
 );
 CREATE INDEX writes_by_plan ON writes (plan_id, step_id);
 
-CREATE TABLE history (
+CREATE TABLE "history" (
     plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
-    kind TEXT NOT NULL CHECK (kind IN ('plan', 'step', 'decision')),
+    kind TEXT NOT NULL CHECK (kind IN ('plan', 'step', 'decision', 'source')),
     entity_id TEXT NOT NULL,
     version INTEGER NOT NULL,
     body TEXT NOT NULL,
@@ -186,7 +202,8 @@ CREATE TABLE history (
 ) WITHOUT ROWID;
 
 CREATE TABLE journal (
-    entry_id TEXT NOT NULL PRIMARY KEY,
+    seq INTEGER PRIMARY KEY,
+    entry_id TEXT NOT NULL UNIQUE,
     plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
     operation TEXT NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('open', 'done', 'interrupted')),
@@ -197,10 +214,56 @@ CREATE TABLE journal (
     started_at TEXT NOT NULL,
     ended_at TEXT
 );
-CREATE INDEX journal_by_plan ON journal (plan_id, entry_id);
+CREATE INDEX journal_by_plan ON journal (plan_id);
+
+CREATE TABLE correction_attempts (
+    seq INTEGER PRIMARY KEY,
+    correction_id TEXT NOT NULL UNIQUE,
+    plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
+    decision_id TEXT NOT NULL,
+    mode TEXT NOT NULL CHECK (mode IN ('revert', 'append')),
+    guidance TEXT NOT NULL,
+    attempt INTEGER NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('prepared', 'restored', 'complete', 'errored')),
+    affected TEXT NOT NULL,
+    snapshot TEXT NOT NULL,
+    before_group_id TEXT,
+    group_id TEXT,
+    after_group_id TEXT,
+    child_plan_id TEXT,
+    created_at TEXT NOT NULL,
+    ended_at TEXT
+);
+CREATE INDEX corrections_by_plan ON correction_attempts (plan_id);
+
+CREATE TABLE effects (
+    seq INTEGER PRIMARY KEY,
+    effect_id TEXT NOT NULL UNIQUE,
+    plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
+    step_id TEXT NOT NULL,
+    call_id TEXT NOT NULL,
+    decision_id TEXT,
+    effect_class TEXT NOT NULL CHECK (effect_class IN ('compensable', 'irreversible', 'unknown')),
+    side_effects TEXT NOT NULL,
+    tool TEXT NOT NULL,
+    inputs TEXT NOT NULL,
+    resource TEXT,
+    compensate TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN
+        ('intended', 'happened', 'compensating', 'compensated', 'failed', 'accepted', 'lost')),
+    attempts INTEGER NOT NULL,
+    output TEXT NOT NULL,
+    error TEXT,
+    created_at TEXT NOT NULL,
+    ended_at TEXT
+);
+CREATE INDEX effects_by_plan ON effects (plan_id);
+CREATE INDEX effects_by_step ON effects (plan_id, step_id);
+CREATE INDEX effects_waiting ON effects (plan_id) WHERE state = 'compensating';
 
 CREATE TABLE intents (
-    intent_id TEXT NOT NULL PRIMARY KEY,
+    seq INTEGER PRIMARY KEY,
+    intent_id TEXT NOT NULL UNIQUE,
     plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
     kind TEXT NOT NULL CHECK (kind IN ('restore', 'apply', 'remove')),
     state TEXT NOT NULL CHECK (state IN ('prepared', 'staged', 'committed', 'undoing')),
@@ -232,10 +295,3 @@ CREATE TABLE objects (
     length INTEGER NOT NULL,
     condemned_at TEXT
 ) WITHOUT ROWID;
-CREATE INDEX objects_by_pack ON objects (pack_id);
-"""
-
-
-def upgrade() -> None:
-    for statement in statements(SCHEMA):
-        op.get_bind().exec_driver_sql(statement)

@@ -1,1 +1,0 @@
-"""How older stores are brought up to date, one step per file."""

@@ -1,1 +1,0 @@
-"""One step each, in the order of their numbers."""
