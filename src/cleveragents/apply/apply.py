@@ -5,20 +5,26 @@ after a crash the next command goes forward, or back where it cannot.
 """
 
 import re
-from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import msgspec
-from blake3 import blake3
 
 from cleveragents import codec, machine
-from cleveragents.apply import database_backups
+from cleveragents.apply.staging import require_own_staging
+from cleveragents.apply.targets import (
+    alone_on_targets,
+    commit_rest,
+    in_order,
+    is_committed,
+    require_own_targets,
+    require_targets_here,
+    switch_all,
+)
+from cleveragents.apply.tidy import keep_borrowed, tidy
 from cleveragents.apply.verify import verify
 from cleveragents.checkpoints.create import CheckpointRequest
 from cleveragents.checkpoints.manager import States
-from cleveragents.checkpoints.sandboxes import PlanSandboxes
-from cleveragents.content import fsio, removal
+from cleveragents.content import removal
 from cleveragents.context import Context
 from cleveragents.errors import (
     AgentsError,
@@ -28,11 +34,9 @@ from cleveragents.errors import (
     ValidationFailed,
 )
 from cleveragents.execution.leasing import before_looking, work_on
-from cleveragents.execution.sandboxes import remove_sandboxes
 from cleveragents.execution.validate import validate
 from cleveragents.lease import (
     LeasedPlan,
-    hold,
     spec_of,
 )
 from cleveragents.model.checkpoint import CheckpointType
@@ -42,7 +46,7 @@ from cleveragents.model.journal import Ending, EntryState, JournalEntry, Operati
 from cleveragents.model.lifecycle import require_appliable, require_not_final
 from cleveragents.model.plan import Failure, Phase, Plan, State
 from cleveragents.model.units import plural
-from cleveragents.sandbox.protocol import Applied, ApplyOptions, CommitsLast, Proposal
+from cleveragents.sandbox.protocol import Applied, ApplyOptions, Proposal
 from cleveragents.store import Intent
 
 
@@ -76,6 +80,7 @@ def preview_apply(ctx: Context, plan: Plan, request: Request) -> tuple[Proposal,
     """What apply would do to each target; changes nothing."""
     require_not_final(plan, "applied")
     require_own_targets(ctx, plan)
+    require_targets_here(ctx, plan)
     require_appliable(plan)
     before_looking(ctx, plan.plan_id)
     options = options_for(ctx, plan, spec_of(plan), request)
@@ -92,9 +97,10 @@ def apply(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
     """Apply; a plan that is applied already, or just now by another process, gives that result."""
     if plan.result is not None:
         return _verified(ctx, plan, request)
+    require_targets_here(ctx, plan)
     with (
         work_on(ctx, plan.plan_id, "plan apply", patient=True) as leased,
-        _alone_on_targets(ctx, plan),
+        alone_on_targets(ctx, plan),
     ):
         if leased.plan.result is not None:
             return leased.plan.result
@@ -138,17 +144,6 @@ def _verified(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
     return plan.result
 
 
-@contextmanager
-def _alone_on_targets(ctx: Context, plan: Plan) -> Generator[None]:
-    """One apply at a time on each target, whichever plan it is for."""
-    fsio.make_private_dir(f"{ctx.settings.home}/locks")
-    with ExitStack() as stack:
-        for path in sorted({r.path for r in ctx.store.resources.of_plan(plan.plan_id)}):
-            name = blake3(path.encode()).hexdigest()[:24]
-            stack.enter_context(fsio.locked(f"{ctx.settings.home}/locks/{name}"))
-        yield
-
-
 def _stop(
     ctx: Context,
     leased: LeasedPlan,
@@ -180,12 +175,11 @@ def _apply(
         validate(ctx, leased)
         if ctx.settings.sandbox_cleanup != "manual":
             # All that can be refused for want of room or budget comes before the first target.
-            _keep_borrowed(ctx, leased)
+            keep_borrowed(ctx, leased)
         return _switch(ctx, leased, proposals, options, entry)
     finally:
         # An apply that could not be undone at once still needs what is staged there.
-        waiting = (item for item in ctx.store.intents.all() if not item.is_done)
-        if all(intent.plan_id != plan.plan_id for intent in waiting):
+        if all(intent.is_done for intent in ctx.store.intents.of_plan(plan.plan_id)):
             removal.remove_tree(options.staging)
 
 
@@ -266,7 +260,7 @@ def _switch(
     with leased.transaction():
         ctx.store.intents.put(intent)
     try:
-        for rid, proposal in _commits_last(sandboxes, proposals):
+        for rid, proposal in in_order(sandboxes, proposals):
             staged[rid] = sandboxes[rid].stage_apply(proposal, options)
         named = {proposal.resource: list(proposal.control_files) for proposal in proposals}
         body = {**intent.body, "staged": staged, "control_files": named}
@@ -274,50 +268,13 @@ def _switch(
         intent = msgspec.structs.replace(intent, state="staged", body=body)
         with leased.transaction():
             ctx.store.intents.put(intent)
-        _switch_all(sandboxes, staged)
+        switch_all(sandboxes, staged)
     except BaseException:
-        if intent.state != "staged" or not _is_committed(sandboxes, staged):
+        if intent.state != "staged" or not is_committed(sandboxes, staged):
             undo_switch(ctx, leased, intent, staged)
             raise
-        _commit_rest(sandboxes, staged)
+        commit_rest(sandboxes, staged)
     return record(ctx, leased, intent)
-
-
-def _commits_last(
-    sandboxes: PlanSandboxes, proposals: tuple[Proposal, ...]
-) -> list[tuple[str, Proposal]]:
-    """By resource id, in the order they are switched in and undone from the end."""
-    by_name = {s.place.resource.name: rid for rid, s in sandboxes.opened.items()}
-    found = [(by_name[proposal.resource], proposal) for proposal in proposals]
-    return sorted(found, key=lambda item: isinstance(sandboxes[item[0]], CommitsLast))
-
-
-def _switch_all(sandboxes: PlanSandboxes, staged: dict[str, Any]) -> None:
-    """First what can be undone; of several that commit elsewhere, each is prepared before."""
-    last = _committing(sandboxes, staged)
-    for rid, one in staged.items():
-        if rid not in last:
-            sandboxes[rid].switch_apply(one)
-    if len(last) > 1:
-        for rid, sandbox in last.items():
-            sandbox.prepare_apply(staged[rid])
-    _commit_rest(sandboxes, staged)
-
-
-def _committing(sandboxes: PlanSandboxes, staged: dict[str, Any]) -> dict[str, CommitsLast]:
-    opened = {rid: sandboxes[rid] for rid, one in staged.items() if one.get("files")}
-    return {rid: one for rid, one in opened.items() if isinstance(one, CommitsLast)}
-
-
-def _is_committed(sandboxes: PlanSandboxes, staged: dict[str, Any]) -> bool:
-    """Whether one that cannot be undone happened: then all before it did."""
-    last = _committing(sandboxes, staged)
-    return any(sandbox.is_applied(staged[rid]) for rid, sandbox in last.items())
-
-
-def _commit_rest(sandboxes: PlanSandboxes, staged: dict[str, Any]) -> None:
-    for rid in _committing(sandboxes, staged):
-        sandboxes[rid].switch_apply(staged[rid])
 
 
 def undo_switch(ctx: Context, leased: LeasedPlan, intent: Intent, staged: dict[str, Any]) -> None:
@@ -367,71 +324,23 @@ def record(ctx: Context, leased: LeasedPlan, intent: Intent) -> dict[str, Any]:
     return result
 
 
-def _keep_borrowed(ctx: Context, leased: LeasedPlan) -> None:
-    """What the groups of the plan and its children need comes into the store."""
-    for child in _absorbed(ctx, leased.plan.plan_id):
-        with hold(ctx.store, child.plan_id, "plan apply", ctx.now) as lease:
-            ctx.checkpoints.keep_borrowed(LeasedPlan(ctx.store, child, lease, ctx.now))
-    ctx.checkpoints.keep_borrowed(leased)
-
-
-def _absorbed(ctx: Context, plan_id: str) -> Iterator[Plan]:
-    """Child plans whose work was all their parent's, the innermost first."""
-    for child in ctx.store.plans.children(plan_id):
-        yield from _absorbed(ctx, child.plan_id)
-        if all(resource.source for resource in ctx.store.resources.of_plan(child.plan_id)):
-            yield child
-
-
-def tidy(ctx: Context, leased: LeasedPlan, intent: Intent) -> None:
-    """Remove staging and, if so configured, the sandboxes; may be repeated."""
-    sandboxes = ctx.manager.sandboxes(leased.plan.plan_id)
-    for rid, one in intent.body["staged"].items():
-        sandboxes[rid].finish_apply(one)
-    removal.remove_tree(intent.body["staging"])
-    if ctx.settings.sandbox_cleanup != "manual":
-        _remove_children(ctx, leased.plan.plan_id)
-        ctx.checkpoints.keep_borrowed(leased)
-        database_backups.keep(ctx, leased, intent.body["staged"])
-        remove_sandboxes(ctx, leased.plan.plan_id)
-        database_backups.make_room(ctx, leased.plan)
-    with leased.transaction():
-        ctx.store.intents.remove(intent.intent_id)
-
-
-def _remove_children(ctx: Context, plan_id: str) -> None:
-    for child in _absorbed(ctx, plan_id):
-        with hold(ctx.store, child.plan_id, "plan apply", ctx.now) as lease:
-            ctx.checkpoints.keep_borrowed(LeasedPlan(ctx.store, child, lease, ctx.now))
-            remove_sandboxes(ctx, child.plan_id)
-
-
-def require_own_targets(ctx: Context, plan: Plan) -> None:
-    """A child plan's work on its parent's resources becomes real with the parent."""
-    resources = ctx.store.resources.of_plan(plan.plan_id)
-    if plan.parent_plan_id is not None and all(item.source for item in resources):
-        raise NotAllowed(
-            f"plan {plan.name!r} is a child plan: its work is part of its parent's",
-            f"agents plan apply {plan.parent_plan_id}",
-        )
-
-
 def finish_apply(ctx: Context, leased: LeasedPlan, intent: Intent) -> None:
     """After a crash: forward if every target can still go there, else back."""
+    require_own_staging(ctx, intent)
     if intent.state == "committed":
         tidy(ctx, leased, intent)
         return
     staged: dict[str, Any] = intent.body.get("staged", {})
     if intent.state == "staged":
         sandboxes = ctx.manager.sandboxes(leased.plan.plan_id)
-        if _is_committed(sandboxes, staged):
-            _commit_rest(sandboxes, staged)
+        if is_committed(sandboxes, staged):
+            commit_rest(sandboxes, staged)
             record(ctx, leased, intent)
             return
         try:
-            _switch_all(sandboxes, staged)
+            switch_all(sandboxes, staged)
         except (AgentsError, OSError):
-            if _is_committed(sandboxes, staged):
+            if is_committed(sandboxes, staged):
                 raise
         else:
             record(ctx, leased, intent)

@@ -129,7 +129,7 @@ def make_room(ctx: Context, plan: Plan) -> None:
     promised = [one for one in here if one.state is BackupState.KEPT]
     begun = [one for one in here if one.state is BackupState.RELEASED and one.by == plan.plan_id]
     for one in (*begun, *surplus(promised, ctx.settings.keep_applied)):
-        let_go(ctx, one, by=plan.plan_id)
+        release(ctx, one, by=plan.plan_id)
 
 
 def replaced_by(ctx: Context, plan: Plan, proposals: Iterable[Proposal]) -> list[Held]:
@@ -145,7 +145,7 @@ def replaced_by(ctx: Context, plan: Plan, proposals: Iterable[Proposal]) -> list
 # releasing
 
 
-def let_go(ctx: Context, one: Held, by: str) -> Held:
+def release(ctx: Context, one: Held, by: str) -> Held:
     """Withdraw the promise, then drop the database; not while its plan is busy.
 
     What cannot be reached now is dropped by the next `agents gc`.
@@ -153,7 +153,7 @@ def let_go(ctx: Context, one: Held, by: str) -> Held:
     try:
         with hold(ctx.store, one.plan_id, "releasing a backup", ctx.now):
             one = _noted(ctx, one, BackupState.RELEASED, by)
-            fsio.point("let go")
+            fsio.point("released")
             ctx.manager.sandboxes(one.plan_id).named(one.resource).remove()
             fsio.point("dropped")
             return _noted(ctx, one, BackupState.GONE, by)
@@ -165,7 +165,7 @@ def finish(ctx: Context) -> None:
     """Drop what was released and could not be dropped then."""
     for one in held(ctx):
         if one.state is BackupState.RELEASED:
-            let_go(ctx, one, one.by)
+            release(ctx, one, one.by)
 
 
 def _noted(ctx: Context, one: Held, state: BackupState, by: str) -> Held:

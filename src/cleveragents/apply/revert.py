@@ -22,11 +22,18 @@ from cleveragents.model.ids import new_id
 from cleveragents.model.journal import Operation
 from cleveragents.model.plan import Plan, State
 from cleveragents.model.plan_spec import ApplySpec, DecisionSpec, PlanSpec, StepSpec
+from cleveragents.model.resource import IN_PLACE
 from cleveragents.model.tool import CallState, ToolResult, ToolSpec
 from cleveragents.model.units import plural
 from cleveragents.sandbox.merge import merge_into
-from cleveragents.sandbox.protocol import STATEMENTS, SWAP, Conflict, Sandbox, TellsApart
-from cleveragents.sandbox.tree import TreeSandbox
+from cleveragents.sandbox.protocol import (
+    STATEMENTS,
+    SWAP,
+    Conflict,
+    PathByPath,
+    Sandbox,
+    TellsApart,
+)
 
 REVERT = "plan.revert"
 """The tool of the one step; plan files cannot name it."""
@@ -70,11 +77,17 @@ def spec_to_revert(ctx: Context, plan: Plan) -> tuple[PlanSpec, tuple[str, ...]]
             f"plan {plan.name!r} is already reverted, by plan {by.name!r} {by.plan_id}",
             f"agents plan revert-applied {by.plan_id} restores it",
         )
+    in_place = [i["resource"] for i in plan.result["applied"] if i["mode"] == IN_PLACE]
     modes = {
         item["resource"]: item["mode"]
         for item in plan.result["applied"]
-        if item["files"] or item["mode"] not in (SWAP, STATEMENTS)
+        if item["files"] or item["mode"] not in (SWAP, STATEMENTS, IN_PLACE)
     }
+    if in_place and not modes:
+        raise NotAllowed(
+            f"plan {plan.name!r} worked in place: nothing was applied that could be reverted",
+            f"agents plan diff {plan.plan_id} shows what it did",
+        )
     if not modes:
         raise NotAllowed(f"plan {plan.name!r} changed nothing when it was applied")
     branches = [name for name, mode in modes.items() if mode == "branch"]
@@ -125,7 +138,7 @@ def revert_paths(ctx: Context, leased: LeasedPlan, *, plan: str, group: str) -> 
         key = was.place.resource.resource_id
         settled = {c.shown for c in sandbox.changes(first[rid], now[rid])}
         way = _Way(ctx, leased, sandbox, now[rid])
-        if isinstance(sandbox, TreeSandbox) and isinstance(was, TreeSandbox):
+        if isinstance(sandbox, PathByPath) and isinstance(was, PathByPath):
             way.merge(was, began[key], applied[key], _with_ignored(ctx, plan))
         else:
             way.replace(began[key], applied[key])
@@ -177,7 +190,7 @@ class _Way:
         self._now = now
         self._staging = ctx.manager.staging(leased.plan.plan_id, new_id())
         self._target: SandboxCheckpoint | None = None
-        self._was: TreeSandbox | None = None
+        self._was: PathByPath | None = None
         self._work: list[Difference] = []
         self._staged: dict[str, Any] = {}
         self._ops: tuple[Op, ...] = ()
@@ -217,7 +230,7 @@ class _Way:
 
     def merge(
         self,
-        was: TreeSandbox,
+        was: PathByPath,
         began: SandboxCheckpoint,
         applied: SandboxCheckpoint,
         ignored: bool,

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
 from cleveragents import codec
 from cleveragents.checkpoints.manager import CheckpointManager, States
-from cleveragents.checkpoints.prune import policy_of, verdicts_on
+from cleveragents.checkpoints.prune import note_clock, policy_of, verdicts_on
 from cleveragents.content.packs import Batch
 from cleveragents.errors import CheckpointFailed, ContentDamaged, SandboxError
 from cleveragents.lease import LeasedPlan
@@ -25,6 +25,10 @@ from cleveragents.model.settings import Settings
 from cleveragents.model.units import plural
 from cleveragents.sandbox.protocol import KeepsElsewhere
 from cleveragents.store import Store
+from cleveragents.store.clock import Clock, read_clocks, utc_now
+
+if TYPE_CHECKING:
+    from cleveragents.checkpoints.uploads import Uploads
 
 T = TypeVar("T")
 MANY = 10_000
@@ -55,12 +59,15 @@ class Groups:
         settings: Settings,
         now: Callable[[], str],
         warn: Callable[[str], None] = lambda _message: None,
+        uploads: "Uploads | None" = None,
     ) -> None:
         self.store = store
         self.manager = manager
         self.settings = settings
         self.now = now
         self.warn = warn
+        self.uploads = uploads
+        """What brings groups to the bucket; None: there is none."""
         self._newest: dict[str, CheckpointGroup] = {}
         """Plan -> the group that this process itself made last."""
         self._snapshots: dict[str, SandboxCheckpoint] = {}
@@ -79,6 +86,18 @@ class Groups:
             self._newest.pop(plan_id, None)
         else:
             self._newest[plan_id] = group
+            if self.uploads is not None:
+                self.uploads.begin(plan_id)
+
+    def require_bucket(self) -> None:
+        """Before a plan is worked on: a bucket that loses what it has is refused."""
+        if self.uploads is not None:
+            self.uploads.require_usable(self.store, self.manager.packs)
+
+    def wait_until_there(self, plan_id: str) -> None:
+        """Before an effect outside: who continues elsewhere must not have to repeat it."""
+        if self.uploads is not None:
+            self.uploads.wait_for(plan_id)
 
     def states(self, group: CheckpointGroup) -> States:
         """Resource id -> its state in this group."""
@@ -94,9 +113,11 @@ class Groups:
         with self.manager.packs.looking() as batch:
             return use(self.manager.create_checkpoint(plan_id, batch, {}, strict=False))
 
-    def is_at(self, plan_id: str, group_id: str) -> bool:
-        """Whether every sandbox has the state of a group."""
+    def is_at(self, plan_id: str, group_id: str, *, but_in_place: bool = False) -> bool:
+        """Whether every sandbox has the state of a group; what is in place may be left out."""
         wanted = self.states(self.store.checkpoints.group(group_id))
+        left_out = self.manager.sandboxes(plan_id).in_place if but_in_place else ()
+        wanted = {rid: state for rid, state in wanted.items() if rid not in left_out}
         return self.look(
             plan_id, lambda now: all(now[r].state_hash == s.state_hash for r, s in wanted.items())
         )
@@ -133,8 +154,11 @@ class Groups:
                 self.keep_content(batch)
         return now
 
-    def keep_borrowed(self, leased: LeasedPlan) -> None:
-        """Before sandboxes go: everything that a kept group needs comes into the store."""
+    def keep_borrowed(self, leased: LeasedPlan, again: bool = False) -> None:
+        """Before sandboxes go: everything that a kept group needs is held, or in the store.
+
+        `again`: also for those that are gone already.
+        """
         plan_id = leased.plan.plan_id
         sandboxes = self.manager.sandboxes(plan_id)
         roots: dict[str, list[bytes]] = {}
@@ -144,7 +168,7 @@ class Groups:
         with self.manager.packs.batch() as batch:
             for rid, found in roots.items():
                 record = sandboxes.records[rid]
-                if record.state is SandboxState.READY:
+                if record.state is SandboxState.READY or again:
                     sandboxes[rid].keep_borrowed(list(dict.fromkeys(found)), batch)
             batch.seal()
             with leased.transaction():
@@ -162,7 +186,9 @@ class Groups:
 
     def keep_content(self, batch: Batch) -> None:
         self.store.objects.add(batch.located.items())
-        if missing := self.store.objects.reuse(batch.reused):
+        missing = self.store.objects.reuse(batch.reused)
+        # What is not in a pack of this machine may be in the bucket.
+        if missing and (missing := [k for k in missing if not self.manager.packs.index.has(k)]):
             raise Collected(
                 f"{plural(len(missing), 'piece')} of content needed again had been collected",
                 "run the command again",
@@ -206,9 +232,11 @@ class Groups:
     def prune(self, leased: LeasedPlan, before: CheckpointGroup | None) -> list[str]:
         """Keep to the limit; the group that was newest until now may be needed for a rollback."""
         policy = policy_of(leased.spec.policy, self.settings)
+        if policy.keep_within and (newest := leased.plan.head_group_id) is not None:
+            note_clock(self.store, newest, self._clock())
         if (
             policy.max_bytes is None
-            and self.store.checkpoints.count(leased.plan.plan_id) <= policy.max_checkpoints
+            and self.store.checkpoints.count_held(leased.plan.plan_id) <= policy.max_checkpoints
         ):
             return []
         verdicts = self.verdicts(leased)
@@ -218,7 +246,10 @@ class Groups:
     def verdicts(self, leased: LeasedPlan) -> tuple[Verdict, ...]:
         """What retention says of each group."""
         policy = policy_of(leased.spec.policy, self.settings)
-        return verdicts_on(self.store, leased.plan, policy, self.now())
+        return verdicts_on(self.store, leased.plan, policy, self._clock())
+
+    def _clock(self) -> Clock:
+        return read_clocks(self.now(), is_given=self.now is not utc_now)
 
     def drop(self, leased: LeasedPlan, verdicts: tuple[Verdict, ...]) -> list[str]:
         gone = [item.group_id for item in verdicts if not item.keep]
@@ -231,7 +262,7 @@ class Groups:
 
         What cannot be reached now is released by the next call.
         """
-        if any(i.plan_id == plan_id and not i.is_done for i in self.store.intents.all()):
+        if any(not intent.is_done for intent in self.store.intents.of_plan(plan_id)):
             return  # it may stand on something that looks left over
         sandboxes = self.manager.sandboxes(plan_id)
         for rid, sandbox in sandboxes.opened.items():

@@ -1,5 +1,6 @@
 """The states of a plan's sandboxes, taken and put back: the half that knows no database rows."""
 
+import functools
 import os
 from collections.abc import Callable, Collection
 from typing import Any
@@ -9,13 +10,16 @@ import msgspec
 from cleveragents import machine
 from cleveragents.checkpoints.sandboxes import PlanSandboxes, open_sandboxes
 from cleveragents.content import fsio, removal
+from cleveragents.content.capture.watch import Reading
 from cleveragents.content.packs import Batch, Packs
+from cleveragents.content.safe_names import require_name
 from cleveragents.errors import CheckpointFailed, SandboxError
 from cleveragents.model.checkpoint import SandboxCheckpoint
+from cleveragents.model.plan import Plan
 from cleveragents.model.resource import Action, Change
 from cleveragents.model.settings import Settings
-from cleveragents.sandbox.protocol import LastsLater, Sandbox
-from cleveragents.store import Store
+from cleveragents.sandbox.protocol import InPlace, LastsLater, Sandbox
+from cleveragents.store import Lease, Store
 
 States = dict[str, SandboxCheckpoint]
 """Resource id -> state."""
@@ -37,12 +41,23 @@ class Staged(msgspec.Struct, frozen=True):
 class CheckpointManager:
     """Captures and restores the sandboxes of a plan; keeps them open for the next capture."""
 
-    def __init__(self, store: Store, packs: Packs, settings: Settings) -> None:
+    def __init__(
+        self,
+        store: Store,
+        packs: Packs,
+        settings: Settings,
+        tell: Callable[[str, int, int], None] = lambda _resource, _done, _of: None,
+    ) -> None:
+        """`tell`: how many bytes of a resource are captured, of how many, if that takes long."""
         self._store = store
+        self._tell = tell
         self.packs = packs
-        self.sandbox_home = settings.sandboxes
+        self.sandbox_home: str = settings.sandboxes
         self._cache = f"{settings.home}/cache"
         self._open: dict[str, PlanSandboxes] = {}
+        self._epochs: dict[str, int] = {}
+        """Plan -> the lease that this process had last."""
+        store.on_taken.append(self._taken)
 
     def sandboxes(self, plan_id: str) -> PlanSandboxes:
         if plan_id not in self._open:
@@ -59,7 +74,8 @@ class CheckpointManager:
         return self._open[plan_id]
 
     def staging(self, plan_id: str, name: str) -> str:
-        """Background the plan's sandboxes: renames must not cross a file system."""
+        """Beside the plan's sandboxes: renames must not cross a file system."""
+        require_name(os.fsencode(name), "the row of a restore")
         return f"{self.sandbox_home}/{plan_id}/.staging-{name}"
 
     def discard_staging(self, plan_id: str) -> None:
@@ -69,6 +85,15 @@ class CheckpointManager:
             for name in os.listdir(folder):
                 if name.startswith(".staging-"):
                     removal.remove_tree(f"{folder}/{name}")
+        for sandbox in self.sandboxes(plan_id).opened.values():
+            if isinstance(sandbox, InPlace):
+                sandbox.discard_staged()
+
+    def _taken(self, lease: Lease) -> None:
+        """Somebody else may have had the plan since: what was opened then is opened anew."""
+        if self._epochs.get(lease.plan_id) != lease.epoch - 1:
+            self.forget(lease.plan_id)
+        self._epochs[lease.plan_id] = lease.epoch
 
     def forget(self, plan_id: str) -> None:
         if (known := self._open.pop(plan_id, None)) is not None:
@@ -105,15 +130,41 @@ class CheckpointManager:
         current.require_ours()
         found: States = {}
         for rid, sandbox in current.capturable.items():
+            batch.watch = Reading(functools.partial(self._tell, sandbox.place.resource.name))
             with machine.named(f"sandbox {sandbox.place.root} cannot be read", CheckpointFailed):
                 found[rid] = sandbox.capture(batch, previous.get(rid), strict)
+        batch.watch = None
         return found
+
+    def head_of(self, plan: Plan) -> str | None:
+        """The newest group that can be read here."""
+        return plan.head_group_id
+
+    def switch_in_place(self, plan_id: str, staged: "Staged") -> None:
+        """Switch what is not ours, all of it or nothing: if one cannot be, the others go back."""
+        current, begun = self.sandboxes(plan_id), list[tuple[InPlace, dict[str, Any]]]()
+        # What somebody may have locked comes first: a file can always be exchanged back.
+        in_place = sorted(current.in_place, key=lambda rid: os.path.isdir(current[rid].place.path))
+        try:
+            for rid in (rid for rid in in_place if rid in staged.resources):
+                sandbox, one = current[rid], staged.resources[rid]
+                staging = _spot(staged.directory, rid, staged.resources)
+                assert isinstance(sandbox, InPlace)
+                begun.append((sandbox, one))
+                with machine.named(f"{sandbox.place.path} cannot be changed", SandboxError):
+                    sandbox.switch(one, staging)
+        except BaseException:
+            for sandbox, one in reversed(begun):
+                sandbox.undo_switch(one)
+            raise
 
     def rollback_to(self, plan_id: str, staged: "Staged", targets: States) -> None:
         """Switch every sandbox to what was staged, then compare each with its target by hash."""
         current = self.sandboxes(plan_id)
         for rid, one in staged.resources.items():
             sandbox, staging = current[rid], _spot(staged.directory, rid, staged.resources)
+            if rid in current.in_place:
+                continue
             with machine.named(f"sandbox {sandbox.place.root} cannot be changed", SandboxError):
                 if isinstance(sandbox, LastsLater):
                     sandbox.switch_now(one, staging)
@@ -138,6 +189,8 @@ class CheckpointManager:
             for sandbox, one in switched:
                 if isinstance(sandbox, LastsLater):
                     sandbox.make_last(one)
+                if isinstance(sandbox, InPlace):
+                    sandbox.discard_staged()
             removal.remove_tree(staged.directory)
 
         return make_last

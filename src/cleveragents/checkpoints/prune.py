@@ -2,12 +2,16 @@
 
 from datetime import datetime, timedelta
 
+import msgspec
+
+from cleveragents import codec
 from cleveragents.model.plan import Plan
 from cleveragents.model.plan_spec import PolicySpec
 from cleveragents.model.retention import Candidate, CheckpointRetentionPolicy, Verdict, judge
 from cleveragents.model.settings import Settings
 from cleveragents.model.units import parse_duration
 from cleveragents.store import Store
+from cleveragents.store.clock import Clock, jump_between
 
 REACH = 10
 """Operations that undo and redo can go through; their groups are never pruned."""
@@ -24,8 +28,56 @@ def policy_of(own: PolicySpec, settings: Settings) -> CheckpointRetentionPolicy:
     )
 
 
+class Jump(msgspec.Struct, frozen=True):
+    """The clock was set before the group of that number was made."""
+
+    number: int
+    seconds: float
+
+
+class Noted(msgspec.Struct, frozen=True):
+    """What the clocks showed when the last group was made whose age counts, and jumps till then."""
+
+    clock: Clock
+    jumps: tuple[Jump, ...] = ()
+
+
+_NOTE = "retention_clock"
+_JUMPS = 100
+"""So many are remembered."""
+
+
+def note_clock(store: Store, group_id: str, clock: Clock) -> None:
+    """Called in the commit that makes a group of a plan that keeps groups by age."""
+    noted = _noted(store)
+    jumps = noted.jumps if noted else ()
+    if jump := jump_between(noted.clock if noted else None, clock):
+        jumps = (*jumps, Jump(store.checkpoints.number(group_id), jump.total_seconds()))[-_JUMPS:]
+    store.note(_NOTE, msgspec.json.encode(Noted(clock, jumps)).decode())
+
+
+def _noted(store: Store) -> Noted | None:
+    text = store.noted(_NOTE)
+    return codec.from_json(text, Noted) if text else None
+
+
+def _clock_set(store: Store, plan_id: str, clock: Clock) -> dict[str, timedelta]:
+    """Group -> by how much the clock was set since it was made; none for most."""
+    noted = _noted(store)
+    if noted is None:
+        return {}
+    since = jump_between(noted.clock, clock)
+    if not noted.jumps and since is None:
+        return {}
+    return {
+        group: timedelta(seconds=sum(jump.seconds for jump in noted.jumps if jump.number > number))
+        + (since or timedelta())
+        for group, number in store.order_of(plan_id).items()
+    }
+
+
 def verdicts_on(
-    store: Store, plan: Plan, policy: CheckpointRetentionPolicy, now: str
+    store: Store, plan: Plan, policy: CheckpointRetentionPolicy, clock: Clock
 ) -> tuple[Verdict, ...]:
     groups = store.checkpoints.groups(plan.plan_id)
     if not groups:
@@ -33,16 +85,18 @@ def verdicts_on(
     superseded = store.plans.superseded({g.decision_id for g in groups if g.decision_id})
     sizes = store.checkpoints.sizes(plan.plan_id)
     reachable = reachable_groups(store, plan)
+    clock_set = _clock_set(store, plan.plan_id, clock) if policy.keep_within else {}
     candidates = [
         Candidate(
             group=group,
             size_bytes=sizes.get(group.group_id, 0),
             superseded=group.decision_id in superseded,
             reachable=group.group_id in reachable,
+            clock_set=clock_set.get(group.group_id, timedelta()),
         )
         for group in groups
     ]
-    return judge(policy, candidates, datetime.fromisoformat(now))
+    return judge(policy, candidates, datetime.fromisoformat(clock.at))
 
 
 def reachable_groups(store: Store, plan: Plan) -> set[str | None]:
@@ -50,8 +104,8 @@ def reachable_groups(store: Store, plan: Plan) -> set[str | None]:
     found = {plan.head_group_id}
     if plan.error is not None:
         found |= {plan.error.group_id, plan.error.undo_to}
-    for intent in store.intents.all():
-        if intent.plan_id == plan.plan_id and intent.kind == "restore":
+    for intent in store.intents.of_plan(plan.plan_id):
+        if intent.kind == "restore":
             found.add(intent.body["group_id"])
     for entry in store.journal.last(plan.plan_id, REACH):
         found |= {entry.before.group_id, entry.after.group_id if entry.after else None}

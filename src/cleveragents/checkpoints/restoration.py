@@ -194,13 +194,17 @@ def _child_back(store: Store, child: Plan, moment: ChildMoment) -> Restoration |
             f"agents plan checkpoints {child.plan_id}",
         )
     view = store.plans.view_at(child.plan_id, moment.version)
+    return restoration(store, child, groups[target], view, fields_then(view))
+
+
+def fields_then(view: View) -> dict[str, Any]:
+    """The plan's own fields as they were at a moment; nothing is being worked on after it."""
     standing = view.standing
     state = State.QUEUED if standing.state is State.PROCESSING else standing.state
-    fields = {
+    return {
         "phase": standing.phase,
         "state": state,
         "error": standing.error,
         "attempt": standing.attempt,
         "actor_state": standing.actor_state,
     }
-    return restoration(store, child, groups[target], view, fields)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import msgspec
 
 from cleveragents import codec
+from cleveragents.checkpoints import in_place
 from cleveragents.checkpoints.create import CheckpointRequest, create, one_row
 from cleveragents.checkpoints.groups import About, Groups
 from cleveragents.checkpoints.manager import Staged, States
@@ -33,6 +34,9 @@ def roll_back(
 ) -> tuple[Change, ...]:
     """Bring every sandbox and the plan's view back to a group, all or nothing, verified.
 
+    What is worked on in place stays as it is: that is rolled back only when a person asks for
+    it, by owners (`history/rollback_in_place.py`).
+
     `lossy`: where there is no room to keep what the sandboxes hold now, it is given up.
 
     Everything that could fail happens before the intent is committed: capturing, reading the
@@ -45,13 +49,18 @@ def roll_back(
     staging = groups.manager.staging(plan_id, intent_id)
     intent = _intent(intent_id, plan_id, restoration, groups.now())
     staged: list[Staged] = []
+
+    def prepare(now: States) -> None:
+        targets.update(in_place.left(groups.manager, plan_id, now))
+        staged.append(groups.manager.stage(plan_id, now, targets, staging))
+
     groups.store.reserve.give_back_below(SIZE)
     try:
         _keep_before(
             groups,
             leased,
             reason,
-            lambda now: staged.append(groups.manager.stage(plan_id, now, targets, staging)),
+            prepare,
             lambda: groups.store.intents.replace(intent),
             lossy,
             label,
@@ -143,6 +152,10 @@ def restore_made(
                 state = todo.plan.get("actor_state", leased.plan.actor_state)
                 group = groups.add(leased, todo.group_id, kept, rows, ids, about, state)
                 also(kept)
+                sandboxes = groups.manager.sandboxes(plan_id)
+                groups.store.calls.add_writes(
+                    in_place.restored(sandboxes, plan_id, todo.group_id, staged.changes)
+                )
                 groups.store.intents.replace(intent)
     except BaseException:
         removal.remove_tree(staging)
@@ -175,16 +188,24 @@ def finish(groups: Groups, leased: LeasedPlan, intent: Intent) -> None:
     staging = groups.manager.staging(plan_id, intent.intent_id)
     removal.remove_tree(staging)
     groups.store.reserve.give_back_below(SIZE)
-    staged: list[Staged] = []
+    looked: list[States] = []
     _keep_before(
         groups,
         leased,
         "found after an interrupted rollback",
-        lambda now: staged.append(groups.manager.stage(plan_id, now, targets, staging)),
+        looked.append,
         lambda: groups.store.intents.put(intent),
         lossy=True,
     )
-    _switch(groups, leased, staged[-1], restoration, group, targets, intent.intent_id)
+    before = groups.states(groups.store.checkpoints.group(came_from)) if came_from else {}
+    with groups.manager.packs.batch() as batch:
+        way = in_place.Way(looked[-1], before, targets)
+        targets.update(in_place.unfinished(groups.manager, plan_id, way, batch))
+        batch.seal()
+        with leased.transaction():
+            groups.keep_content(batch)
+    staged = groups.manager.stage(plan_id, looked[-1], targets, staging)
+    _switch(groups, leased, staged, restoration, group, targets, intent.intent_id)
 
 
 def confirm(groups: Groups, leased: LeasedPlan, intent: Intent) -> bool:
@@ -198,7 +219,7 @@ def confirm(groups: Groups, leased: LeasedPlan, intent: Intent) -> bool:
         if leased.lease.boot_id == noted["boot_id"]:
             groups.manager.sync(plan.plan_id)
         groups.manager.distrust(plan.plan_id)
-        if not groups.is_at(plan.plan_id, noted["group_id"]):
+        if not groups.is_at(plan.plan_id, noted["group_id"], but_in_place=True):
             todo = Restoration(group_id=noted["group_id"], plan={})
             why = "found instead of a rollback"
             roll_back(groups, leased, todo, reason=why, lossy=True)
@@ -219,6 +240,11 @@ def _switch(
     intent_id: str,
 ) -> None:
     plan_id = leased.plan.plan_id
+    try:
+        groups.manager.switch_in_place(plan_id, staged)
+    except BaseException:
+        _give_up(groups, leased, restoration, staged, intent_id)
+        raise
     groups.manager.rollback_to(plan_id, staged, targets)
     for child_id, todo in restoration.children.items():
         _restore_child(groups, child_id, todo)
@@ -227,6 +253,20 @@ def _switch(
     if not restoration.made:
         groups.remember_newest(plan_id, group)
     leased.run_in_background(intent_id, groups.manager.making_last(plan_id, staged))
+
+
+def _give_up(
+    groups: Groups, leased: LeasedPlan, todo: Restoration, staged: Staged, intent_id: str
+) -> None:
+    """What is in place could not be switched and is as it was: nothing of the rollback stays."""
+    plan_id = leased.plan.plan_id
+    with leased.transaction():
+        groups.store.intents.remove(intent_id)
+        groups.store.calls.forget_writes(todo.group_id)
+        if todo.made:
+            groups.manager.delete_checkpoint(plan_id, [todo.group_id], groups.now())
+    groups.manager.discard_staging(plan_id)
+    removal.remove_tree(staged.directory)
 
 
 def _restore_child(groups: Groups, plan_id: str, todo: Restoration) -> None:

@@ -5,11 +5,16 @@ import os
 from cleveragents.content import fsio
 from cleveragents.content.packs import Packs
 from cleveragents.errors import SandboxMissing, SandboxNotOurs, StoreElsewhere
-from cleveragents.model.resource import Resource, SandboxRecord, SandboxState
+from cleveragents.model.resource import IN_PLACE, Resource, SandboxRecord, SandboxState
 from cleveragents.sandbox.marks import is_marked
 from cleveragents.sandbox.protocol import Place, Sandbox
-from cleveragents.sandbox.registry import open_sandbox
+from cleveragents.sandbox.registry import has_copy, is_captured, open_sandbox, path_in, traits_of
 from cleveragents.store import Identity
+
+
+def is_elsewhere(record: SandboxRecord, home_id: str) -> bool:
+    """Whether another home made the sandbox; the first one of a plan may say none."""
+    return bool(home_id) and record.origin.get("home", home_id) != home_id
 
 
 class PlanSandboxes:
@@ -22,11 +27,13 @@ class PlanSandboxes:
         opened: dict[str, Sandbox],
         identity: Identity,
     ) -> None:
-        self.resources = {item.resource_id: item for item in resources}
+        self.resources: dict[str, Resource] = {item.resource_id: item for item in resources}
         self.records = records
         self.opened = opened
         self._identity = identity
         self._marked: set[str] = set()
+        self.home_id = ""
+        """Which home this is, if several have the same plans."""
 
     def __getitem__(self, resource_id: str) -> Sandbox:
         return self.opened[resource_id]
@@ -44,21 +51,50 @@ class PlanSandboxes:
         return {
             rid: sandbox
             for rid, sandbox in self.opened.items()
-            if sandbox.place.resource.strategy != "none"
+            if is_captured(sandbox.place.resource)
         }
 
+    def has_copy(self, record: SandboxRecord) -> bool:
+        """Whether it is a copy that we made, and not the resource itself."""
+        return has_copy(self.resources[record.resource_id])
+
+    @property
+    def in_place(self) -> tuple[str, ...]:
+        """Those whose sandbox is the user's own resource."""
+        return tuple(rid for rid, item in self.resources.items() if item.is_in_place)
+
+    @property
+    def elsewhere(self) -> tuple[SandboxRecord, ...]:
+        """Those that another home made: they are not on this machine."""
+        return tuple(r for r in self.records.values() if is_elsewhere(r, self.home_id))
+
     def from_another_boot(self) -> tuple[SandboxRecord, ...]:
-        """Those that a power cut may have damaged since their content was last compared."""
+        """Those that a power cut may have damaged since their content was last compared.
+
+        What is worked on in place is the user's: whatever is there now is taken as it is.
+        """
         ready = [r for r in self.records.values() if r.state is SandboxState.READY]
         now = fsio.boot_id() if ready else ""
-        return tuple(r for r in ready if r.strategy != "none" and r.boot_id != now)
+        return tuple(
+            r
+            for r in ready
+            if self.has_copy(r)
+            and r.strategy != IN_PLACE
+            and r.boot_id != now
+            and not is_elsewhere(r, self.home_id)
+        )
 
     def require_ours(self) -> None:
         """Each is there and is the directory we made; else nothing may be restored into it."""
         if self._identity.is_elsewhere:
             raise StoreElsewhere(self._identity.said, self._identity.hint)
+        if self.elsewhere:
+            raise SandboxMissing(
+                f"the sandbox {self.elsewhere[0].root} is on another machine",
+                f"agents plan resume {self.elsewhere[0].plan_id} continues it here",
+            )
         for record in self.records.values():
-            if record.strategy == "none":
+            if not self.has_copy(record):
                 continue
             if record.state is SandboxState.REMOVED or not os.path.lexists(record.root):
                 raise SandboxMissing(
@@ -97,31 +133,24 @@ def layout(resources: list[Resource], home: str, plan_id: str) -> dict[str, tupl
     found: dict[str, tuple[str, str]] = {}
     used: set[str] = set()
     for resource in resources:
-        if resource.kind == "postgres":
-            found[resource.resource_id] = _database(resource, f"{home}/{plan_id}/{resource.name}")
-            used.add(resource.name)
+        if not has_copy(resource):
+            found[resource.resource_id] = (resource.path, resource.path)
             continue
-        base = os.path.basename(resource.path.rstrip("/")) or resource.name
-        is_file = resource.kind == "sqlite" or os.path.isfile(resource.path)
-        folder = resource.name if is_file else base
+        folder = os.path.basename(resource.path.rstrip("/")) or resource.name
+        if not traits_of(resource.kind).is_folder_at(resource.path):
+            folder = resource.name
         if folder in used or folder.startswith("."):
             folder = f"{resource.name}-{folder.lstrip('.')}"
         used.add(folder)
         root = f"{home}/{plan_id}/{folder}"
-        found[resource.resource_id] = (root, f"{root}/{base}" if is_file else root)
-        if resource.strategy == "none":
-            found[resource.resource_id] = (resource.path, resource.path)
+        found[resource.resource_id] = (root, path_in(root, resource))
     return found
 
 
-def _database(resource: Resource, root: str) -> tuple[str, str]:
-    """A folder where tools start, and the address of the clone, if there is one."""
-    from cleveragents.sandbox.postgres.address import with_database
-    from cleveragents.sandbox.postgres.snapshot import working_name
-
-    if resource.strategy != "snapshot":
-        return root, root
-    return root, with_database(resource.path, working_name(resource.resource_id))
+def _work_root(resource: Resource) -> str:
+    """In place: the directory that tools work in, which is the user's."""
+    is_file = traits_of(resource.kind).is_file_at(resource.path)
+    return os.path.dirname(resource.path) if is_file else resource.path
 
 
 def open_sandboxes(
@@ -141,15 +170,18 @@ def open_sandboxes(
     for resource in resources:
         root, path = places[resource.resource_id]
         inner = [item for item in resources if item.outer == resource.name]
+        links = {item.place: places[item.resource_id][1] for item in inner}
+        in_place = resource.is_in_place
         record = by_resource.get(resource.resource_id)
         opened[resource.resource_id] = open_sandbox(
             Place(
                 plan_id=plan_id,
                 resource=resource,
-                root=root,
+                root=_work_root(resource) if in_place else root,
+                own=root if in_place else "",
                 path=path,
                 packs=packs,
-                links={item.place: places[item.resource_id][1] for item in inner},
+                links={} if in_place else links,
                 inner=tuple(item.place for item in inner),
                 origin=record.origin if record else {},
                 cache=f"{cache}/{record.sandbox_id}" if record else None,

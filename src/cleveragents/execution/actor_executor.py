@@ -5,14 +5,12 @@ one, and answered. An actor that starts anew is told what is done, its own state
 and every guidance in force; whatever had been asked for and not done is gone: it decides anew.
 """
 
-import os
 import re
 from typing import NamedTuple
 
 import msgspec
 
-from cleveragents import codec
-from cleveragents.actors import KINDS
+from cleveragents.actors import KINDS, MODEL
 from cleveragents.actors.lines import LineActor
 from cleveragents.actors.protocol import (
     Actor,
@@ -20,9 +18,7 @@ from cleveragents.actors.protocol import (
     Finished,
     Outcome,
     RevertProposal,
-    Start,
     StateKept,
-    StepDone,
     StepProposal,
     SubplanProposal,
 )
@@ -33,28 +29,25 @@ from cleveragents.checkpoints.restoration import (
 from cleveragents.context import Context
 from cleveragents.errors import ActorFailed, UsageError
 from cleveragents.execution import compensation
+from cleveragents.execution.actor.messages import result_of, start_message
+from cleveragents.execution.actor.proposals import checked_child, checked_step
+from cleveragents.execution.actor.undone import open_ended, undone_steps, without_result
 from cleveragents.execution.executor import PlanExecutor
-from cleveragents.execution.preflight import impossible
 from cleveragents.execution.tool_call import actor_context
-from cleveragents.execution.use import read_child, step_of
+from cleveragents.execution.use import step_of
 from cleveragents.lease import LeasedPlan
-from cleveragents.model.decision import GUIDES, Decision, DecisionKind, DecisionState
+from cleveragents.model.decision import GUIDES, Decision, DecisionKind
 from cleveragents.model.ids import new_id
-from cleveragents.model.plan import Failure, OnFailure, Phase, State, Step
-from cleveragents.model.plan_spec import StepSpec, SubplanSpec
-from cleveragents.model.tool import CallState, ToolCall, ToolResult, ToolSpec
+from cleveragents.model.plan import Failure, OnFailure, Phase, State
+from cleveragents.model.plan_spec import StepSpec
+from cleveragents.model.tool import ToolCall, ToolResult, ToolSpec
 from cleveragents.model.triggers import nearest
-from cleveragents.planfile import parse_steps
 from cleveragents.planfile.steps import SUBPLAN
-from cleveragents.sandbox.registry import kinds
-from cleveragents.tools import BUILTINS, check_inputs, resolve_tool
-from cleveragents.tools.builtin import inputs_of
 from cleveragents.tools.conversation import conversation
 
 MOST_REVERSIONS = 3
 MOST_WITHOUT_STEP = 1000
 LARGEST_STATE = 256 << 10
-TAIL = 4000
 _OWN_ID = re.compile(r"s(\d+)")
 
 
@@ -84,7 +77,8 @@ class ActorExecutor(PlanExecutor):
 
     def _strategy(self) -> str:
         spec = self._leased.spec.actor
-        return f"what {spec.target or ' '.join(spec.command) or 'the caller'} decides"
+        who = spec.target or " ".join(spec.command) or spec.model or "the caller"
+        return f"what {who} decides"
 
     def decide(self, asked: DecisionProposal, parent: str | None = None) -> Decision:
         """Record a decision, with its group; later steps depend on it."""
@@ -113,7 +107,8 @@ class ActorExecutor(PlanExecutor):
 
     def run(self, asked: StepProposal, decision_id: str | None = None) -> Ran:
         """Check it, add it to the plan, run it; a failure is rolled back as the policy says."""
-        spec = self._checked(asked)
+        ids = {step.step_id for step in self._steps}
+        spec = checked_step(asked, self._leased.spec, asked.id or self._next_id(ids), ids)
         if decision_id is None and asked.decision is not None:
             decision_id = self._named(asked.decision)
         return self._run_asked(spec, decision_id)
@@ -121,28 +116,16 @@ class ActorExecutor(PlanExecutor):
     def run_child(self, asked: SubplanProposal) -> Ran:
         """A child plan to its end, merged back."""
         decision_id = self._named(asked.decision) if asked.decision else None
-        child = self._child(asked)
+        child = checked_child(self._ctx, self._leased, asked)
         step_id = asked.id or self._next_id({step.step_id for step in self._steps})
         return self._run_asked(StepSpec(id=step_id, tool=SUBPLAN, subplan=child), decision_id)
-
-    def _child(self, asked: SubplanProposal) -> SubplanSpec:
-        plan, spec = self._leased.plan, self._leased.spec
-        if (asked.file is None) is (not asked.steps):
-            raise UsageError("a subplan has either 'file' or 'steps'")
-        if asked.file is not None:
-            read = read_child(self._ctx, plan, os.path.join(plan.plan_dir, asked.file))
-            return SubplanSpec(file=read.path, plan=read.spec)
-        text = msgspec.json.encode({"steps": asked.steps}).decode()
-        steps = parse_steps(text, "the child plan", plan.plan_dir, spec, kinds())
-        self._require_possible(steps)
-        return SubplanSpec(steps=steps)
 
     def _run_asked(self, spec: StepSpec, decision_id: str | None) -> Ran:
         self._go_on()
         self._last_call = None
         number = self._add(spec, decision_id or self._last_decision)
         ok = self._run(number)
-        result = _result_of(self._last_call, self._steps[number].error)
+        result = result_of(self._last_call, self._steps[number].error)
         if ok:
             self._failure = None
             return Ran(spec.id, result, goes_on=True)
@@ -167,64 +150,27 @@ class ActorExecutor(PlanExecutor):
 
     def forget_undone(self) -> None:
         """What was asked for and not done is asked for anew, or not at all."""
-        leased, store = self._leased, self._ctx.store
-        plan_id = leased.plan.plan_id
-        done = {step.step_id for step in self._steps if step.done}
-        order, good = store.order_of(plan_id), store.calls.last_good(plan_id)
-        last = max((good[name] for name in done if name in good), default=0)
-        used = {step.decision_id for step in self._steps if step.done}
-        open_ended = tuple(
-            decision.superseded()
-            for decision in store.plans.decisions(plan_id)
-            if decision.kind in (DecisionKind.ACTOR, DecisionKind.STEP)
-            and decision.state is DecisionState.ACTIVE
-            and decision.decision_id not in used
-            and order[decision.decision_id] > last
-        )
-        self._remove_undone(open_ended)
+        store, plan_id = self._ctx.store, self._leased.plan.plan_id
+        decisions = store.plans.decisions(plan_id)
+        good = store.calls.last_good(plan_id)
+        self._remove_undone(open_ended(decisions, self._steps, store.order_of(plan_id), good))
 
-    def _remove_undone(self, decisions: tuple[Decision, ...]) -> None:
-        """But not what a user appended: that is not the actor's to decide anew."""
+    def _remove_undone(self, also: tuple[Decision, ...] = ()) -> None:
+        """Steps that are not done, and the decisions of which nothing is left; `also`: others."""
         leased = self._leased
         known = self._ctx.store.plans.decisions(leased.plan.plan_id)
-        users = {d.decision_id for d in known if d.kind is DecisionKind.USER_INTERVENTION}
-        gone = {s.step_id for s in self._steps if not s.done and s.decision_id not in users}
-        made = tuple(
-            d.superseded()
-            for d in known
-            if d.kind is DecisionKind.STEP
-            and d.state is DecisionState.ACTIVE
-            and d.step_id in gone
-            and d.decision_id not in {item.decision_id for item in decisions}
-        )
-        decisions = (*decisions, *self._failed_attempts(known, gone, decisions))
-        if not gone and not decisions:
+        gone = undone_steps(known, self._steps)
+        ended = {d.decision_id: d for d in (*also, *without_result(known, self._steps, gone))}
+        if not gone and not ended:
             return
+        decisions = tuple(decision.superseded() for decision in ended.values())
         with leased.transaction():
-            leased.write(
-                decisions=(*decisions, *made), removed_steps=tuple(gone), view_changed=True
-            )
+            leased.write(decisions=decisions, removed_steps=tuple(gone), view_changed=True)
             for child in self._ctx.store.plans.children(leased.plan.plan_id):
                 if child.parent_step_id in gone and not child.is_final:
-                    ended = msgspec.structs.replace(child, state=State.CANCELLED)
-                    self._ctx.store.plans.commit(ended)
+                    cancelled = msgspec.structs.replace(child, state=State.CANCELLED)
+                    self._ctx.store.plans.commit(cancelled)
         self._steps = [step for step in self._steps if step.step_id not in gone]
-
-    def _failed_attempts(
-        self, known: list[Decision], gone: set[str], others: tuple[Decision, ...]
-    ) -> tuple[Decision, ...]:
-        """Decisions of the actor of which nothing came but steps that failed."""
-        tried = {s.decision_id for s in self._steps if s.step_id in gone}
-        used = {s.decision_id for s in self._steps if s.step_id not in gone}
-        used |= {d.parent_id for d in known if d.state is DecisionState.ACTIVE}
-        left = tried - used - {d.decision_id for d in others}
-        return tuple(
-            d.superseded()
-            for d in known
-            if d.decision_id in left
-            and d.kind is DecisionKind.ACTOR
-            and d.state is DecisionState.ACTIVE
-        )
 
     def _go_on(self) -> None:
         """A failure that the actor was told of, and that did not end the plan, is behind it."""
@@ -255,61 +201,17 @@ class ActorExecutor(PlanExecutor):
             raise UsageError(f"no decision and no step is called {name!r}{near}")
         return found
 
-    def _checked(self, asked: StepProposal) -> StepSpec:
-        if (asked.tool is None) == (asked.run is None):
-            raise UsageError("a step has either 'tool' or 'run'")
-        if asked.run is not None and asked.inputs:
-            raise UsageError("'with' is for a 'tool' only")
-        name, inputs = asked.tool or "", asked.inputs
-        if asked.run is not None:
-            is_text = isinstance(asked.run, str)
-            name = "shell" if is_text else "run"
-            inputs = {"command": asked.run} if is_text else {"argv": list(asked.run)}
-        tool = resolve_tool(name, self._leased.spec.tools)
-        if problems := check_inputs(tool, inputs):
-            raise UsageError("; ".join(problems))
-        ids = {step.step_id for step in self._steps}
-        for need in asked.needs:
-            if need not in ids:
-                raise UsageError(f"unknown step {need!r} in 'needs'{nearest(need, ids)}")
-        spec = StepSpec(
-            id=asked.id or self._next_id(ids),
-            tool=name,
-            on=self._resource(asked.on),
-            inputs=inputs,
-            needs=asked.needs,
-            checkpoint=asked.checkpoint,
-            timeout=asked.timeout,
-            on_failure=asked.on_failure,
-            retries=asked.retries,
-        )
-        self._require_possible((spec,))
-        return spec
-
-    def _require_possible(self, steps: tuple[StepSpec, ...]) -> None:
-        """What preflight asks of the steps of a plan file."""
-        if problems := impossible(msgspec.structs.replace(self._leased.spec, steps=steps)):
-            raise UsageError("; ".join(problems))
-
-    def _resource(self, name: str | None) -> str:
-        known = [resource.name for resource in self._leased.spec.resources]
-        if name is None and len(known) == 1:
-            return known[0]
-        if name is None:
-            raise UsageError(f"'on' is missing, name one of: {', '.join(known)}")
-        if name not in known:
-            raise UsageError(f"unknown resource {name!r}{nearest(name, known)}")
-        return name
-
     def _next_id(self, taken: set[str]) -> str:
         """An id that no step of this plan ever had: what it wrote is kept under it."""
-        self._number += 1
-        while f"s{self._number}" in taken:
-            self._number += 1
-        return f"s{self._number}"
+        number = self._number + 1
+        while f"s{number}" in taken:
+            number += 1
+        return f"s{number}"
 
     def _add(self, spec: StepSpec, decision_id: str | None) -> int:
         """The step as part of the plan; one that failed may be asked for again by its id."""
+        if own := _OWN_ID.fullmatch(spec.id):
+            self._number = max(self._number, int(own[1]))
         plan_id = self._leased.plan.plan_id
         number = next((n for n, s in enumerate(self._steps) if s.step_id == spec.id), None)
         if number is None:
@@ -358,7 +260,7 @@ class ActorExecutor(PlanExecutor):
                 raise
 
     def _follow(self, actor: Actor) -> bool | RevertProposal:
-        actor.begin(self._start())
+        actor.begin(start_message(self._ctx, self._leased, self._steps))
         since = 0
         while not isinstance(asked := actor.ask(), Finished | RevertProposal):
             since = 0 if isinstance(asked, StepProposal | SubplanProposal) else since + 1
@@ -367,6 +269,9 @@ class ActorExecutor(PlanExecutor):
             try:
                 ran = self._give(asked)
             except UsageError as error:
+                if isinstance(asked, StepProposal) and self._leased.spec.actor.kind == MODEL:
+                    actor.tell(Outcome(step="", ok=False, output="", error=error.message))
+                    continue
                 raise ActorFailed(f"{actor.where}: {error.message}", error.hint) from error
             if ran is not None:
                 if not ran.goes_on:
@@ -378,7 +283,7 @@ class ActorExecutor(PlanExecutor):
             self._leased.commit(state=State.ERRORED, error=self._failure)
             return False
         # A plan that is complete has no steps that are not.
-        self._remove_undone(())
+        self._remove_undone()
         return True
 
     def _give(
@@ -401,26 +306,6 @@ class ActorExecutor(PlanExecutor):
             output=ran.result.output,
             error=ran.result.error,
             undone=not ran.result.ok and self._leased.plan.head_group_id is not None,
-        )
-
-    def _start(self) -> Start:
-        leased, store = self._leased, self._ctx.store
-        plan, spec = leased.plan, leased.spec
-        finished = store.calls.finished(plan.plan_id, TAIL)
-        return Start(
-            plan={
-                "id": plan.plan_id,
-                "name": plan.name,
-                "description": spec.description,
-                "attempt": plan.attempt,
-                "resources": {item.name: item.kind for item in spec.resources},
-                "tools": {
-                    name: _tool_data(tool) for name, tool in {**BUILTINS, **spec.tools}.items()
-                },
-            },
-            guidance=store.plans.guidance(plan.plan_id),
-            done=tuple(_step_done(step, finished) for step in self._steps if step.done),
-            state=plan.actor_state,
         )
 
     def _revert(self, reason: str) -> None:
@@ -484,36 +369,3 @@ def executor_for(ctx: Context, leased: LeasedPlan) -> PlanExecutor:
     """Who runs this plan: the steps it has, or what its actor asks for."""
     kind = ActorExecutor if leased.spec.actor.kind in KINDS else PlanExecutor
     return kind(ctx, leased)
-
-
-def _result_of(call: ToolCall | None, error: str | None) -> ToolResult:
-    """What came back; a step may also fail after its call, if what it did cannot be kept."""
-    if call is None:
-        state = CallState.FAILED if error else CallState.OK
-        return ToolResult(ok=not error, state=state, output="", output_bytes=0, error=error)
-    state = CallState.FAILED if error and call.state is CallState.OK else call.state
-    return ToolResult(
-        ok=state is CallState.OK,
-        state=state,
-        output=call.output,
-        output_bytes=call.output_bytes,
-        exit_code=call.exit_code,
-        error=error,
-    )
-
-
-def _step_done(step: Step, finished: dict[str, tuple[str, str]]) -> StepDone:
-    spec = codec.convert(step.spec, StepSpec)
-    _, output = finished.get(step.step_id, ("", ""))
-    return StepDone(id=spec.id, tool=spec.tool, on=spec.on, inputs=spec.inputs, output=output)
-
-
-def _tool_data(tool: ToolSpec) -> dict[str, object]:
-    inputs = inputs_of(tool)
-    return {
-        "description": tool.description,
-        "read_only": tool.read_only,
-        "with": None
-        if inputs is None
-        else {each.name: {"type": each.type, "required": each.required} for each in inputs},
-    }

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from cleveragents.actors import CALLER
+from cleveragents.actors import CALLER, OBSERVED
 from cleveragents.actors.protocol import DecisionProposal, StepProposal
 from cleveragents.checkpoints import effects
 from cleveragents.context import Context
@@ -24,6 +24,7 @@ from cleveragents.model.plan import Phase, Plan, State
 from cleveragents.model.plan_spec import ActorSpec, PlanSpec
 from cleveragents.model.tool import ToolResult
 from cleveragents.planfile import parse_plan
+from cleveragents.sandbox.recognize import kind_at
 from cleveragents.sandbox.registry import kinds
 
 ResourceGiven = str | os.PathLike[str] | Mapping[str, Any]
@@ -50,10 +51,7 @@ def _resource(given: ResourceGiven, folder: str) -> Mapping[str, Any]:
     if isinstance(given, Mapping):
         return given
     path = os.path.join(folder, os.fspath(given))
-    if os.path.isfile(path):
-        return {"kind": "sqlite", "path": path}
-    is_git = os.path.exists(os.path.join(path, ".git"))
-    return {"kind": "git-checkout" if is_git else "fs-directory", "path": path}
+    return {"kind": kind_at(path), "path": path}
 
 
 class OpenDecision:
@@ -61,7 +59,7 @@ class OpenDecision:
 
     def __init__(self, executor: "_CallerExecutor", decision: Decision) -> None:
         self._executor = executor
-        self.decision_id = decision.decision_id
+        self.decision_id: str = decision.decision_id
 
     def call(self, tool: str, /, *, on: str | None = None, **inputs: Any) -> ToolResult:
         """Run one tool now, in the sandbox, with its checkpoints; raises `ToolFailed`.
@@ -139,7 +137,7 @@ class _CallerExecutor(ActorExecutor):
             yield
             if not self._stopped:
                 # What failed and was answered in the block is behind the program.
-                self._remove_undone(())
+                self._remove_undone()
             if self.completes:
                 self._complete(entry)
                 return
@@ -203,7 +201,7 @@ def complete(ctx: Context, plan_id: str) -> None:
 def completes_when_applied(plan: Plan) -> bool:
     """Whether it waits for nothing but somebody to say that it is done."""
     waits = (plan.phase, plan.state) == (Phase.EXECUTE, State.QUEUED)
-    return waits and plan.spec["actor"]["kind"] == CALLER
+    return waits and plan.spec["actor"]["kind"] in (CALLER, OBSERVED)
 
 
 def as_applied(plan: Plan) -> Plan:

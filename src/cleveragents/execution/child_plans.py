@@ -137,7 +137,8 @@ def _named(ctx: Context, child: Plan) -> Context:
     tell = ctx.talk.tell
 
     def named(event: str, data: dict[str, Any]) -> None:
-        tell(event, {"plan": child.name, **data})
+        within = (child.parent_step_id, *data.get("within", ()))
+        tell(event, {"plan": child.name, **data, "within": within})
 
     return msgspec.structs.replace(ctx, talk=msgspec.structs.replace(ctx.talk, tell=named))
 

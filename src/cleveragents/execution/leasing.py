@@ -7,8 +7,37 @@ from cleveragents.context import Context
 from cleveragents.errors import NotAllowed, PlanBusy
 from cleveragents.lease import (
     LeasedPlan,
+    is_left_behind,
     working_on,
 )
+
+
+@contextmanager
+def take(
+    ctx: Context,
+    plan_id: str,
+    verb: str,
+    *,
+    whatever_waits: bool = False,
+    patient: bool = False,
+) -> Generator[LeasedPlan]:
+    """Hold a plan whose sandboxes are what its newest group says, but for work of this boot."""
+    ctx.checkpoints.require_bucket()
+    if ctx.store.is_shared and is_left_behind(ctx.store, plan_id):
+        ctx.take_over(ctx, plan_id)
+    with working_on(
+        ctx.store, plan_id, verb, ctx.now, whatever_waits=whatever_waits, patient=patient
+    ) as leased:
+        if ctx.settings.content_url:
+            from cleveragents.checkpoints.elsewhere import bring_here
+
+            bring_here(ctx.checkpoints, leased, verb)
+        for intent in ctx.store.intents.of_plan(plan_id):
+            if intent.kind == "restore" and intent.is_done:
+                ctx.checkpoints.confirm_rollback(leased, intent)
+        if ctx.manager.sandboxes(plan_id).from_another_boot():
+            ctx.reconcile(ctx, leased)
+        yield leased
 
 
 @contextmanager
@@ -20,15 +49,9 @@ def work_on(
     whatever_waits: bool = False,
     patient: bool = False,
 ) -> Generator[LeasedPlan]:
-    """Hold a plan whose sandboxes are what its newest group says, but for work of this boot."""
-    with working_on(
-        ctx.store, plan_id, verb, ctx.now, whatever_waits=whatever_waits, patient=patient
-    ) as leased:
-        for intent in ctx.store.intents.all():
-            if intent.plan_id == plan_id and intent.kind == "restore" and intent.is_done:
-                ctx.checkpoints.confirm_rollback(leased, intent)
-        if ctx.manager.sandboxes(plan_id).from_another_boot():
-            ctx.reconcile(ctx, leased)
+    """The same for a verb: what an agent that is gone left open has ended."""
+    with take(ctx, plan_id, verb, whatever_waits=whatever_waits, patient=patient) as leased:
+        ctx.settle(ctx, leased, verb)
         yield leased
 
 

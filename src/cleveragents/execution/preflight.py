@@ -6,18 +6,23 @@ from tempfile import TemporaryFile
 import msgspec
 
 from cleveragents import machine
-from cleveragents.actors import CALLER, KINDS, STEPS
+from cleveragents.actors import CALLER, KINDS, OBSERVED, STEPS
 from cleveragents.content import fsio
 from cleveragents.content.reserve import Reserve
 from cleveragents.content.scope import Scope
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError, DiskFull, NotAllowed, PlanFileError, UsageError
 from cleveragents.model.plan_spec import PlanSpec, ResourceSpec
-from cleveragents.model.resource import Carry
+from cleveragents.model.resource import IN_PLACE, Carry
 from cleveragents.model.settings import confine_in_force
-from cleveragents.sandbox.git import command
-from cleveragents.sandbox.registry import kinds, problems_of_kinds
-from cleveragents.sandbox.tree import require_not_too_wide
+from cleveragents.sandbox.registry import (
+    has_copy,
+    is_captured,
+    kinds,
+    problems_of_kinds,
+    traits_of,
+)
+from cleveragents.sandbox.wide import require_not_too_wide
 from cleveragents.tools import BUILTINS, resolve_tool
 from cleveragents.tools.builtin import runs_process
 from cleveragents.tools.confinement.confine import (
@@ -30,12 +35,11 @@ from cleveragents.tools.confinement.confine import (
     mechanism,
     why_not,
 )
-from cleveragents.tools.confinement.mounts import seen_at_own_paths
+from cleveragents.tools.confinement.mounts import is_inside, seen_at_own_paths
 
 LEAST_FREE = 4 << 20
 """Bytes, apart from the reserve, without which nothing is begun."""
 TURNED_OFF = "the plan file turns confinement off: its tools can write wherever you can"
-FOLDERS = ("git-checkout", "fs-directory")
 
 
 def preflight(ctx: Context, spec: PlanSpec, source: str, folder: str = ".") -> None:
@@ -44,13 +48,13 @@ def preflight(ctx: Context, spec: PlanSpec, source: str, folder: str = ".") -> N
     places = _places(ctx)
     if places and len(places) == len(problems):
         raise places[0]  # the plan is right, the machine is not
-    refused = _confinement(ctx, spec)
+    refused = refused_confinement(ctx, spec)
     if problems:
         problems += [f"{source}: {refused.message}"] if refused else []
         raise PlanFileError(tuple(problems), "nothing was created")
     if refused:
         raise refused
-    for text in _foreign_paths(ctx, spec):
+    for text in foreign_paths(ctx, spec):
         ctx.talk.tell("warning", {"message": text})
 
 
@@ -89,7 +93,29 @@ def problems_with(ctx: Context, spec: PlanSpec, source: str, folder: str) -> lis
     ]
     problems += [f"{source}: {text}" for text in (*impossible(spec), *map(str, _places(ctx)))]
     problems += [f"{source}: {text}" for text in _of_kinds(spec, frozenset())]
+    problems += [f"{source}: {text}" for text in in_place_problems(spec)]
     return problems
+
+
+def in_place_problems(spec: PlanSpec) -> list[str]:
+    """What cannot be done to a resource that has no copy (pure)."""
+    in_place = {item.name for item in spec.resources if item.strategy == IN_PLACE}
+    found = [
+        f"step {step.id!r}: a child plan needs a copy, and {', '.join(sorted(in_place))} is worked"
+        " on in place"
+        for step in spec.steps
+        if step.subplan is not None and in_place
+    ]
+    for outer in spec.resources:
+        for inner in spec.resources:
+            if is_inside(inner.path, outer.path) and inner is not outer and outer.path:
+                mixed = {outer.name, inner.name} & in_place
+                if len(mixed) == 1:
+                    found.append(
+                        f"resource {inner.name!r} lies in {outer.name!r}: either both are worked"
+                        " on in place or neither"
+                    )
+    return found
 
 
 def _of_kinds(spec: PlanSpec, known: frozenset[str]) -> list[str]:
@@ -107,8 +133,8 @@ def _of_kinds(spec: PlanSpec, known: frozenset[str]) -> list[str]:
 def impossible(spec: PlanSpec) -> list[str]:
     """Steps that cannot do what they say: checkpoints they cannot have, SQL without a database."""
     required = spec.policy.require_checkpoints and spec.policy.rollback_enabled
-    bare = {item.name for item in spec.resources if item.strategy == "none"}
-    folders = {item.name: item.kind for item in spec.resources if item.kind in FOLDERS}
+    bare = {item.name for item in spec.resources if not is_captured(item)}
+    folders = {i.name: i.kind for i in spec.resources if traits_of(i.kind).is_directory}
     found: list[str] = []
     for step in spec.steps:
         if step.subplan is not None:
@@ -174,7 +200,7 @@ def _nearest_there(path: str) -> str:
 
 def _children(spec: PlanSpec) -> list[str]:
     """A database is written by at most one child plan of those that run side by side."""
-    databases = {item.name for item in spec.resources if item.kind not in FOLDERS}
+    databases = {i.name for i in spec.resources if not traits_of(i.kind).is_directory}
     writers: dict[tuple[str, str], list[str]] = {}
     for step in spec.steps:
         if step.subplan is not None and step.subplan.group is not None:
@@ -208,7 +234,7 @@ def _written(spec: PlanSpec) -> set[str]:
 
 def _actor(spec: PlanSpec, folder: str) -> list[str]:
     kind = spec.actor.kind
-    if kind in (STEPS, CALLER):
+    if kind in (STEPS, CALLER, OBSERVED):
         below = [(s.id, s.subplan.plan, s.subplan.file) for s in spec.steps if s.subplan]
         return [
             f"step {step_id!r}: {text}"
@@ -223,7 +249,7 @@ def _actor(spec: PlanSpec, folder: str) -> list[str]:
     return ([f"the actor: {problem}"] if problem else []) + (given if spec.steps else [])
 
 
-def _confinement(ctx: Context, spec: PlanSpec) -> NotAllowed | None:
+def refused_confinement(ctx: Context, spec: PlanSpec) -> NotAllowed | None:
     """Why tools may not be run, if they cannot be confined as they have to be."""
     if not starts_processes(spec):
         return None
@@ -275,7 +301,7 @@ def confinement_warnings(spec: PlanSpec, bounds: Bounds, setting: str) -> list[s
     return warnings
 
 
-def _foreign_paths(ctx: Context, spec: PlanSpec) -> list[str]:
+def foreign_paths(ctx: Context, spec: PlanSpec) -> list[str]:
     """Carried files that lead to the user's own tree where the sandbox is not mounted over it."""
     confine = confine_in_force(ctx.settings.confine, spec.policy.confine)
     if not starts_processes(spec) or mechanism(confine) == BWRAP:
@@ -283,7 +309,10 @@ def _foreign_paths(ctx: Context, spec: PlanSpec) -> list[str]:
     carried = [
         item
         for item in spec.resources
-        if item.kind in FOLDERS and item.carry is Carry.ALL and item.strategy != "none"
+        if traits_of(item.kind).is_directory
+        and item.carry is Carry.ALL
+        and has_copy(item)
+        and item.strategy != IN_PLACE
     ]
     return [
         text
@@ -313,25 +342,20 @@ def _resource(ctx: Context, item: ResourceSpec) -> list[str]:
     try:
         if item.kind not in kinds():
             return [f"kind {item.kind!r} is not available yet"]
-        if item.kind == "git-checkout":
-            command.locate(item.path)
-        if item.kind in FOLDERS:
+        traits = traits_of(item.kind)
+        if traits.require is not None:
+            traits.require(item.path)
+        if traits.is_directory:
             require_not_too_wide(
                 item.path,
                 ctx.settings.home,
                 sandboxes=ctx.settings.sandboxes,
-                told=ctx.settings.allow_wide,
+                told=() if item.strategy == IN_PLACE else ctx.settings.allow_wide,
             )
             if not os.path.isdir(item.path):
                 return [f"not a directory: {item.path}"]
-        if item.kind == "sqlite" and not _is_sqlite(item.path):
-            return [f"not a SQLite database: {item.path}"]
     except AgentsError as error:
         return [f"{error.message} ({error.hint})" if error.hint else error.message]
+    except OSError as error:
+        return [f"cannot open {item.path}: {error.strerror}"]
     return []
-
-
-def _is_sqlite(path: str) -> bool:
-    with open(path, "rb") as found:
-        head = found.read(16)
-    return head in (b"", b"SQLite format 3\0")

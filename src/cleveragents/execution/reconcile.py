@@ -12,6 +12,7 @@ from cleveragents.checkpoints.restoration import (
 from cleveragents.context import Context
 from cleveragents.execution import compensation
 from cleveragents.execution.failure import roll_back_failure
+from cleveragents.execution.in_place_writes import interrupted_call, remember_changes
 from cleveragents.execution.manual_edits import adopt_edits, changes_since
 from cleveragents.lease import LeasedPlan, spec_of
 from cleveragents.model.effect import Effect, EffectState, Outlook
@@ -85,6 +86,10 @@ def reconcile(ctx: Context, leased: LeasedPlan, discard_edits: bool) -> Resumpti
     elif reconciled in (Reconciled.RESIDUE, Reconciled.DISCARDED):
         assert plan.head_group_id is not None
         head = ctx.store.checkpoints.group(plan.head_group_id)
+        dead = interrupted_call(ctx, plan) if reconciled is Reconciled.RESIDUE else None
+        if dead is not None:
+            with leased.transaction():
+                remember_changes(ctx, dead, changes)
         # Steps after the newest group count as not done.
         todo = restoration_to(
             ctx.store, plan, head, phase=plan.phase, state=plan.state, error=plan.error

@@ -4,8 +4,10 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
+from cleveragents.actors import OBSERVED
 from cleveragents.checkpoints import effects
 from cleveragents.context import Context
+from cleveragents.errors import NotAllowed
 from cleveragents.execution.actor_executor import executor_for
 from cleveragents.execution.leasing import before_looking, work_on
 from cleveragents.execution.reconcile import (
@@ -37,6 +39,11 @@ def execute_plan(
     """Run what is not done yet; returns when the plan is complete or has failed."""
     with work_on(ctx, plan_id, verb) as leased:
         require_not_final(leased.plan, "executed")
+        if leased.spec.actor.kind == OBSERVED:
+            raise NotAllowed(
+                f"the steps of plan {leased.plan.name!r} are its agent's",
+                f"agents plan resume {plan_id} continues the agent's conversation",
+            )
         effects.require_repeatable(leased, repeat)
         started = leased.plan.head_group_id is not None
         if revise is not None and not started:

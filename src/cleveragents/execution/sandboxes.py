@@ -17,7 +17,8 @@ from cleveragents.model.plan import Plan
 from cleveragents.model.resource import Backup, BackupState, SandboxRecord, SandboxState
 from cleveragents.sandbox.marks import put_mark
 from cleveragents.sandbox.protocol import KeepsBackup, LearnsWhileMade, Making, Sandbox
-from cleveragents.sandbox.tree import require_not_too_wide
+from cleveragents.sandbox.registry import has_copy, traits_of
+from cleveragents.sandbox.wide import require_not_too_wide
 
 
 def make_sandboxes(ctx: Context, leased: LeasedPlan) -> PlanSandboxes:
@@ -32,6 +33,7 @@ def make_sandboxes(ctx: Context, leased: LeasedPlan) -> PlanSandboxes:
         if record is None or record.state is SandboxState.CREATING or resource_id in anew:
             with machine.named(f"the sandbox {sandbox.place.root} cannot be made", SandboxError):
                 _make(ctx, leased, sandbox, record)
+    ctx.talk.tell("made", {})
     ctx.manager.forget(plan_id)
     ready = ctx.manager.sandboxes(plan_id)
     for resource_id, made in current.opened.items():
@@ -43,34 +45,34 @@ def make_sandboxes(ctx: Context, leased: LeasedPlan) -> PlanSandboxes:
 
 def _make(ctx: Context, leased: LeasedPlan, sandbox: Sandbox, record: SandboxRecord | None) -> None:
     place = sandbox.place
-    if place.resource.strategy != "none":
-        is_file = place.resource.kind == "sqlite" or os.path.isfile(place.resource.path)
-        if not is_file and place.resource.kind != "postgres":
+    is_copy = has_copy(place.resource)
+    if is_copy:
+        if traits_of(place.resource.kind).is_folder_at(place.resource.path):
             require_not_too_wide(
                 place.resource.path,
                 ctx.settings.home,
                 sandboxes=ctx.settings.sandboxes,
-                told=ctx.settings.allow_wide,
+                told=() if place.resource.is_in_place else ctx.settings.allow_wide,
             )
-        fsio.make_private_dir(os.path.dirname(place.root))
+        fsio.make_private_dir(os.path.dirname(place.ours))
     record = record or SandboxRecord(
         sandbox_id=new_id(),
         plan_id=place.plan_id,
         resource_id=place.resource.resource_id,
         strategy=place.resource.strategy,
         path=place.path,
-        root=place.root,
+        root=place.ours,
         state=SandboxState.CREATING,
         identity="",
         origin={},
         created_at=ctx.now(),
     )
     record = msgspec.structs.replace(record, state=SandboxState.CREATING)
-    if record.strategy != "none" and os.path.lexists(record.root):
+    if is_copy and os.path.lexists(record.root):
         ctx.manager.sandboxes(place.plan_id).require_marked(record)
     with leased.transaction():
         ctx.store.resources.put_sandbox(record)
-    if record.strategy != "none":
+    if is_copy:
         put_mark(ctx.store.identity.store_id, record)
     sandbox.remove()
     with ctx.manager.packs.batch() as batch:
@@ -79,8 +81,8 @@ def _make(ctx: Context, leased: LeasedPlan, sandbox: Sandbox, record: SandboxRec
         ready = msgspec.structs.replace(
             record,
             state=SandboxState.READY,
-            identity=fsio.identity(place.root),
-            origin={**origin, "boot_id": fsio.boot_id()},
+            identity=fsio.identity(place.ours),
+            origin={**origin, "boot_id": fsio.boot_id(), **_where(ctx)},
         )
         with leased.transaction():
             ctx.store.objects.add(batch.located.items())
@@ -89,13 +91,25 @@ def _make(ctx: Context, leased: LeasedPlan, sandbox: Sandbox, record: SandboxRec
             ctx.store.resources.put_sandbox(ready)
 
 
+def _where(ctx: Context) -> dict[str, str]:
+    """Which machine has it, where others may continue the plan."""
+    if not ctx.settings.content_url:
+        return {}
+    from cleveragents.content.bucket.home import home_id
+
+    return {"home": home_id(ctx.settings.home), "made_on": os.uname().nodename}
+
+
 def _create(ctx: Context, leased: LeasedPlan, sandbox: Sandbox, batch: Batch) -> dict[str, Any]:
     making = Making(
         limit_bytes=ctx.settings.carry_limit_bytes,
         limit_files=ctx.settings.carry_limit_files,
         confirm=ctx.talk.confirm,
         progress=lambda name, size: ctx.talk.tell("copied", {"resource": name, "bytes": size}),
+        total=lambda name, size: ctx.talk.tell("total", {"resource": name, "bytes": size}),
         piece=lambda name, size: ctx.talk.tell("copying", {"resource": name, "bytes": size}),
+        cover_limit=ctx.settings.cover_limit,
+        is_portable=bool(ctx.settings.content_url),
         batch=batch,
     )
     source = sandbox.place.resource.source
@@ -127,7 +141,7 @@ def remove_sandboxes(ctx: Context, plan_id: str, again: bool = False) -> None:
         record = current.records.get(resource_id)
         if record is None or (record.state is SandboxState.REMOVED and not again):
             continue
-        if record.strategy != "none" and not current.may_remove(record):
+        if current.has_copy(record) and not current.may_remove(record):
             said = f"{record.root} is not marked as this plan's sandbox and was left alone"
             ctx.talk.tell("warning", {"message": said})
             continue

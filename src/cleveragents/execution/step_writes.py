@@ -1,10 +1,13 @@
 """What a step wrote where no group is made after it: the difference to what was known before."""
 
+from collections.abc import Iterable, Iterator
+
 import msgspec
 
 from cleveragents.context import Context
 from cleveragents.lease import LeasedPlan
-from cleveragents.model.resource import Action, Change
+from cleveragents.model.resource import Action, Change, Resource
+from cleveragents.model.tool import ToolCall, Write
 
 Spot = tuple[str, bytes]
 
@@ -54,3 +57,20 @@ def _action(change: Change) -> Action:
     if not change.before:
         return Action.ADDED
     return Action.CHANGED if change.after else Action.REMOVED
+
+
+def writes_of(
+    resources: Iterable[Resource], call: ToolCall, changes: Iterable[Change]
+) -> Iterator[Write]:
+    """The rows that say that a call changed these paths of the plan's resources."""
+    ids = {item.name: item.resource_id for item in resources}
+    for change in changes:
+        yield Write(
+            plan_id=call.plan_id,
+            step_id=call.step_id,
+            call_id=call.call_id,
+            resource_id=ids[change.resource],
+            path=change.path,
+            before=change.before,
+            after=change.after,
+        )

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from cleveragents.actors import private_variables
 from cleveragents.checkpoints.sandboxes import PlanSandboxes
 from cleveragents.content.scope import Scope
 from cleveragents.context import Context
@@ -14,6 +15,7 @@ from cleveragents.model.resource import Change
 from cleveragents.model.settings import confine_in_force
 from cleveragents.model.tool import ToolCall, ToolResult, ToolSpec
 from cleveragents.sandbox.protocol import TakesSql, WatchesSql
+from cleveragents.sandbox.registry import traits_of
 from cleveragents.tools.confinement.confine import Bounds, cache_dir
 from cleveragents.tools.confinement.mounts import Mount
 from cleveragents.tools.runner import CallContext
@@ -67,7 +69,7 @@ def call_context(ctx: Context, leased: LeasedPlan, step_id: str, on: str | None)
     name = on or next(iter(sandboxes.paths))
     sandbox = sandboxes.named(name)
     place = sandbox.place
-    is_database = place.resource.kind == "sqlite"
+    is_database = traits_of(place.resource.kind).is_sqlite
     addresses, secrets = addresses_of(sandboxes)
     return CallContext(
         plan_id=leased.plan.plan_id,
@@ -108,6 +110,7 @@ def _meanwhile(ctx: Context, plan_id: str) -> None:
 def actor_context(ctx: Context, leased: LeasedPlan) -> CallContext:
     """Where the plan's actor starts and what it is told: in the plan's folder, on no resource."""
     plan = leased.plan
+    private, secrets = private_variables(leased.spec.actor, os.environ)
     return CallContext(
         plan_id=plan.plan_id,
         step_id=ACTOR,
@@ -118,6 +121,8 @@ def actor_context(ctx: Context, leased: LeasedPlan) -> CallContext:
         temp_parent=f"{ctx.settings.sandboxes}/{plan.plan_id}",
         output_limit=ctx.settings.output_limit,
         environ=dict(os.environ),
+        private=private,
+        secrets=secrets,
         bounds=bounds_of(ctx, leased),
         meanwhile=lambda: _meanwhile(ctx, plan.plan_id),
     )

@@ -9,12 +9,11 @@ from cleveragents.errors import CorrectionRefused
 from cleveragents.model.checkpoint import CheckpointGroup
 from cleveragents.model.decision import Decision, DecisionKind, DecisionState
 from cleveragents.model.impact import Deed, Spot, Touched
-from cleveragents.model.plan import Plan
+from cleveragents.model.plan import Plan, Step
 from cleveragents.model.plan_spec import StepSpec
 from cleveragents.model.resource import Action, Change, show_path
 from cleveragents.model.tool import Write
-
-FOLDERS = ("git-checkout", "fs-directory")
+from cleveragents.sandbox.registry import traits_of
 
 
 class Facts:
@@ -23,18 +22,23 @@ class Facts:
     def __init__(self, ctx: Context, plan: Plan) -> None:
         self._ctx = ctx
         self.plan = plan
-        self.decisions = [
+        self.decisions: list[Decision] = [
             d for d in ctx.store.plans.decisions(plan.plan_id) if d.state is DecisionState.ACTIVE
         ]
-        self.steps = ctx.store.plans.steps(plan.plan_id)
+        self.steps: list[Step] = ctx.store.plans.steps(plan.plan_id)
         self._order = ctx.store.order_of(plan.plan_id)
-        self.writes = ctx.store.calls.writes_by_decision(plan.plan_id)
+        calls = ctx.store.calls
+        self.writes: list[tuple[str | None, Write]] = calls.writes_by_decision(plan.plan_id)
         self._by_decision: dict[str | None, list[Write]] = {}
         for name, write in self.writes:
             self._by_decision.setdefault(name, []).append(write)
-        self._kinds = {r.resource_id: r.kind for r in ctx.store.resources.of_plan(plan.plan_id)}
+        self._whole = {
+            resource.resource_id
+            for resource in ctx.store.resources.of_plan(plan.plan_id)
+            if not traits_of(resource.kind).is_directory
+        }
         self._ignored = self._find_ignored()
-        self.deeds = self._in_order()
+        self.deeds: list[Deed] = self._in_order()
 
     def decisions_of(self, steps: set[str]) -> set[str]:
         return {s.decision_id for s in self.steps if s.step_id in steps and s.decision_id}
@@ -63,7 +67,7 @@ class Facts:
 
     def _spots(self, writes: Iterable[Write]) -> frozenset[Spot]:
         return frozenset(
-            (w.resource_id, w.path if self._kinds[w.resource_id] in FOLDERS else b"")
+            (w.resource_id, b"" if w.resource_id in self._whole else w.path)
             for w in writes
             if not self._is_ignored(w)
         )

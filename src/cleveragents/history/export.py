@@ -14,15 +14,14 @@ import msgspec
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed, NotFound, UsageError
-from cleveragents.history.diff import exact_patch
+from cleveragents.history.patches import exact_patch
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType, SandboxCheckpoint
 from cleveragents.model.decision import Decision, DecisionState
 from cleveragents.model.journal import UNDOABLE, EntryState, JournalEntry, Operation, undo_stack
 from cleveragents.model.plan import Plan
 from cleveragents.sandbox.git.apply import GitTarget
-from cleveragents.sandbox.git.chain import Chain, Link, write_chain
-from cleveragents.sandbox.protocol import Sandbox
-from cleveragents.sandbox.tree import TreeSandbox
+from cleveragents.sandbox.git.chain import Chain, Link, repositories, write_chain
+from cleveragents.sandbox.protocol import PathByPath, Sandbox
 from cleveragents.store import Store
 
 ASIDE = frozenset({CheckpointType.ON_ERROR, CheckpointType.PRE_ROLLBACK})
@@ -75,6 +74,21 @@ def way_here(
 
     `in_force` are the groups whose decision still counts and whose steps are all still done.
     """
+    left = left_behind(groups, entries)
+    return [
+        group
+        for group in groups
+        if group.group_id == head
+        or (
+            group.group_id in in_force
+            and group.group_id not in left
+            and group.checkpoint_type not in ASIDE
+        )
+    ]
+
+
+def left_behind(groups: list[CheckpointGroup], entries: list[JournalEntry]) -> frozenset[str]:
+    """The groups that a rollback or an undo which still counts turned away from (pure)."""
     done = {entry.entry_id for entry in undo_stack(entries)[0]}
     left: set[str] = set()
     for entry in entries:
@@ -88,24 +102,21 @@ def way_here(
             since = target.version if target else since
         until = entry.after.version if entry.after else since
         left |= {g.group_id for g in groups if since < g.version <= until}
-    return [
-        group
-        for group in groups
-        if group.group_id == head
-        or (
-            group.group_id in in_force
-            and group.group_id not in left
-            and group.checkpoint_type not in ASIDE
-        )
-    ]
+    return frozenset(left)
 
 
 def exported_groups(store: Store, plan: Plan) -> list[CheckpointGroup]:
-    groups = store.checkpoints.groups(plan.plan_id)
+    groups = leading_here(store, plan)
     if not groups:
         raise NotAllowed(
             f"plan {plan.name!r} has no checkpoints to export", f"agents plan status {plan.plan_id}"
         )
+    return groups
+
+
+def leading_here(store: Store, plan: Plan) -> list[CheckpointGroup]:
+    """The same of a plan in the store; empty if it has no group."""
+    groups = store.checkpoints.groups(plan.plan_id)
     steps = {step.step_id: step for step in store.plans.steps(plan.plan_id)}
     active = {
         d.decision_id
@@ -212,7 +223,7 @@ def export_branch(
 
 def export_patches(ctx: Context, plan: Plan, *, on: str | None = None) -> tuple[Patch, ...]:
     """One patch for each group that changed something, resource by resource."""
-    sandboxes = [s for s in _made(ctx, plan, on) if isinstance(s, TreeSandbox)]
+    sandboxes = [s for s in _made(ctx, plan, on) if isinstance(s, PathByPath)]
     if not sandboxes:
         raise NotAllowed(
             f"plan {plan.name!r} has no resource that patches can be made of",
@@ -230,7 +241,7 @@ def export_patches(ctx: Context, plan: Plan, *, on: str | None = None) -> tuple[
 def _patches_of(
     ctx: Context,
     plan: Plan,
-    sandbox: TreeSandbox,
+    sandbox: Sandbox,
     groups: list[CheckpointGroup],
     decisions: dict[str, Decision],
 ) -> list[Patch]:
@@ -258,7 +269,7 @@ def _patches_of(
         )
         patches.append(
             Patch(
-                resource=sandbox.name,
+                resource=sandbox.place.resource.name,
                 group_id=piece.group.group_id,
                 decision_id=piece.decision_id,
                 subject=subject,
@@ -299,7 +310,7 @@ def _made(ctx: Context, plan: Plan, on: str | None) -> list[Sandbox]:
 
 
 def _repository(ctx: Context, plan: Plan, on: str | None) -> GitTarget:
-    found = [s for s in _made(ctx, plan, on) if isinstance(s, GitTarget)]
+    found = repositories(_made(ctx, plan, on))
     if not found:
         what = f"resource {on!r} of plan {plan.name!r}" if on else f"plan {plan.name!r}"
         raise NotAllowed(
@@ -360,7 +371,7 @@ def _mail_date(group: CheckpointGroup) -> str:
     return format_datetime(datetime.fromisoformat(group.created_at))
 
 
-def _author(sandbox: TreeSandbox) -> str:
+def _author(sandbox: Sandbox) -> str:
     from cleveragents.sandbox.git.command import user_config
 
     top = sandbox.place.resource.path

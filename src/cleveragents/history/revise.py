@@ -5,7 +5,9 @@ from collections.abc import Collection
 from cleveragents.context import Context
 from cleveragents.execution.run import Resumption, execute_plan
 from cleveragents.execution.use import PlanFile
-from cleveragents.history import correct
+from cleveragents.history.affected import Request, work_out
+from cleveragents.history.correct import redo_dependents
+from cleveragents.history.steps_again import left_behind, revised_steps, source_fields
 from cleveragents.lease import LeasedPlan
 from cleveragents.model.revision import revised
 from cleveragents.tools import resolve_tool
@@ -40,14 +42,12 @@ def resume_with(
 
 def correct_to(ctx: Context, leased: LeasedPlan, file: PlanFile, accept_loss: bool) -> bool:
     """Take a changed plan file in; True if that was a correction, which ran what was to run."""
-    request = correct.Request(
-        guidance=f"plan file {file.path}", plan_file=file, accept_loss=accept_loss
-    )
-    outlook = correct.work_out(ctx, leased.plan, (), request)
+    request = Request(guidance=f"plan file {file.path}", plan_file=file, accept_loss=accept_loss)
+    outlook = work_out(ctx, leased.plan, (), request)
     if not outlook.superseded:
         take_file(ctx, leased, file)
         return False
-    correct.redo_dependents(ctx, leased, outlook, request)
+    redo_dependents(ctx, leased, outlook, request)
     return True
 
 
@@ -55,14 +55,14 @@ def take_file(ctx: Context, leased: LeasedPlan, file: PlanFile) -> None:
     """Nothing that is done changed: steps come and go in one commit."""
     plan = leased.plan
     revised(leased.spec, file.spec, resolve_tool)
-    steps, removed = correct.revised_steps(
+    steps, removed = revised_steps(
         ctx.store.plans.steps(plan.plan_id), file.spec.steps, set(), plan.plan_id
     )
-    failed = correct.left_behind(ctx.store, plan, steps, removed)
+    failed = left_behind(ctx.store, plan, steps, removed)
     leased.commit(
         steps=tuple(steps),
         decisions=tuple(decision.superseded() for decision in failed),
         removed_steps=tuple(removed),
         view_changed=True,
-        **correct.source_fields(file),
+        **source_fields(file),
     )

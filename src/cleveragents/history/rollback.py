@@ -1,5 +1,8 @@
 """Roll back to a group: everything that happened after it is undone, together."""
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 
 from cleveragents.checkpoints import effects
@@ -12,6 +15,13 @@ from cleveragents.context import Context
 from cleveragents.errors import NotAllowed, PlanBusy
 from cleveragents.execution import compensation
 from cleveragents.execution.leasing import before_looking, work_on
+from cleveragents.history.owners import Choices
+from cleveragents.history.rollback_in_place import (
+    Outlook,
+    changes_in,
+    require_known,
+    restore_in_place,
+)
 from cleveragents.lease import (
     LeasedPlan,
     holder,
@@ -24,6 +34,8 @@ from cleveragents.model.journal import Operation
 from cleveragents.model.lifecycle import require_rollback
 from cleveragents.model.plan import Plan, State
 from cleveragents.model.resource import Change
+
+PLAIN = Choices()
 
 
 def accepted(todo: Restoration, accept_loss: bool, command: str) -> Restoration:
@@ -50,7 +62,7 @@ def require_own(ctx: Context, plan: Plan, verb: str) -> None:
 def require_children_free(ctx: Context, todo: Restoration) -> None:
     """Nobody works on a child plan that has to be rolled back."""
     for child in (*todo.children, *todo.cancelled_children):
-        held = holder(ctx.store, child, ctx.now())
+        held = holder(ctx.store, child)
         if held is not None:
             raise PlanBusy(
                 f"child plan {child} is held by `{held.verb}` (process {held.pid})",
@@ -60,12 +72,29 @@ def require_children_free(ctx: Context, todo: Restoration) -> None:
         require_children_free(ctx, below)
 
 
-def preview(ctx: Context, plan: Plan, group: CheckpointGroup) -> RollbackResult:
+def preview(
+    ctx: Context, plan: Plan, group: CheckpointGroup, choices: Choices = PLAIN
+) -> RollbackResult:
     """What a rollback would do; changes nothing."""
     require_rollback(plan)
     ctx.checkpoints.require_readable(group)
     before_looking(ctx, plan.plan_id)
-    todo = restoration_to(ctx.store, plan, group)
+    return previewed(ctx, plan, group, restoration_to(ctx.store, plan, group), choices)
+
+
+def previewed(
+    ctx: Context,
+    plan: Plan,
+    group: CheckpointGroup,
+    todo: Restoration,
+    choices: Choices = PLAIN,
+) -> RollbackResult:
+    """What a restoration to a group would do."""
+    if ctx.manager.sandboxes(plan.plan_id).in_place:
+        found, changes = changes_in(ctx, plan, group, choices)
+        require_known(choices, found)
+        result = _result(ctx, plan, group, todo, changes, dry_run=True)
+        return _with_owners(result, found)
     targets = ctx.checkpoints.states(group)
 
     def reverted(now: States) -> tuple[Change, ...]:
@@ -75,8 +104,31 @@ def preview(ctx: Context, plan: Plan, group: CheckpointGroup) -> RollbackResult:
     return _result(ctx, plan, group, todo, changes, dry_run=True)
 
 
+def _with_owners(result: RollbackResult, found: Outlook) -> RollbackResult:
+    return msgspec.structs.replace(
+        result, in_place=found.paths, conflicts=found.conflicts, notes=found.notes
+    )
+
+
+Remember = Callable[[Any], Any]
+"""The actor's state at the target -> what the plan keeps; called before anything changes."""
+
+
+def remembering(todo: Restoration, remember: Remember | None) -> Restoration:
+    if remember is None:
+        return todo
+    fields = {**todo.plan, "actor_state": remember(todo.plan["actor_state"])}
+    return msgspec.structs.replace(todo, plan=fields)
+
+
 def rollback(
-    ctx: Context, plan: Plan, group: CheckpointGroup, *, accept_loss: bool = False
+    ctx: Context,
+    plan: Plan,
+    group: CheckpointGroup,
+    *,
+    accept_loss: bool = False,
+    choices: Choices = PLAIN,
+    remember: Remember | None = None,
 ) -> RollbackResult:
     with work_on(ctx, plan.plan_id, "plan rollback", whatever_waits=True) as leased:
         require_rollback(leased.plan)
@@ -89,8 +141,8 @@ def rollback(
         todo = accepted(restoration_to(ctx.store, leased.plan, group), accept_loss, command)
         # What a failed step left is nobody's work: rolling back from it must not need room.
         lossy = accept_loss or leased.plan.state is State.ERRORED
-        todo = msgspec.structs.replace(todo, entry=entry)
-        return go_back(ctx, leased, group, todo, lossy)
+        todo = remembering(msgspec.structs.replace(todo, entry=entry), remember)
+        return go_back(ctx, leased, group, todo, lossy, choices)
 
 
 def go_back(
@@ -99,11 +151,16 @@ def go_back(
     group: CheckpointGroup,
     todo: Restoration,
     lossy: bool = False,
+    choices: Choices = PLAIN,
 ) -> RollbackResult:
     """Do it, and say what was done as it was counted before and measured after."""
     require_children_free(ctx, todo)
     counted = _result(ctx, leased.plan, group, todo, (), dry_run=False)
-    changes = ctx.checkpoints.rollback_to_checkpoint(leased, todo, lossy=lossy)
+    if ctx.manager.sandboxes(leased.plan.plan_id).in_place:
+        found, changes = restore_in_place(ctx, leased, group, todo, choices)
+        counted = _with_owners(counted, found)
+    else:
+        changes = ctx.checkpoints.rollback_to_checkpoint(leased, todo, lossy=lossy)
     outcome = compensation.compensated(ctx, leased, todo)
     return msgspec.structs.replace(
         counted,

@@ -3,24 +3,30 @@
 import msgspec
 
 from cleveragents.checkpoints.restoration import (
+    Restoration,
+    fields_then,
     restoration,
+    restoration_to,
 )
 from cleveragents.context import Context
 from cleveragents.errors import NothingToUndo
-from cleveragents.execution.leasing import work_on
+from cleveragents.execution.leasing import before_looking, work_on
 from cleveragents.execution.manual_edits import adopt_edits
 from cleveragents.execution.reconcile import Reconciled, difference
 from cleveragents.history.rollback import (
+    Remember,
     accepted,
     go_back,
+    previewed,
+    remembering,
     require_own,
 )
 from cleveragents.lease import LeasedPlan
 from cleveragents.lookup import find_group
-from cleveragents.model.checkpoint import RollbackResult
+from cleveragents.model.checkpoint import CheckpointGroup, RollbackResult
 from cleveragents.model.journal import JournalEntry, Moment, Operation, undo_stack
 from cleveragents.model.lifecycle import require_rollback
-from cleveragents.model.plan import Plan, State
+from cleveragents.model.plan import Plan
 
 
 class Undone(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,15 +37,53 @@ class Undone(msgspec.Struct, frozen=True, kw_only=True):
     result: RollbackResult
 
 
-def undo(ctx: Context, plan: Plan, *, accept_loss: bool = False) -> Undone:
-    return _travel(ctx, plan, Operation.UNDO, accept_loss)
+def undo(
+    ctx: Context, plan: Plan, *, accept_loss: bool = False, remember: Remember | None = None
+) -> Undone:
+    return _travel(ctx, plan, Operation.UNDO, accept_loss, remember)
 
 
-def redo(ctx: Context, plan: Plan, *, accept_loss: bool = False) -> Undone:
-    return _travel(ctx, plan, Operation.REDO, accept_loss)
+def redo(
+    ctx: Context, plan: Plan, *, accept_loss: bool = False, remember: Remember | None = None
+) -> Undone:
+    return _travel(ctx, plan, Operation.REDO, accept_loss, remember)
 
 
-def _travel(ctx: Context, plan: Plan, way: Operation, accept_loss: bool) -> Undone:
+def preview(ctx: Context, plan: Plan, redo: bool = False) -> Undone:
+    """What `undo` or `redo` would do; changes nothing."""
+    require_rollback(plan)
+    before_looking(ctx, plan.plan_id)
+    way = Operation.REDO if redo else Operation.UNDO
+    if way is Operation.UNDO and _has_edits(ctx, plan):
+        # They would be the last operation: what undo leaves is where the plan stands now.
+        group = find_group(ctx.store, plan, "last")
+        edits = previewed(ctx, plan, group, restoration_to(ctx.store, plan, group))
+        edits = msgspec.structs.replace(edits, phase=str(plan.phase), state=str(plan.state))
+        return Undone(operation=str(Operation.EXTERNAL_EDIT), entry_id="", result=edits)
+    entry = _next_entry(ctx, plan, way)
+    moment = entry.before if way is Operation.UNDO else entry.after
+    assert moment is not None
+    group, todo = _way_to(ctx, plan, moment)
+    result = previewed(ctx, plan, group, todo)
+    return Undone(operation=str(entry.operation), entry_id=entry.entry_id, result=result)
+
+
+def _has_edits(ctx: Context, plan: Plan) -> bool:
+    """In place they are nobody's operation: what somebody edits stays."""
+    if ctx.manager.sandboxes(plan.plan_id).in_place:
+        return False
+    return difference(ctx, plan, False)[0] is Reconciled.ADOPTED
+
+
+def _way_to(ctx: Context, plan: Plan, moment: Moment) -> tuple[CheckpointGroup, Restoration]:
+    group = find_group(ctx.store, plan, moment.group_id or "first")
+    view = ctx.store.plans.view_at(plan.plan_id, moment.version)
+    return group, restoration(ctx.store, plan, group, view, fields_then(view))
+
+
+def _travel(
+    ctx: Context, plan: Plan, way: Operation, accept_loss: bool, remember: Remember | None
+) -> Undone:
     with work_on(ctx, plan.plan_id, f"plan {way}") as leased:
         require_rollback(leased.plan)
         require_own(ctx, leased.plan, f"{way}ne")
@@ -47,7 +91,7 @@ def _travel(ctx: Context, plan: Plan, way: Operation, accept_loss: bool) -> Undo
         entry = _next_entry(ctx, leased.plan, way)
         moment = entry.before if way is Operation.UNDO else entry.after
         assert moment is not None
-        result = _go(ctx, leased, moment, leased.opened(way), entry, accept_loss)
+        result = _go(ctx, leased, moment, leased.opened(way), entry, accept_loss, remember)
         return Undone(operation=str(entry.operation), entry_id=entry.entry_id, result=result)
 
 
@@ -56,12 +100,15 @@ def _keep_edits(ctx: Context, leased: LeasedPlan, way: Operation) -> None:
 
     What the step of a dead process left is no edit: it goes with the operation it was part of.
     """
-    if way is Operation.UNDO and difference(ctx, leased.plan, False)[0] is Reconciled.ADOPTED:
+    if way is Operation.UNDO and _has_edits(ctx, leased.plan):
         adopt_edits(ctx, leased)
 
 
 def _next_entry(ctx: Context, plan: Plan, way: Operation) -> JournalEntry:
-    done, undone = undo_stack(ctx.store.journal.of_plan(plan.plan_id))
+    entries = ctx.store.journal.of_plan(plan.plan_id)
+    if ctx.manager.sandboxes(plan.plan_id).in_place:
+        entries = [e for e in entries if e.operation is not Operation.EXTERNAL_EDIT]
+    done, undone = undo_stack(entries)
     stack = done if way is Operation.UNDO else undone
     if not stack:
         raise NothingToUndo(
@@ -77,23 +124,13 @@ def _go(
     opened: JournalEntry,
     entry: JournalEntry,
     accept_loss: bool,
+    remember: Remember | None,
 ) -> RollbackResult:
     plan = leased.plan
-    group = find_group(ctx.store, plan, moment.group_id or "first")
-    view = ctx.store.plans.view_at(plan.plan_id, moment.version)
-    standing = view.standing
-    state = State.QUEUED if standing.state is State.PROCESSING else standing.state
-    fields = {
-        "phase": standing.phase,
-        "state": state,
-        "error": standing.error,
-        "attempt": standing.attempt,
-        "actor_state": standing.actor_state,
-    }
     command = f"agents plan {opened.operation} {plan.plan_id}"
-    todo = restoration(ctx.store, plan, group, view, fields)
+    group, todo = _way_to(ctx, plan, moment)
     todo = accepted(todo, accept_loss, command)
     todo = msgspec.structs.replace(
         todo, entry=msgspec.structs.replace(opened, target=entry.entry_id)
     )
-    return go_back(ctx, leased, group, todo)
+    return go_back(ctx, leased, group, remembering(todo, remember))

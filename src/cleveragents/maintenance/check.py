@@ -5,7 +5,6 @@ from collections.abc import Collection
 
 import msgspec
 
-from cleveragents import codec
 from cleveragents.content import trees
 from cleveragents.content.keys import (
     GIT,
@@ -15,10 +14,12 @@ from cleveragents.content.keys import (
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError
 from cleveragents.execution.manual_edits import changes_since
+from cleveragents.maintenance.borrowed import Loose, find_loose
+from cleveragents.maintenance.bucket import there
 from cleveragents.maintenance.gc import reachable
 from cleveragents.model.resource import SandboxState
-from cleveragents.sandbox.git import command
 from cleveragents.sandbox.marks import is_marked
+from cleveragents.sandbox.registry import has_copy
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,10 +35,13 @@ def check(ctx: Context, read_data: bool = False) -> Checked:
     known = {key: place for key, place, _ in ctx.store.objects.all()}
     problems += _packs(ctx, {place.pack for place in known.values()})
     roots = ctx.store.checkpoints.roots()
+    stored = {*known, *there(ctx)} if ctx.settings.content_url else known.keys()
     for plan_id, checkpoint_id, root in roots:
+        if root not in stored and ctx.manager.sandboxes(plan_id).elsewhere:
+            continue  # not in the bucket yet: only the machine that made it can tell
         problems += [
             f"checkpoint {checkpoint_id} of plan {plan_id}: {text}"
-            for text in _missing(ctx, root, known.keys())
+            for text in _missing(ctx, root, stored)
         ]
     problems += _unseen(ctx)
     read = 0
@@ -51,7 +55,7 @@ def check(ctx: Context, read_data: bool = False) -> Checked:
             except AgentsError as error:
                 problems.append(error.message)
     return Checked(
-        plans=len(ctx.store.plans.ids()),
+        plans=ctx.store.plans.count(),
         checkpoints=len(roots),
         objects=len(known),
         bytes_read=read,
@@ -94,7 +98,7 @@ def _places(ctx: Context) -> list[str]:
         " which is not marked as that sandbox: nothing is written there;"
         f" agents plan delete {record.plan_id} leaves it alone"
         for record in ctx.store.resources.all_sandboxes()
-        if record.strategy != "none"
+        if has_copy(ctx.store.resources.get(record.resource_id))
         and record.state is not SandboxState.REMOVED
         and os.path.lexists(record.root)
         and not is_marked(identity.store_id, record)
@@ -102,20 +106,21 @@ def _places(ctx: Context) -> list[str]:
 
 
 def _bases(ctx: Context) -> list[str]:
-    """Whether the commits that plans borrow from are still in the users' repositories."""
-    found: list[str] = []
-    for record in ctx.store.resources.all_sandboxes():
-        base, noted = record.origin.get("base"), record.origin.get("repository")
-        if base is None or noted is None or record.state is SandboxState.REMOVED:
-            continue
-        repository = codec.convert(noted, command.Repository)
-        if os.path.isdir(repository.git_dir) and not repository.has_commit(base):
-            found.append(
-                f"plan {record.plan_id}: commit {base}, which it was made from, is no longer in"
-                f" {repository.top}: what the plan never changed cannot be restored; bring it back,"
-                " for example with git fetch"
-            )
-    return found
+    """Whether what plans borrow is still in the users' repositories, and held there."""
+    return [f"plan {one.plan_id}: {_said(one)}" for one in find_loose(ctx)]
+
+
+def _said(one: Loose) -> str:
+    if not one.is_gone:
+        return (
+            f"no ref of ours holds commit {one.commit} in {one.where} any more, so that git gc may"
+            " take it: agents doctor --fix"
+        )
+    return (
+        f"commit {one.commit}, which it was made from, is no longer in {one.where}: what the plan"
+        " never changed cannot be restored; agents doctor --fix keeps what its sandbox still has,"
+        " or bring the commit back, for example with git fetch"
+    )
 
 
 def _packs(ctx: Context, wanted: set[str]) -> list[str]:

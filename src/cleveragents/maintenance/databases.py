@@ -1,6 +1,7 @@
-"""The PostgreSQL databases of plans: what they need, what they cost, what is left of them."""
+"""The databases of plans that lie on servers: what they cost, what is left of them."""
 
 import socket
+from collections.abc import Iterator
 
 import msgspec
 
@@ -9,11 +10,11 @@ from cleveragents.context import Context
 from cleveragents.errors import AgentsError
 from cleveragents.model.plan import Plan
 from cleveragents.model.resource import Resource, SandboxState
-from cleveragents.model.units import plural, show_bytes
-from cleveragents.sandbox.postgres import snapshot, transaction
-from cleveragents.sandbox.postgres.address import shown
+from cleveragents.model.units import show_bytes
+from cleveragents.sandbox.protocol import CheckpointCost, TellsCost
+from cleveragents.sandbox.registry import traits_of
+from cleveragents.sandbox.traits import OnServer
 
-KIND = "postgres"
 _MARK = "cleveragents: "
 
 
@@ -42,42 +43,29 @@ class Leftover(msgspec.Struct, frozen=True, kw_only=True):
 
 def costs_of(ctx: Context, plan: Plan) -> list[Cost]:
     """From what was measured when checkpoints were made; connects to nothing."""
-    resources = [r for r in ctx.store.resources.of_plan(plan.plan_id) if r.kind == KIND]
-    return [_cost(ctx, plan, one) for one in resources]
-
-
-def _cost(ctx: Context, plan: Plan, resource: Resource) -> Cost:
     rows = ctx.store.checkpoints.of_plan(plan.plan_id)
-    states = [row.snapshot.metadata for row in rows if row.resource_id == resource.resource_id]
-    if resource.strategy == "transaction_rollback":
-        count = states[-1]["statements"] if states else 0
-        return Cost(
-            resource=resource.name,
-            strategy=resource.strategy,
-            clones=0,
-            clone_bytes=0,
-            kept="",
-            kept_bytes=0,
-            cost=f"each call runs {plural(count, 'statement')} again on the database itself, with"
-            " the locks they take, and rolls them back",
-            not_captured=transaction.NOT_CAPTURED,
-        )
-    gone = any(r.state == "removed" for r in ctx.store.resources.sandboxes(plan.plan_id))
-    earlier = {one.resource: one for one in kept_of(ctx, plan)}.get(resource.name)
-    sizes = (
-        {} if gone else {one["clone"]: one["database_bytes"] for one in states if "clone" in one}
-    )
-    total = sum(sizes.values())
+    records = ctx.store.resources.sandboxes(plan.plan_id)
+    is_removed = any(record.state is SandboxState.REMOVED for record in records)
+    held = {one.resource: one for one in kept_of(ctx, plan)}
+    costs: list[Cost] = []
+    for rid, sandbox in ctx.manager.sandboxes(plan.plan_id).opened.items():
+        if isinstance(sandbox, TellsCost):
+            states = [row.snapshot.metadata for row in rows if row.resource_id == rid]
+            resource = sandbox.place.resource
+            costs.append(_cost(resource, sandbox.cost(states, is_removed), held.get(resource.name)))
+    return costs
+
+
+def _cost(resource: Resource, own: CheckpointCost, earlier: Held | None) -> Cost:
     return Cost(
         resource=resource.name,
         strategy=resource.strategy,
-        clones=len(sizes),
-        clone_bytes=total,
-        cost=f"a checkpoint of a changed database is a whole clone on the server: {len(sizes)} now,"
-        f" {show_bytes(total)}" + _kept_text(earlier),
+        clones=own.clones,
+        clone_bytes=own.bytes,
+        cost=own.said + _kept_text(earlier),
         kept=earlier.name if earlier else "",
         kept_bytes=earlier.bytes if earlier else 0,
-        not_captured=snapshot.NOT_CAPTURED,
+        not_captured=own.not_captured,
     )
 
 
@@ -92,47 +80,46 @@ def _kept_text(earlier: Held | None) -> str:
 
 def find_leftovers(ctx: Context) -> list[Leftover]:
     """Databases with our names, on the servers that this store's plans know, that none needs."""
-    known: dict[str, Resource] = {}
-    for plan_id in ctx.store.plans.ids():
-        for resource in ctx.store.resources.of_plan(plan_id):
-            if resource.kind == KIND:
-                known[snapshot.working_name(resource.resource_id)] = resource
-    in_use = set(known) - _ended(ctx)
+    known = list(_on_servers(ctx))
+    ended = _ended(ctx)
+    in_use = tuple(
+        server.working_name(resource.resource_id)
+        for resource, server in known
+        if resource.resource_id not in ended
+    )
     promised = {one.name for one in kept(ctx)}
     found: dict[str, Leftover] = {}
-    for resource in known.values():
+    for resource, server in known:
         try:
-            left = _left_on(ctx, resource, in_use)
-            found |= {one.name: one for one in left if one.name not in promised}
+            there = server.ours(resource.path)
         except AgentsError:
             continue  # a server that is not there now has nothing that can be removed
+        for one in there:
+            if not one.name.startswith(in_use) and one.name not in promised:
+                found[one.name] = Leftover(
+                    name=one.name,
+                    where=server.shown(resource.path),
+                    kept_because=_why_kept(ctx, one.name, one.comment),
+                )
     return list(found.values())
 
 
+def _on_servers(ctx: Context) -> Iterator[tuple[Resource, OnServer]]:
+    """Every resource of any plan that lies on a server, and who knows that server."""
+    for plan_id in ctx.store.plans.ids():
+        for resource in ctx.store.resources.of_plan(plan_id):
+            if (server := traits_of(resource.kind).server) is not None:
+                yield resource, server
+
+
 def _ended(ctx: Context) -> set[str]:
-    """Names of clones whose sandbox was removed: whatever still has them was left by a crash."""
+    """Resources whose sandbox was removed: whatever is still there of it was left by a crash."""
     waiting = {intent.plan_id for intent in ctx.store.intents.all()}
     return {
-        snapshot.working_name(record.resource_id)
+        record.resource_id
         for record in ctx.store.resources.all_sandboxes()
         if record.state is SandboxState.REMOVED and record.plan_id not in waiting
     }
-
-
-def _left_on(ctx: Context, resource: Resource, in_use: set[str]) -> list[Leftover]:
-    from cleveragents.sandbox.postgres import server
-
-    with server.Server(resource.path).maintenance() as db:
-        there = server.databases(db, snapshot.PREFIX)
-    return [
-        Leftover(
-            name=one.name,
-            where=shown(resource.path),
-            kept_because=_why_kept(ctx, one.name, one.comment),
-        )
-        for one in there
-        if one.name[: len(snapshot.PREFIX) + 26] not in in_use
-    ]
 
 
 def _why_kept(ctx: Context, name: str, comment: str) -> str:
@@ -146,11 +133,7 @@ def _why_kept(ctx: Context, name: str, comment: str) -> str:
 
 
 def drop_leftover(ctx: Context, where: str, name: str) -> None:
-    from cleveragents.sandbox.postgres import server
-
-    for plan_id in ctx.store.plans.ids():
-        for resource in ctx.store.resources.of_plan(plan_id):
-            if resource.kind == KIND and shown(resource.path) == where:
-                with server.Server(resource.path).maintenance() as db:
-                    server.drop(db, name)
-                return
+    for resource, server in _on_servers(ctx):
+        if server.shown(resource.path) == where:
+            server.drop(resource.path, name)
+            return

@@ -1,17 +1,23 @@
 """Cancel a plan, or delete it with everything it holds."""
 
+from collections.abc import Iterator
+
 from cleveragents.checkpoints.restoration import cancel_child
+from cleveragents.content.removal import remove_tree
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed, SandboxError, UnappliedWork
 from cleveragents.execution.leasing import before_looking, work_on
 from cleveragents.execution.sandboxes import remove_sandboxes
+from cleveragents.history.opened import opened_home
 from cleveragents.lease import (
     hold,
 )
+from cleveragents.maintenance.borrowed import find_loose, keep
 from cleveragents.model.journal import Operation
 from cleveragents.model.lifecycle import require_not_final
 from cleveragents.model.plan import Plan, State
 from cleveragents.model.units import plural
+from cleveragents.sandbox.registry import traits_of
 
 
 def cancel(ctx: Context, plan: Plan) -> Plan:
@@ -37,10 +43,13 @@ def unapplied(ctx: Context, plan: Plan) -> int:
         return 0
     sandboxes = ctx.manager.sandboxes(plan.plan_id)
     try:
-        sandboxes.require_ours()
+        if not sandboxes.elsewhere:
+            sandboxes.require_ours()
     except SandboxError:
         return 0
     before_looking(ctx, plan.plan_id)
+    # What was done in place is real already: it stays, whatever becomes of the plan.
+    before = {rid: state for rid, state in before.items() if rid not in sandboxes.in_place}
     diff = ctx.checkpoints.diff
     return len(ctx.checkpoints.look(plan.plan_id, lambda now: diff(plan.plan_id, before, now)))
 
@@ -52,7 +61,22 @@ def delete(ctx: Context, plan: Plan, *, force: bool) -> int:
             f"plan {plan.name!r} is a child plan that its parent still needs",
             f"agents plan delete {plan.parent_plan_id} deletes both",
         )
-    return _delete(ctx, plan, force)
+    going = {one.plan_id for one in _family(ctx, plan)}
+    for loose in find_loose(ctx, going):
+        # Perhaps only this plan's ref holds what another one borrows.
+        keep(ctx, loose)
+    count = _delete(ctx, plan, force)
+    if ctx.settings.content_url and plan.parent_plan_id is None:
+        from cleveragents.maintenance.bucket import delete_plan
+
+        delete_plan(ctx, plan.plan_id)
+    return count
+
+
+def _family(ctx: Context, plan: Plan) -> Iterator[Plan]:
+    yield plan
+    for child in ctx.store.plans.children(plan.plan_id):
+        yield from _family(ctx, child)
 
 
 def _delete(ctx: Context, plan: Plan, force: bool) -> int:
@@ -67,6 +91,13 @@ def _delete(ctx: Context, plan: Plan, force: bool) -> int:
         _delete(ctx, child, force=True)
     with hold(ctx.store, plan.plan_id, "plan delete", ctx.now):
         remove_sandboxes(ctx, plan.plan_id, again=True)
+        remove_tree(opened_home(ctx.settings.home, plan.plan_id))
         with ctx.store.transaction():
-            ctx.store.plans.delete(plan.plan_id)
+            ctx.store.plans.delete(plan.plan_id, _repositories(ctx, plan))
     return count
+
+
+def _repositories(ctx: Context, plan: Plan) -> list[str]:
+    """Where a ref of ours may be left after all."""
+    resources = ctx.store.resources.of_plan(plan.plan_id)
+    return [one.path for one in resources if traits_of(one.kind).is_repository]

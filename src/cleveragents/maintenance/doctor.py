@@ -11,18 +11,19 @@ import msgspec
 
 from cleveragents.apply.database_backups import Held, kept, looked_at
 from cleveragents.content import fsio, removal
+from cleveragents.content.native.filecopy import share_blocks
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError, NotAllowed, StoreElsewhere
+from cleveragents.maintenance.borrowed import Loose, find_loose, keep
 from cleveragents.sandbox.git import command
 from cleveragents.sandbox.marks import store_of
+from cleveragents.sandbox.registry import traits_of
 from cleveragents.tools.confinement import bwrap, landlock, syscalls
 from cleveragents.tools.confinement.confine import BWRAP, LANDLOCK, OFF, cache_dir, mechanism
 from cleveragents.tools.confinement.mounts import is_inside
 
-FICLONE = 0x40049409
 INOTIFY = ("max_user_watches", "max_user_instances", "max_queued_events")
 _PLAN_ID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
-_REFS = "refs/cleveragents/"
 
 
 class Confinement(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +66,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     leftovers: tuple[Leftover, ...]
     databases: tuple[Held, ...] = ()
     """Kept on purpose: the earlier states of databases; `gone`: somebody else dropped it."""
+    bucket: str = ""
+    """What it answers; empty: there is none."""
+    loose: tuple[Loose, ...] = ()
+    """Plans whose base commit nothing of ours holds in the user's repository."""
 
 
 def examine(ctx: Context, fix: bool = False) -> Report:
@@ -73,6 +78,8 @@ def examine(ctx: Context, fix: bool = False) -> Report:
     if fix and identity.is_elsewhere:
         raise StoreElsewhere(identity.said, identity.hint)
     fsio.make_private_dir(settings.sandboxes)
+    # First: a ref that is left over may be all that holds what another plan borrows.
+    loose = tuple(keep(ctx, one) if fix else one for one in find_loose(ctx))
     return Report(
         git=_git_version(),
         sqlite=sqlite3.sqlite_version,
@@ -84,7 +91,15 @@ def examine(ctx: Context, fix: bool = False) -> Report:
         reflink=_shares_blocks(settings.sandboxes),
         leftovers=tuple(_removed(ctx, one) if fix else one for one in find_leftovers(ctx)),
         databases=tuple(looked_at(ctx, one) for one in kept(ctx)),
+        loose=loose,
+        bucket=_bucket(ctx) if settings.content_url else "",
     )
+
+
+def _bucket(ctx: Context) -> str:
+    from cleveragents.maintenance.bucket import examine as examine_bucket
+
+    return examine_bucket(ctx.settings)
 
 
 def _git_version() -> str:
@@ -138,16 +153,15 @@ def _inotify() -> Generator[tuple[str, int]]:
 
 def _shares_blocks(folder: str) -> bool:
     """Whether a copy can share its blocks with the original, tried with two files."""
-    import fcntl
-
     with tempfile.TemporaryDirectory(dir=folder, prefix=".doctor-") as scratch:
         fsio.write_new(f"{scratch}/from", b"x" * 4096)
-        with open(f"{scratch}/from", "rb") as source, open(f"{scratch}/to", "wb") as target:
-            try:
-                fcntl.ioctl(target.fileno(), FICLONE, source.fileno())
-            except OSError:
-                return False
-    return True
+        with (
+            suppress(OSError),
+            open(f"{scratch}/from", "rb") as source,
+            open(f"{scratch}/to", "wb") as target,
+        ):
+            return share_blocks(source.fileno(), target.fileno())
+    return False
 
 
 def find_leftovers(ctx: Context) -> list[Leftover]:
@@ -169,7 +183,7 @@ def find_leftovers(ctx: Context) -> list[Leftover]:
         resource.path
         for plan_id in plans
         for resource in ctx.store.resources.of_plan(plan_id)
-        if resource.kind == "git-checkout"
+        if traits_of(resource.kind).is_repository
     } | {path for paths in deleted.values() for path in paths}
     for path in sorted(repositories):
         with suppress(AgentsError, OSError):
@@ -188,7 +202,7 @@ def _why_kept(ctx: Context, folder: str) -> str:
 
 def _databases(ctx: Context, plans: set[str]) -> list[Leftover]:
     resources = (one for plan_id in plans for one in ctx.store.resources.of_plan(plan_id))
-    if all(one.kind != "postgres" for one in resources):
+    if all(traits_of(one.kind).server is None for one in resources):
         return []
     from cleveragents.maintenance import databases
 
@@ -210,13 +224,13 @@ def _sandbox_folders(home: str) -> list[str]:
 def _refs(path: str, plans: set[str], deleted: set[str]) -> list[Leftover]:
     """Refs whose plan is not in this store; only of one that it deleted may a ref be removed."""
     repository = command.locate(path)
-    listed = repository.git("for-each-ref", "--format=%(refname) %(objectname)", _REFS)
+    listed = repository.git("for-each-ref", "--format=%(refname) %(objectname)", command.REFS)
     found: list[Leftover] = []
     for line in os.fsdecode(listed).splitlines():
         name, commit = line.split()
-        if name.removeprefix(_REFS) in plans:
+        if name.removeprefix(command.REFS) in plans:
             continue
-        if name.removeprefix(_REFS) not in deleted:
+        if name.removeprefix(command.REFS) not in deleted:
             why = "this store never had its plan, so another may need it; if none does:"
             why = f"{why} git -C {path} update-ref -d {name}"
             found.append(
@@ -224,7 +238,7 @@ def _refs(path: str, plans: set[str], deleted: set[str]) -> list[Leftover]:
             )
             continue
         holding = repository.git("for-each-ref", f"--contains={commit}", "--format=%(refname)")
-        others = [one for one in os.fsdecode(holding).split() if not one.startswith(_REFS)]
+        others = [one for one in os.fsdecode(holding).split() if not one.startswith(command.REFS)]
         found.append(
             Leftover(
                 kind="ref",

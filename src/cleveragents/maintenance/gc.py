@@ -8,7 +8,6 @@ import msgspec
 from cleveragents import codec
 from cleveragents.apply import database_backups
 from cleveragents.content import trees
-from cleveragents.content.fsio import boot_id
 from cleveragents.content.keys import (
     BLOB,
     CHUNKS,
@@ -18,13 +17,11 @@ from cleveragents.content.pack_file import (
     Location,
     squeezed,
 )
-from cleveragents.context import Context, utc_now
+from cleveragents.context import Context
 from cleveragents.errors import DiskFull, PlanBusy
-from cleveragents.lease import (
-    hold,
-    uptime,
-)
+from cleveragents.lease import hold
 from cleveragents.sandbox.protocol import KeepsElsewhere
+from cleveragents.store.clock import Clock, jump_between, read_clocks, utc_now
 
 MOSTLY_DEAD = 0.5
 """A pack with more than this part unused is rewritten."""
@@ -40,6 +37,8 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     packs_rewritten: int
     waiting: int
     dry_run: bool
+    plans_swept: int = 0
+    """Deleted plans whose content was still in the bucket."""
 
 
 def roots_of(ctx: Context) -> list[tuple[str, bytes]]:
@@ -49,16 +48,23 @@ def roots_of(ctx: Context) -> list[tuple[str, bytes]]:
         state = record.origin.get("state")
         if state:
             roots.append((record.plan_id, codec.convert(state["root"], bytes)))
+        if base := record.origin.get("base_pack"):
+            roots.append((record.plan_id, bytes.fromhex(base)))
     return roots
 
 
 def live_keys(ctx: Context) -> set[bytes]:
     """Every key that must stay."""
+    if ctx.settings.content_url:
+        from cleveragents.maintenance.bucket import needed_here, read_here
+
+        return reachable(ctx, needed_here(ctx, roots_of(ctx)), read_here(ctx))
     return reachable(ctx, [root for _, root in roots_of(ctx)])
 
 
-def reachable(ctx: Context, roots: list[bytes]) -> set[bytes]:
-    load = trees.reading(ctx.manager.packs.get)
+def reachable(ctx: Context, roots: list[bytes], read: trees.Reader | None = None) -> set[bytes]:
+    read = read or ctx.manager.packs.get
+    load = trees.reading(read)
     seen: set[bytes] = set()
     for root in roots:
         if root[:1] == TREE:
@@ -67,20 +73,9 @@ def reachable(ctx: Context, roots: list[bytes]) -> set[bytes]:
         else:
             seen.add(root)
     for key in [key for key in seen if key[:1] == CHUNKS]:
-        digests = ctx.manager.packs.get(key)
+        digests = read(key)
         seen.update(BLOB + digests[n : n + 32] for n in range(0, len(digests), 32))
     return seen
-
-
-class Clock(msgspec.Struct, frozen=True):
-    """What two clocks showed when gc last looked: the one people set, and the machine's own."""
-
-    at: str
-    boot_id: str
-    uptime: float | None
-
-
-JUMPED = timedelta(seconds=60)
 
 
 def follow_clock(ctx: Context) -> None:
@@ -88,12 +83,11 @@ def follow_clock(ctx: Context) -> None:
 
     After a restart only a time that lies ahead is known to be wrong: it would wait for ever.
     """
-    # A time that the caller gives has nothing to do with the machine's own clock.
-    clock = Clock(ctx.now(), boot_id(), uptime() if ctx.now is utc_now else None)
+    clock = read_clocks(ctx.now(), is_given=ctx.now is not utc_now)
     noted = ctx.store.noted("gc_clock")
     last = codec.from_json(noted, Clock) if noted else None
-    jump = _jump(last, clock)
-    with ctx.store.transaction():
+    jump = jump_between(last, clock)
+    with ctx.store.content_transaction():
         rows = ctx.store.objects.condemned()
         if jump is not None:
             ctx.store.objects.condemn_since((key, _moved(at, jump)) for key, at in rows)
@@ -102,20 +96,20 @@ def follow_clock(ctx: Context) -> None:
         ctx.store.note("gc_clock", msgspec.json.encode(clock).decode())
 
 
-def _jump(last: Clock | None, clock: Clock) -> timedelta | None:
-    """By how much the clock was set; None: it was not, or nobody can tell."""
-    if last is None or last.boot_id != clock.boot_id or not (last.uptime and clock.uptime):
-        return None
-    shown = datetime.fromisoformat(clock.at) - datetime.fromisoformat(last.at)
-    jump = shown - timedelta(seconds=clock.uptime - last.uptime)
-    return jump if abs(jump) > JUMPED else None
-
-
 def _moved(at: str, by: timedelta) -> str:
     return (datetime.fromisoformat(at) + by).isoformat(timespec="microseconds")
 
 
 def collect(ctx: Context, grace: float, dry_run: bool = False) -> Collected:
+    done = _collect(ctx, grace, dry_run)
+    if not ctx.settings.content_url:
+        return done
+    from cleveragents.maintenance.bucket import sweep
+
+    return msgspec.structs.replace(done, plans_swept=sweep(ctx, dry_run))
+
+
+def _collect(ctx: Context, grace: float, dry_run: bool) -> Collected:
     ctx.manager.packs.rest()
     if not dry_run:
         follow_clock(ctx)
@@ -129,7 +123,9 @@ def collect(ctx: Context, grace: float, dry_run: bool = False) -> Collected:
     if dry_run:
         freed = sum(place.length for key, place, _ in known if key in set(due))
         return _collected(live, dead, due, known, freed, 0, dry_run=True)
-    with ctx.store.transaction():
+    # Condemned in a commit of its own: a checkpoint that relies on such content from now on
+    # sees that and pardons it, before anything is taken out of the index.
+    with ctx.store.content_transaction():
         ctx.store.objects.pardon(saved)
         ctx.store.objects.condemn(dead, now)
     release_dropped_everywhere(ctx)
@@ -180,7 +176,7 @@ def _remove(ctx: Context, before: str) -> list[bytes]:
     A checkpoint that wants such content again takes it off the list in its own commit, so
     looking again inside ours decides the race.
     """
-    with ctx.store.transaction():
+    with ctx.store.content_transaction(exclusive=True):
         live = live_keys(ctx)
         gone = [
             key
@@ -217,7 +213,8 @@ def _compact(ctx: Context) -> tuple[int, int]:
                 except DiskFull:
                     continue  # others may give room; this one waits for the next collection
                 rewritten += 1
-            with ctx.store.transaction():
+            # The index first: a pack without rows is rubbish, rows without a pack are damage.
+            with ctx.store.content_transaction():
                 ctx.store.objects.forget_pack(name)
             packs.drop(name)
         finally:
@@ -235,5 +232,5 @@ def _move_out(ctx: Context, name: str, wasteful: set[str]) -> None:
     records = [squeezed(key, packs.read(key, place)) for key, place in kept]
     moved = packs.append(records, urgent=True, avoid=wasteful)
     packs.sync()
-    with ctx.store.transaction():
+    with ctx.store.content_transaction():
         ctx.store.objects.move(moved)

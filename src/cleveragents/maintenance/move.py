@@ -6,11 +6,13 @@ from contextlib import closing
 
 import msgspec
 
+from cleveragents.apply.staging import moved
 from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed
 from cleveragents.model.resource import SandboxRecord, SandboxState
 from cleveragents.sandbox.marks import is_marked, mark_at, mark_of, put_mark
+from cleveragents.sandbox.registry import has_copy
 from cleveragents.store import Identity
 
 
@@ -31,14 +33,18 @@ def claim(ctx: Context) -> None:
         if store.identity.made_at:
             return
         for record in store.resources.all_sandboxes():
-            if _is_old_and_ours(record):
+            if _is_old_and_ours(ctx, record):
                 put_mark(store.identity.store_id, record)
         store.claim()
 
 
-def _is_old_and_ours(record: SandboxRecord) -> bool:
+def _is_copy(ctx: Context, record: SandboxRecord) -> bool:
+    return has_copy(ctx.store.resources.get(record.resource_id))
+
+
+def _is_old_and_ours(ctx: Context, record: SandboxRecord) -> bool:
     return (
-        record.strategy != "none"
+        _is_copy(ctx, record)
         and record.state is not SandboxState.REMOVED
         and os.path.basename(os.path.dirname(record.root)) == record.plan_id
         and os.path.lexists(record.root)
@@ -60,16 +66,22 @@ def adopt(ctx: Context) -> Adopted:
     missing: list[str] = []
     with store.unguarded():
         for record in store.resources.all_sandboxes():
-            if record.strategy == "none" or record.state is SandboxState.REMOVED:
+            if not _is_copy(ctx, record) or record.state is SandboxState.REMOVED:
                 continue
-            moved = _moved(record, identity)
-            if moved is not None:
-                put_mark(identity.store_id, moved)
-                store.resources.put_sandbox(moved)
-                found.append(moved.root)
+            here = _moved(record, identity)
+            if here is not None:
+                put_mark(identity.store_id, here)
+                store.resources.put_sandbox(here)
+                found.append(here.root)
             elif not is_marked(identity.store_id, record):
                 missing.append(record.root)
         store.resources.move_sources(identity.made_at, identity.home)
+        for intent in store.intents.all():
+            if intent.kind == "apply":
+                store.intents.put(moved(intent, identity.home))
+        if ctx.settings.content_url:
+            # The database alone was brought here: content is what the bucket has.
+            store.objects.forget_lost(ctx.manager.packs.names())
         store.claim()
     ctx.manager.close()
     return Adopted(moved_from=identity.made_at, sandboxes=tuple(found), missing=tuple(missing))

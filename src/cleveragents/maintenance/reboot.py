@@ -23,13 +23,13 @@ from cleveragents.model.plan import Plan
 from cleveragents.model.resource import SandboxRecord
 from cleveragents.model.units import plural
 from cleveragents.sandbox.marks import put_mark
+from cleveragents.sandbox.registry import traits_of
 
 
 def reconcile(ctx: Context, leased: LeasedPlan) -> None:
     """Bring the sandboxes of a plan to its newest group, and note that this boot has seen them."""
     plan = leased.plan
-    waiting = (intent for intent in ctx.store.intents.all() if not intent.is_done)
-    if any(intent.plan_id == plan.plan_id for intent in waiting):
+    if any(not intent.is_done for intent in ctx.store.intents.of_plan(plan.plan_id)):
         return  # a restore is replaced by another: that one reads and restores everything
     if plan.head_group_id is None:
         return  # made anew before the first group; without groups every step was synced
@@ -49,7 +49,7 @@ def reconcile(ctx: Context, leased: LeasedPlan) -> None:
 def _damaged(ctx: Context, plan: Plan, head: CheckpointGroup) -> int:
     """How many paths are not what the group says, where this machine's power matters."""
     resources = ctx.manager.sandboxes(plan.plan_id).resources.values()
-    elsewhere = {item.name for item in resources if item.kind == "postgres"}
+    elsewhere = {item.name for item in resources if traits_of(item.kind).server is not None}
     return sum(change.resource not in elsewhere for change in changes_since(ctx, head))
 
 

@@ -1,4 +1,8 @@
-"""What every open does first: finish what a dead process had begun."""
+"""Finish what a dead process had begun: on opening, what this machine left; before a plan is
+taken over from another machine, what that one left in it.
+"""
+
+from collections.abc import Sequence
 
 from cleveragents.apply.apply import finish_apply
 from cleveragents.checkpoints.effects import (
@@ -16,6 +20,7 @@ from cleveragents.lease import (
     LeasedPlan,
     hold,
     holder,
+    is_alive,
 )
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.journal import EntryState, Operation
@@ -24,32 +29,41 @@ from cleveragents.store import Intent
 from cleveragents.tools.leftovers import end_leftovers
 
 
-def recover(ctx: Context) -> tuple[str, ...]:
+def recover(ctx: Context, plan_ids: Sequence[str]) -> tuple[str, ...]:
     """Finish open intents and free plans whose process is gone; says what it did or could not."""
     said: list[str] = []
-    for intent in ctx.store.intents.all():
-        said += _recover_intent(ctx, intent)
-    for plan_id in ctx.store.leases.held():
-        if holder(ctx.store, plan_id, ctx.now()) is None:
-            _clean(ctx, plan_id)
-    for plan_id in ctx.store.effects.plans_waiting():
-        said += _compensate(ctx, plan_id)
-    for plan_id in ctx.store.plans.processing():
-        if holder(ctx.store, plan_id, ctx.now()) is None:
-            said += _free(ctx, plan_id)
+    store = ctx.store
+    # Intents first: until one is finished, what is in sandboxes and targets means nothing yet.
+    for plan_id in plan_ids:
+        for intent in store.intents.of_plan(plan_id):
+            said += recover_intent(ctx, intent)
+    for plan_id in plan_ids:
+        lease = store.leases.get(plan_id)
+        if lease is not None and lease.held and not is_alive(store, lease):
+            clean_up(ctx, plan_id)
+    # After the restore that they belong to, and before anybody may take the plan up again.
+    for plan_id in plan_ids:
+        if store.effects.waiting(plan_id):
+            said += _compensate(ctx, plan_id)
+    for plan_id in plan_ids:
+        is_running = store.plans.get(plan_id).state is State.PROCESSING
+        if is_running and holder(store, plan_id) is None:
+            said += free_plan(ctx, plan_id)
     return tuple(said)
 
 
-def _recover_intent(ctx: Context, intent: Intent) -> list[str]:
+def recover_intent(ctx: Context, intent: Intent) -> list[str]:
     try:
         with hold(ctx.store, intent.plan_id, RECOVERY, ctx.now) as lease:
             plan = ctx.store.plans.get(intent.plan_id)
             leased = LeasedPlan(ctx.store, plan, lease, ctx.now)
-            if intent.intent_id not in {item.intent_id for item in ctx.store.intents.all()}:
+            # Another process may have finished it while we waited for the lease.
+            waiting = ctx.store.intents.of_plan(plan.plan_id)
+            if intent.intent_id not in {item.intent_id for item in waiting}:
                 return []
             if intent.is_done:
                 again = ctx.checkpoints.confirm_rollback(leased, intent)
-                if plan.plan_id not in _waiting(ctx):
+                if not _is_waiting(ctx, plan.plan_id):
                     _tidy(ctx, leased)
                 done = f"plan {plan.name!r}: a rollback was repeated because its files were lost"
                 return [done] if again else []
@@ -92,19 +106,19 @@ def _end_validations(ctx: Context, leased: LeasedPlan) -> None:
         leased.finish_background()
 
 
-def _clean(ctx: Context, plan_id: str) -> None:
+def clean_up(ctx: Context, plan_id: str) -> None:
     """What a dead process had prepared and never begun is removed."""
     try:
         with hold(ctx.store, plan_id, RECOVERY, ctx.now) as lease:
-            if plan_id not in _waiting(ctx):
+            if not _is_waiting(ctx, plan_id):
                 _tidy(ctx, LeasedPlan(ctx.store, ctx.store.plans.get(plan_id), lease, ctx.now))
     except PlanBusy:
         return
 
 
-def _waiting(ctx: Context) -> set[str]:
-    """Plans with something that is still to be finished."""
-    return {intent.plan_id for intent in ctx.store.intents.all() if not intent.is_done}
+def _is_waiting(ctx: Context, plan_id: str) -> bool:
+    """Whether the plan has something that is still to be finished."""
+    return any(not intent.is_done for intent in ctx.store.intents.of_plan(plan_id))
 
 
 def _tidy(ctx: Context, leased: LeasedPlan) -> None:
@@ -125,7 +139,7 @@ def _close_entries(ctx: Context, leased: LeasedPlan) -> None:
                 ctx.store.corrections.end(leased.plan, ctx.now())
 
 
-def _free(ctx: Context, plan_id: str) -> list[str]:
+def free_plan(ctx: Context, plan_id: str) -> list[str]:
     """No plan stays in `processing` without a process."""
     try:
         with hold(ctx.store, plan_id, RECOVERY, ctx.now) as lease:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cleveragents.errors import ConfigError, PlanFileError, UsageError
+from cleveragents.errors import ConfigError, UsageError
 from cleveragents.model.plan import OnFailure
 from cleveragents.model.plan_spec import (
     ActorSpec,
@@ -22,7 +22,7 @@ from cleveragents.model.plan_spec import (
     StepSpec,
     ValidateSpec,
 )
-from cleveragents.model.settings import BY_NAME
+from cleveragents.model.settings import BY_NAME, MODEL_NAME
 from cleveragents.model.tool import DEFAULT_TIMEOUT, ToolSpec
 from cleveragents.model.triggers import parse_triggers
 from cleveragents.model.units import parse_bytes, parse_duration
@@ -37,8 +37,9 @@ MAX_BYTES = 16_000_000
 TOOL_KEYS = tuple(key for key in ToolSpec.__struct_fields__ if key != "builtin")
 CONFINE = BY_NAME["sandbox.confine"].choices
 CHECKPOINT_SCOPES = ("plan", "resource")
-ACTORS = ("steps", "python", "command")
+ACTORS = ("steps", "python", "command", "model")
 
+MODEL_KEYS = ("goal", "max_steps", "max_tokens")
 _TOOL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 
 
@@ -57,12 +58,12 @@ def read_plan_file(
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UsageError(f"cannot read plan file {path!r}: {reason}") from None
     if len(raw) > MAX_BYTES:
-        raise PlanFileError((f"{path}:1: larger than {MAX_BYTES:,} bytes",))
+        raise Problems(path).stop(1, f"larger than {MAX_BYTES:,} bytes")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise PlanFileError((f"{path}:{line}: not UTF-8",), "save the file as UTF-8") from None
+        raise Problems(path).stop(line, "not UTF-8", "save the file as UTF-8") from None
     return parse_plan(text, path, os.path.dirname(os.path.abspath(path)), kinds, above=above), text
 
 
@@ -154,7 +155,7 @@ def _resources(
         kind = given.get("kind") if isinstance(given, dict) else None
         if kind is not None and kind.text != item.kind:
             text = f"resource {name!r} is the parent plan's, and that is a {item.kind}"
-            fields.problems.add(kind.line, text)
+            fields.problems.add(kind.line, text, key="kind")
     own = {name: node for name, node in named.items() if name not in inherited}
     read = {item.name: item for item in reader.read(own)}
     return tuple(inherited.get(name) or read[name] for name in named if name in inherited | read)
@@ -211,7 +212,7 @@ def _environment(fields: Fields) -> dict[str, str]:
     for name, node in named.items():
         if not node.is_scalar:
             text = f"{fields.where}: {name!r} in 'env' has to be text, not {kind_of(node)}"
-            fields.problems.add(node.line, text)
+            fields.problems.add(node.line, text, key="env")
     return {name: node.text for name, node in named.items()}
 
 
@@ -290,16 +291,34 @@ def _apply(plan: Fields) -> ApplySpec:
 
 
 def _actor(plan: Fields) -> ActorSpec:
-    fields = plan.part("actor", "the actor", ("kind", "python", "command"))
+    keys = ("kind", *ACTORS[1:], *MODEL_KEYS)
+    fields = plan.part("actor", "the actor", keys)
+    default = ActorSpec()
     if fields is None:
-        return ActorSpec()
-    given = [key for key in ("python", "command") if key in fields]
+        return default
+    given = [key for key in ACTORS if key in fields]
     kind = fields.choice("kind", ACTORS) or (given[0] if given else "steps")
-    for key in given:
-        if key != kind:
+    for key in keys[1:]:
+        if key in fields and key != kind and not (key in MODEL_KEYS and kind == "model"):
             fields.bad(key, f"{key!r} does not go with an actor of kind {kind!r}")
     if kind != "steps":
         fields.require(kind)
+    if kind == "model":
+        fields.require("goal")
     return ActorSpec(
-        kind=kind, target=fields.target("python"), command=fields.argv("command") or ()
+        kind=kind,
+        target=fields.target("python"),
+        command=fields.argv("command") or (),
+        model=_model(fields),
+        goal=fields.text("goal"),
+        max_steps=fields.integer("max_steps", 1) or default.max_steps,
+        max_tokens=fields.integer("max_tokens", 1) or default.max_tokens,
     )
+
+
+def _model(fields: Fields) -> str:
+    text = fields.text("model")
+    if text and not MODEL_NAME.fullmatch(text):
+        example = "anthropic:claude-sonnet-4-5"
+        fields.bad("model", f"'model' has to be 'provider:name' such as {example!r}, not {text!r}")
+    return text

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from cleveragents.errors import PlanFileError
+from cleveragents.errors import PlanFileError, Problem
 from cleveragents.model.triggers import nearest
 from cleveragents.model.units import parse_duration
 
@@ -65,23 +65,23 @@ class Problems:
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self._found: list[tuple[int, str]] = []
+        self._found: list[Problem] = []
         self._hints: dict[str, None] = {}
 
-    def add(self, line: int, text: str, hint: str = "") -> None:
-        self._found.append((line, text))
+    def add(self, line: int, text: str, hint: str = "", key: str = "") -> None:
+        self._found.append(Problem(self.source, line, key, text))
         if hint:
             self._hints[hint] = None
 
     def error(self, spec: object = None) -> PlanFileError:
-        ordered = sorted(self._found, key=lambda found: found[0])
-        texts = dict.fromkeys(f"{self.source}:{line}: {text}" for line, text in ordered)
+        found = {str(one): one for one in sorted(self._found, key=lambda one: one.line)}
         again = f"correct {self.source} and run the same command again"
-        return PlanFileError(tuple(texts), "; ".join(self._hints) or again, spec)
+        hint = "; ".join(self._hints) or again
+        return PlanFileError(tuple(found), hint, spec, tuple(found.values()))
 
-    def stop(self, line: int, text: str) -> PlanFileError:
+    def stop(self, line: int, text: str, hint: str = "") -> PlanFileError:
         """The error to raise when nothing more can be read."""
-        self.add(line, text)
+        self.add(line, text, hint)
         return self.error()
 
     def raise_if_any(self, spec: object) -> None:
@@ -103,7 +103,7 @@ class Fields:
         for key, value in node.value.items():
             if key not in keys:
                 text = f"unknown key {key!r} in {where}{suggest(key, keys)}"
-                problems.add(value.line, text)
+                problems.add(value.line, text, key=key)
             elif value.value is not None:
                 self.items[key] = value
 
@@ -114,7 +114,7 @@ class Fields:
         return self.items[key].line if key in self.items else self.node.line
 
     def bad(self, key: str, text: str, hint: str = "") -> None:
-        self.problems.add(self.line(key), f"{self.where}: {text}", hint)
+        self.problems.add(self.line(key), f"{self.where}: {text}", hint, key)
 
     def _wrong(self, key: str, wanted: str) -> None:
         node = self.items[key]
@@ -252,7 +252,7 @@ class Fields:
         for item in node.value:
             if not item.is_scalar:
                 text = f"{self.where}: {key!r} has {kind_of(item)} where a word should be"
-                self.problems.add(item.line, text)
+                self.problems.add(item.line, text, key=key)
         return tuple(item.text for item in node.value)
 
     def target(self, key: str) -> str | None:

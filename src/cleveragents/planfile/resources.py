@@ -14,11 +14,13 @@ from cleveragents.planfile.node import Fields, Node, Problems, suggest
 from cleveragents.sandbox.postgres.address import VARIABLE, expand, shown, storable
 
 DEFAULT_KINDS: Mapping[str, tuple[str, ...]] = {
-    Kind.GIT_CHECKOUT: ("git_worktree", "copy_on_write"),
-    Kind.FS_DIRECTORY: ("copy_on_write", "filesystem_copy", "none"),
-    Kind.SQLITE: ("snapshot",),
+    Kind.GIT_CHECKOUT: ("git_worktree", "copy_on_write", "in_place"),
+    Kind.FS_DIRECTORY: ("copy_on_write", "filesystem_copy", "in_place", "none"),
+    Kind.SQLITE: ("snapshot", "in_place"),
     Kind.POSTGRES: ("snapshot", "transaction_rollback"),
 }
+ADDRESS = {kind: "url" if kind == Kind.POSTGRES else "path" for kind in DEFAULT_KINDS}
+"""Kind -> the key that says where it is."""
 ALIASES = {"filesystem_copy": "copy_on_write"}
 KEYS = tuple(key for key in ResourceSpec.__struct_fields__ if key != "name")
 

@@ -58,8 +58,8 @@ class StepReader:
     ) -> None:
         self.read_child = read_child
         self.base_dir = base_dir
-        self.tools = {**tools, **BUILTINS}
-        self.resources = tuple(resources)
+        self.tools: dict[str, ToolSpec] = {**tools, **BUILTINS}
+        self.resources: tuple[str, ...] = tuple(resources)
         self.problems = problems
 
     def read(self, nodes: tuple[Node, ...]) -> tuple[StepSpec, ...]:
@@ -144,8 +144,9 @@ class StepReader:
                 fields.bad("tool", f"unknown tool {name!r}{suggest(name, self.tools)}")
             return name, inputs
         for text in check_inputs(tool, inputs):
-            line = next((n.line for key, n in given.items() if f"'{key}'" in text), 0)
-            self.problems.add(line or fields.line("with"), f"{fields.where}: {text}")
+            key = next((key for key in given if f"'{key}'" in text), "")
+            line = given[key].line if key else fields.line("with")
+            self.problems.add(line, f"{fields.where}: {text}", key=key or "with")
         return name, inputs
 
     def _subplan(self, fields: Fields) -> SubplanSpec | None:

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 from cleveragents.errors import UsageError
 from cleveragents.model.tool import ToolSpec
-from cleveragents.tools.builtin import BUILTINS, INPUTS, check_inputs, nearest
+from cleveragents.model.triggers import nearest
+from cleveragents.tools.builtin import BUILTINS, INPUTS, check_inputs
 
 __all__ = ["BUILTINS", "INPUTS", "check_inputs", "resolve_tool"]
 

@@ -56,7 +56,9 @@ class Attached:
         self._typed = b""
         self._held: tuple[int, bytes] | None = (ERR, b"") if namespace else None
         self._window: Any = None
-        self.stdin = self.stdout = self.stderr = -1
+        self.stdin: int = -1
+        self.stdout: int = -1
+        self.stderr: int = -1
 
     def __enter__(self) -> "Attached":
         foreground = _in_foreground()

@@ -1,12 +1,13 @@
 """The tools that need no declaration, and what may stand in a step's `with` for any tool."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
 
 from cleveragents.model.tool import ToolSpec
+from cleveragents.model.triggers import nearest
 
 
 class Input(msgspec.Struct, frozen=True):
@@ -113,14 +114,6 @@ def filled(tool: ToolSpec, inputs: dict[str, Any]) -> dict[str, Any]:
         return inputs
     given = {name: value for name, value in inputs.items() if value is not None}
     return {each.name: each.default for each in declared} | given
-
-
-def nearest(name: str, known: Mapping[str, Any]) -> str:
-    """`, did you mean 'path'?`, or nothing when no known name is near."""
-    import difflib
-
-    near = difflib.get_close_matches(name, known, n=1)
-    return f", did you mean '{near[0]}'?" if near else ""
 
 
 def parse_mode(value: str | int | None) -> int | None:

@@ -32,6 +32,7 @@ from cleveragents.tools.runner import (
     CallContext,
     cell_of,
     environment,
+    hidden,
     how_it_ended,
     not_started,
     not_wrapped,
@@ -150,7 +151,7 @@ class Conversation:
     @property
     def errors(self) -> str:
         """What it wrote to stderr, bounded."""
-        return self._errors.text()
+        return hidden(self._call.secrets, self._errors.text())
 
     def send(self, line: bytes) -> None:
         """One that is gone gets nothing: the next `receive` tells why."""
@@ -178,10 +179,15 @@ class Conversation:
         while True:
             while (line := self._next_line()) is not None:
                 if line.strip():
-                    return line
+                    return self._without_secrets(line)
             if not self._open:
                 raise ActorFailed(f"the actor ended before it said done: {self._how_it_ended()}")
             self._turn(deadline)
+
+    def _without_secrets(self, line: bytes) -> bytes:
+        if not self._call.secrets:
+            return line
+        return os.fsencode(hidden(self._call.secrets, os.fsdecode(line)))
 
     def _deadline(self) -> Deadline:
         return Deadline(self._patience, self._call.meanwhile)

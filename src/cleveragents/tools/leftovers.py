@@ -18,11 +18,11 @@ def end_leftovers(plan_id: str, step_id: str | None = None) -> int:
     marks = {f"AGENTS_PLAN_ID={plan_id}".encode()}
     if step_id is not None:
         marks.add(f"AGENTS_STEP_ID={step_id}".encode())
-    spared = _ancestry()
+    spared = ancestry()
     ended: set[int] = set()
     give_up = time.monotonic() + PATIENCE
     while found := [pid for pid in _own_processes() - spared if _is_marked(pid, marks)]:
-        ended.update(pid for pid in found if _kill(pid, marks))
+        ended.update(pid for pid in found if kill_marked(pid, marks))
         if time.monotonic() > give_up:
             break
         time.sleep(PAUSE)
@@ -63,7 +63,7 @@ def pidfd(pid: int) -> int | None:
         return None
 
 
-def _kill(pid: int, marks: set[bytes]) -> bool:
+def kill_marked(pid: int, marks: set[bytes]) -> bool:
     """By a descriptor, looked at once more: the number may belong to another process by now."""
     fd = pidfd(pid)
     try:
@@ -81,7 +81,7 @@ def _kill(pid: int, marks: set[bytes]) -> bool:
     return True
 
 
-def _ancestry() -> set[int]:
+def ancestry() -> set[int]:
     """This process and all it descends from, which are never killed."""
     pid, found = os.getpid(), set[int]()
     while pid and pid not in found:

@@ -41,14 +41,23 @@ class Deadline:
 class Capture:
     """Output as it comes; of what is more than `limit` bytes the middle is discarded at once."""
 
-    def __init__(self, limit: int) -> None:
-        self.total = 0
+    def __init__(self, limit: int, hear: Callable[[bytes], None] | None = None) -> None:
+        self.total: int = 0
+        self._hear = hear
         self._head_size = limit // 2
         self._tail_size = limit - limit // 2
         self._head = bytearray()
         self._tail = bytearray()
 
+    def clear(self) -> None:
+        """As if nothing had been said."""
+        self.total = 0
+        self._head.clear()
+        self._tail.clear()
+
     def feed(self, data: bytes) -> None:
+        if self._hear is not None:
+            self._hear(data)
         self.total += len(data)
         room = self._head_size - len(self._head)
         self._head += data[:room]

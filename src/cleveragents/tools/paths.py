@@ -55,8 +55,10 @@ class Root:
     """A sandbox's directory and the places in it where other sandboxes are linked in."""
 
     def __init__(self, path: str, links: Mapping[str, str]) -> None:
-        self.path = os.path.abspath(path)
-        self.links = {place.strip("/"): os.path.abspath(to) for place, to in links.items()}
+        self.path: str = os.path.abspath(path)
+        self.links: dict[str, str] = {
+            place.strip("/"): os.path.abspath(to) for place, to in links.items()
+        }
 
     @contextmanager
     def at(self, path: str, *, follow: bool = True, parents: bool = False) -> Generator[Spot]:

@@ -11,11 +11,12 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from cleveragents.model.tool import Attach
+from cleveragents.tools.confinement.confine import Launch
 from cleveragents.tools.confinement.namespace import Namespace
 from cleveragents.tools.leftovers import end_leftovers, pidfd
 from cleveragents.tools.limits import Capture, Deadline
@@ -52,32 +53,26 @@ class Streams(Protocol):
 
 
 def run_process(
-    argv: Sequence[str],
-    *,
-    cwd: str,
-    env: Mapping[str, str],
+    launch: Launch,
     stdin: bytes,
     out: Capture,
     deadline: Deadline,
-    restrict: Callable[[], None] | None = None,
-    namespace: bool = False,
-    fds: tuple[int, ...] = (),
     attach: Attach = Attach.NOTHING,
 ) -> Ended:
     """Run it to its end or the deadline, then end its group and what `end_leftovers` finds.
 
-    `env` has AGENTS_PLAN_ID and AGENTS_STEP_ID. `restrict` is called in the child before exec;
-    with `namespace` argv is bwrap's, which needs the descriptors `fds`. With `attach` it has
-    streams of ours, and `stdin` is not used. Raises OSError when it cannot be started,
-    SubprocessError when `restrict` raised.
+    Its environment has AGENTS_PLAN_ID and AGENTS_STEP_ID. With `attach` it has streams of ours,
+    and `stdin` is not used. Raises OSError when it cannot be started, SubprocessError when what
+    is called in the child before exec raised.
     """
     with (
-        Namespace() if namespace else nullcontext() as inner,
-        _attached(out, attach, namespace) if attach else Piped(stdin, out) as streams,
+        Namespace() if launch.namespace else nullcontext() as inner,
+        _attached(out, attach, launch.namespace) if attach else Piped(stdin, out) as streams,
     ):
         if inner is not None:
-            argv, fds = [argv[0], *inner.words, *argv[1:]], (*fds, inner.writer)
-        return _run(argv, cwd, env, streams, deadline, restrict, inner, fds)
+            argv = [launch.argv[0], *inner.words, *launch.argv[1:]]
+            launch = launch._replace(argv=argv, fds=(*launch.fds, inner.writer))
+        return _run(launch, streams, deadline, inner)
 
 
 def _attached(out: Capture, attach: Attach, namespace: bool) -> "Attached":
@@ -87,27 +82,20 @@ def _attached(out: Capture, attach: Attach, namespace: bool) -> "Attached":
 
 
 def _run(
-    argv: Sequence[str],
-    cwd: str,
-    env: Mapping[str, str],
-    streams: Streams,
-    deadline: Deadline,
-    restrict: Callable[[], None] | None,
-    namespace: Namespace | None,
-    fds: tuple[int, ...],
+    launch: Launch, streams: Streams, deadline: Deadline, namespace: Namespace | None
 ) -> Ended:
-    ids = env["AGENTS_PLAN_ID"], env["AGENTS_STEP_ID"]
+    ids = launch.env["AGENTS_PLAN_ID"], launch.env["AGENTS_STEP_ID"]
     try:
         process = start(
-            argv,
-            cwd=cwd,
-            env=env,
+            launch.argv,
+            cwd=launch.cwd,
+            env=launch.env,
             stdin=streams.stdin,
             stdout=streams.stdout,
             stderr=streams.stderr,
             start_new_session=True,
-            pass_fds=fds,
-            preexec_fn=before_exec(restrict, streams.in_child()),
+            pass_fds=launch.fds,
+            preexec_fn=before_exec(launch.restrict, streams.in_child()),
         )
     except BaseException:
         end_leftovers(*ids)
@@ -238,8 +226,10 @@ class Piped:
     def __init__(self, stdin: bytes, out: Capture) -> None:
         self._left = memoryview(stdin)
         self._out = out
+        self.stdin: int
+        self.stdout: int
         self._reader, self.stdout = os.pipe()
-        self.stderr = self.stdout
+        self.stderr: int = self.stdout
         self._writer: int | None = None
         if stdin:
             self.stdin, self._writer = os.pipe()

@@ -51,6 +51,8 @@ PASSED_ON = re.compile(
     r"|VIRTUAL_ENV"
 )
 LONGEST_ERROR = 300
+ATTEMPTS = 5
+"""How often bwrap is started while what it hides comes and goes."""
 CANNOT_RUN, NO_SUCH = 126, 127
 
 
@@ -78,9 +80,13 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     output_limit: int
     environ: dict[str, str]
     """The caller's environment; only what is on the list reaches the tool."""
+    private: dict[str, str] = {}
+    """What this process needs of it beyond the list, such as the key of its provider."""
     bounds: Bounds = Bounds()
     meanwhile: Callable[[], None] | None = None
     """Called again and again while a tool's process runs."""
+    hear: Callable[[bytes], None] | None = None
+    """Told of all output as it comes."""
     attach: Attach = Attach.NOTHING
     """What of our own streams a process has; with any it also has all the time it wants."""
 
@@ -104,7 +110,7 @@ def run_tool(
     tool: ToolSpec, inputs: dict[str, Any], call: CallContext, timeout: float | None = None
 ) -> ToolResult:
     """Run it to its end; `timeout` stands before the tool's own."""
-    out = Capture(call.output_limit)
+    out = Capture(call.output_limit, call.hear)
     if problems := check_inputs(tool, inputs):
         return _failed(out, "; ".join(problems))
     limit = tool.timeout if timeout is None else timeout
@@ -122,12 +128,20 @@ def run_tool(
 
 def _without(secrets: tuple[str, ...], result: ToolResult) -> ToolResult:
     """The result as it may be kept: also as a URL has it written, a secret is left out."""
-    hidden = {text for secret in secrets for text in (secret, quote(secret, safe=""))}
-    for text in sorted(hidden, key=len, reverse=True):
-        error = result.error.replace(text, "***") if result.error else result.error
-        output = result.output.replace(text, "***")
-        result = msgspec.structs.replace(result, output=output, error=error)
-    return result
+    error = hidden(secrets, result.error) if result.error else result.error
+    return msgspec.structs.replace(result, output=hidden(secrets, result.output), error=error)
+
+
+def hidden(secrets: tuple[str, ...], text: str) -> str:
+    """The text without the secrets, in whatever way they are written."""
+    forms = {
+        form
+        for secret in secrets
+        for form in (secret, quote(secret, safe=""), json.dumps(secret)[1:-1])
+    }
+    for form in sorted(forms, key=len, reverse=True):
+        text = text.replace(form, "***")
+    return text
 
 
 def _run(
@@ -190,6 +204,7 @@ def environment(tool: ToolSpec, call: CallContext, temp: str, cell: Cell) -> dic
     }
     return {
         **cell.rewritten({**passed, **cell.caches(), **tool.env}),
+        **call.private,
         **sandboxes,
         "AGENTS_PLAN_ID": call.plan_id,
         "AGENTS_STEP_ID": call.step_id,
@@ -209,8 +224,7 @@ def _run_command(
         env = environment(tool, call, temp, cell)
         try:
             words = _argv(command, call, cell)
-            with cell.launch(words, call.cwd, tool.network, env) as launch:
-                ended = _run_launched(launch, command.stdin, out, deadline, call.attach)
+            launch, ended = _run_in(cell, words, env, command.stdin, tool, call, out, deadline)
         except (OSError, ValueError) as error:
             raise not_started(program, call.cwd, error) from error
         except SubprocessError as error:
@@ -220,12 +234,38 @@ def _run_command(
     if ended.exit_code == 0:
         return _result(out, CallState.OK, 0)
     output = out.text()
-    if launch.namespace and ended.exit_code == 1 and (gave_up := bwrap_failure(output)):
+    if gave_up := _gave_up(launch, ended, out):
         where = cell.seen.real(os.path.join(call.cwd, program))
         raise not_wrapped(program, call.cwd, where, *gave_up)
     how = how_it_ended(ended.exit_code, output, launch.namespace)
     denied = cell.denied(output, ended.exit_code, call.cwd)
     return _failed(out, "; ".join([how, *denied]), ended.exit_code)
+
+
+def _run_in(
+    cell: Cell,
+    words: list[str],
+    env: dict[str, str],
+    stdin: bytes,
+    tool: ToolSpec,
+    call: CallContext,
+    out: Capture,
+    deadline: Deadline,
+) -> tuple[Launch, Ended]:
+    left = ATTEMPTS
+    while True:
+        with cell.launch(words, call.cwd, tool.network, env) as launch:
+            ended = run_process(launch, stdin, out, deadline, call.attach)
+        left -= 1
+        if not left or not launch.is_outdated or not _gave_up(launch, ended, out):
+            return launch, ended
+        # A folder that bwrap was to hide went away meanwhile, and the tool never began.
+        out.clear()
+
+
+def _gave_up(launch: Launch, ended: Ended, out: Capture) -> tuple[bool, str] | None:
+    """Why bwrap itself ended before the program began; None: it did not."""
+    return bwrap_failure(out.text()) if launch.namespace and ended.exit_code == 1 else None
 
 
 def _argv(command: Command, call: CallContext, cell: Cell) -> list[str]:
@@ -253,23 +293,6 @@ def cell_of(call: CallContext, temp: str) -> Cell:
         return Cell(call.bounds, temp, call.plan_dir)
     except NotAllowed as error:
         raise ToolFailed(error.message, error.hint) from error
-
-
-def _run_launched(
-    launch: Launch, stdin: bytes, out: Capture, deadline: Deadline, attach: Attach
-) -> Ended:
-    return run_process(
-        launch.argv,
-        cwd=launch.cwd,
-        env=launch.env,
-        stdin=stdin,
-        out=out,
-        deadline=deadline,
-        restrict=launch.restrict,
-        namespace=launch.namespace,
-        fds=launch.fds,
-        attach=attach,
-    )
 
 
 def not_wrapped(program: str, cwd: str, where: str, at_exec: bool, reason: str) -> ToolFailed:

@@ -115,45 +115,49 @@ def before() -> Generator[Callable[[], None]]:
         yield prepare
 
 
-def arguments(
-    seen: Seen,
-    *,
-    hidden: Sequence[str],
-    writable: Sequence[str],
-    roots: Sequence[str],
-    looked_at: Sequence[str],
-    doors: tuple[Sequence[str], Sequence[str]],
-    sides: Sides,
-    texts: Sequence[int],
-    network: bool,
-    cwd: str,
-) -> list[str]:
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the file system a tool sees, and what of that it may write."""
+
+    seen: Seen
+    hidden: Sequence[str]
+    """The store and the sandboxes."""
+    writable: Sequence[str]
+    """May lie anywhere, and is covered by what is hidden."""
+    roots: Sequence[str]
+    """May be written and may lie in what is hidden."""
+    looked_at: Sequence[str]
+    """The same, but only read."""
+    doors: tuple[Sequence[str], Sequence[str]]
+    """Folders and sockets that are covered."""
+    sides: Sides
+
+
+def arguments(view: View, *, texts: Sequence[int], network: bool, cwd: str) -> list[str]:
     """bwrap's words up to the command. A later mount covers an earlier one.
 
-    `doors` are folders and sockets that are covered; `writable` may lie anywhere and is covered by
-    the store and the sandboxes; `roots` may lie in the store, as may those that are only
-    `looked_at`; `texts` are descriptors with the texts of `sides.files`.
+    `texts` are descriptors with the texts of `view.sides.files`.
     """
+    folders, sockets = view.doors
     words = _base()
     words += [] if network else ["--unshare-net"]
-    words += [word for path in doors[0] for word in ("--tmpfs", path)]
-    words += [word for path in doors[1] for word in ("--ro-bind", "/dev/null", path)]
-    closed = [os.path.realpath(path) for path in hidden if os.path.isdir(path)]
+    words += [word for path in folders for word in ("--tmpfs", path)]
+    words += [word for path in sockets for word in ("--ro-bind", "/dev/null", path)]
+    closed = [os.path.realpath(path) for path in view.hidden if os.path.isdir(path)]
     closed = [path for path in closed if not any(is_inside(path, o) for o in closed if o != path)]
-    words += _bind("--bind", writable)
+    words += _bind("--bind", view.writable)
     words += [word for path in closed for word in ("--tmpfs", path)]
-    for original, where in sides.mounts:
+    for original, where in view.sides.mounts:
         words += ["--ro-bind", original, where]
-    words += _bind("--bind", roots)
-    words += _bind("--ro-bind", looked_at)
-    for one in seen.mounted:
-        option = "--ro-bind" if one.folder in looked_at else "--bind"
+    words += _bind("--bind", view.roots)
+    words += _bind("--ro-bind", view.looked_at)
+    for one in view.seen.mounted:
+        option = "--ro-bind" if one.folder in view.looked_at else "--bind"
         words += [option, one.root, os.path.realpath(one.own)]
-    for fd, (where, _) in zip(texts, sides.files, strict=True):
+    for fd, (where, _) in zip(texts, view.sides.files, strict=True):
         words += ["--ro-bind-data", str(fd), where]
-    covers = [os.path.realpath(one.own) for one in seen.mounted]
+    covers = [os.path.realpath(one.own) for one in view.seen.mounted]
     # What a mounted sandbox covers is not there any more: it was never copied.
-    emptied = [*doors[0], *closed]
+    emptied = [*folders, *closed]
     there = [path for path in emptied if not any(is_inside(path, own) for own in covers)]
     words += [word for path in there for word in ("--remount-ro", path)]
     return [*words, "--chdir", cwd]

@@ -48,6 +48,12 @@ class Launch(NamedTuple):
     namespace: bool = False
     """Whether argv is bwrap's: the tool then has a process namespace of its own."""
     fds: tuple[int, ...] = ()
+    covered: tuple[str, ...] = ()
+    """What bwrap hides, and therefore has to find where it was a moment ago."""
+
+    @property
+    def is_outdated(self) -> bool:
+        return not all(map(os.path.lexists, self.covered))
 
 
 def mechanism(confine: str) -> str:
@@ -91,7 +97,7 @@ class Cell:
     """One call in its bounds: what the tool sees, how it is started, what it was denied."""
 
     def __init__(self, bounds: Bounds, temp: str, plan_dir: str) -> None:
-        self.how = mechanism(bounds.confine)
+        self.how: str = mechanism(bounds.confine)
         self._bounds = bounds
         look = seen_at_own_paths if self.how == BWRAP else seen_as_they_are
         self.seen: Seen = look(bounds.stand_ins)
@@ -146,29 +152,36 @@ class Cell:
         with ExitStack() as stack:
             data = [os.fsencode(text) for _, text in self._sides.files]
             fds = stack.enter_context(_descriptors([*data, syscalls.program(os.geteuid() == 0)]))
-            words = self._words(cwd, network, fds) + bwrap.setting(env)
+            hidden = doors(os.environ, self._bounds.writable, os.geteuid() == 0)
+            words = self._words(cwd, network, fds, hidden) + bwrap.setting(env)
             listed = b"".join(os.fsencode(word) + b"\0" for word in words)
             [listing] = stack.enter_context(_descriptors([listed]))
             start = [bwrap.probe().path, "--args", str(listing), "--", *argv]
             # Found by these, should anything of it be left; the rest is the tool's alone.
             marks = {name: env[name] for name in MARKS}
             restrict = stack.enter_context(bwrap.before())
-            yield Launch(start, "/", marks, restrict, namespace=True, fds=(*fds, listing))
+            covered = (*hidden[0], *hidden[1])
+            yield Launch(start, "/", marks, restrict, True, (*fds, listing), covered)
 
-    def _words(self, cwd: str, network: bool, fds: Sequence[int]) -> list[str]:
+    def _words(
+        self,
+        cwd: str,
+        network: bool,
+        fds: Sequence[int],
+        hidden: tuple[Sequence[str], Sequence[str]],
+    ) -> list[str]:
         *texts, filter_ = fds
-        words = bwrap.arguments(
-            self.seen,
+        view = bwrap.View(
+            seen=self.seen,
             hidden=self._bounds.hidden,
             writable=(*self._bounds.writable, *self._cache),
             roots=self._roots,
             looked_at=self._looked_at,
-            doors=doors(os.environ, self._bounds.writable, os.geteuid() == 0),
+            doors=hidden,
             sides=self._sides,
-            texts=texts,
-            network=network or not can_cut_network(BWRAP),
-            cwd=self.seen.at(cwd),
         )
+        may_reach = network or not can_cut_network(BWRAP)
+        words = bwrap.arguments(view, texts=texts, network=may_reach, cwd=self.seen.at(cwd))
         return [*words, "--seccomp", str(filter_)] if syscalls.available() else words
 
     def denied(self, output: str, exit_code: int, cwd: str) -> list[str]:

@@ -16,6 +16,8 @@ class Namespace:
     """Made before bwrap is started, with the words that bwrap needs for it."""
 
     def __init__(self) -> None:
+        self.reader: int
+        self.writer: int
         self.reader, self.writer = os.pipe()
         self._pid: int | None = None
         self._fd: int | None = None

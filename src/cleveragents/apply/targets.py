@@ -1,0 +1,87 @@
+"""The targets of an apply: held by one process, switched in an order that can be undone."""
+
+import os
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from blake3 import blake3
+
+from cleveragents.checkpoints.sandboxes import PlanSandboxes
+from cleveragents.content import fsio
+from cleveragents.context import Context
+from cleveragents.errors import ApplyRefused, NotAllowed
+from cleveragents.model.plan import Plan
+from cleveragents.sandbox.protocol import CommitsLast, Proposal
+from cleveragents.sandbox.registry import traits_of
+
+
+@contextmanager
+def alone_on_targets(ctx: Context, plan: Plan) -> Generator[None]:
+    """One apply at a time on each target, whichever plan it is for."""
+    fsio.make_private_dir(f"{ctx.settings.home}/locks")
+    with ExitStack() as stack:
+        for path in sorted({r.path for r in ctx.store.resources.of_plan(plan.plan_id)}):
+            name = blake3(path.encode()).hexdigest()[:24]
+            stack.enter_context(fsio.locked(f"{ctx.settings.home}/locks/{name}"))
+        yield
+
+
+def require_own_targets(ctx: Context, plan: Plan) -> None:
+    """A child plan's work on its parent's resources becomes real with the parent."""
+    resources = ctx.store.resources.of_plan(plan.plan_id)
+    if plan.parent_plan_id is not None and all(item.source for item in resources):
+        raise NotAllowed(
+            f"plan {plan.name!r} is a child plan: its work is part of its parent's",
+            f"agents plan apply {plan.parent_plan_id}",
+        )
+
+
+def require_targets_here(ctx: Context, plan: Plan) -> None:
+    """Another machine can continue a plan; what it changes in the end is where it was."""
+    sandboxes = ctx.manager.sandboxes(plan.plan_id)
+    for rid, record in sandboxes.records.items():
+        resource, made_on = sandboxes.resources[rid], record.origin.get("made_on")
+        is_far = traits_of(resource.kind).server is not None or resource.source
+        if made_on and not is_far and not os.path.lexists(resource.path):
+            raise ApplyRefused(
+                f"{resource.path} is not on this machine",
+                f"on {made_on}: agents plan apply {plan.plan_id}",
+            )
+
+
+def in_order(
+    sandboxes: PlanSandboxes, proposals: tuple[Proposal, ...]
+) -> list[tuple[str, Proposal]]:
+    """By resource id, in the order they are switched in and undone from the end."""
+    by_name = {s.place.resource.name: rid for rid, s in sandboxes.opened.items()}
+    found = [(by_name[proposal.resource], proposal) for proposal in proposals]
+    return sorted(found, key=lambda item: isinstance(sandboxes[item[0]], CommitsLast))
+
+
+def switch_all(sandboxes: PlanSandboxes, staged: dict[str, Any]) -> None:
+    """First what can be undone; of several that commit elsewhere, each is prepared before."""
+    last = _committing(sandboxes, staged)
+    for rid, one in staged.items():
+        if rid not in last:
+            sandboxes[rid].switch_apply(one)
+    if len(last) > 1:
+        for rid, sandbox in last.items():
+            sandbox.prepare_apply(staged[rid])
+    commit_rest(sandboxes, staged)
+
+
+def _committing(sandboxes: PlanSandboxes, staged: dict[str, Any]) -> dict[str, CommitsLast]:
+    opened = {rid: sandboxes[rid] for rid, one in staged.items() if one.get("files")}
+    return {rid: one for rid, one in opened.items() if isinstance(one, CommitsLast)}
+
+
+def is_committed(sandboxes: PlanSandboxes, staged: dict[str, Any]) -> bool:
+    """Whether one that cannot be undone happened: then all before it did."""
+    last = _committing(sandboxes, staged)
+    return any(sandbox.is_applied(staged[rid]) for rid, sandbox in last.items())
+
+
+def commit_rest(sandboxes: PlanSandboxes, staged: dict[str, Any]) -> None:
+    for rid in _committing(sandboxes, staged):
+        sandboxes[rid].switch_apply(staged[rid])

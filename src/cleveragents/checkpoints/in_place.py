@@ -1,0 +1,69 @@
+"""Where a rollback leads what is worked on in place: nowhere, unless somebody asked for it."""
+
+from typing import NamedTuple
+
+from cleveragents.checkpoints.manager import CheckpointManager, States
+from cleveragents.checkpoints.sandboxes import PlanSandboxes
+from cleveragents.content.packs import Batch
+from cleveragents.model.resource import Change
+from cleveragents.model.tool import Write
+
+RESTORE = "@restore"
+"""In place of a step's id: what a rollback, an undo or a correction wrote; no step is called so."""
+
+
+class Way(NamedTuple):
+    """What there is now, and between which states an interrupted rollback was under way."""
+
+    now: States
+    before: States
+    targets: States
+
+
+def left(manager: CheckpointManager, plan_id: str, now: States) -> States:
+    """What stays as it is."""
+    return {rid: now[rid] for rid in manager.sandboxes(plan_id).in_place if rid in now}
+
+
+def unfinished(manager: CheckpointManager, plan_id: str, way: Way, batch: Batch) -> States:
+    """The states that finish it: what is as it was before goes on, all else stays.
+
+    What is neither as before nor as wanted, somebody wrote since the crash.
+    """
+    found: States = {}
+    sandboxes = manager.sandboxes(plan_id)
+    for rid in sandboxes.in_place:
+        now, before, target = way.now[rid], way.before.get(rid), way.targets[rid]
+        if before is None:
+            found[rid] = now
+            continue
+        sandbox = sandboxes[rid]
+        waiting = still_to_do(sandbox.changes(before, target), sandbox.changes(now, target))
+        found[rid] = sandbox.grafted(now, target, waiting, batch)
+    return found
+
+
+def still_to_do(wanted: tuple[Change, ...], left_over: tuple[Change, ...]) -> frozenset[bytes]:
+    """Paths that are as they were before the rollback began (pure)."""
+    now = {change.path: change.before for change in left_over}
+    return frozenset(c.path for c in wanted if c.path in now and now[c.path] == c.before)
+
+
+def restored(
+    sandboxes: PlanSandboxes, plan_id: str, group_id: str, changes: tuple[Change, ...]
+) -> list[Write]:
+    """What a restore writes in place is on record as well, under the group that it makes."""
+    ids = {sandboxes.resources[rid].name: rid for rid in sandboxes.in_place}
+    return [
+        Write(
+            plan_id=plan_id,
+            step_id=RESTORE,
+            call_id=group_id,
+            resource_id=ids[change.resource],
+            path=change.path,
+            before=change.before,
+            after=change.after,
+        )
+        for change in changes
+        if change.resource in ids
+    ]

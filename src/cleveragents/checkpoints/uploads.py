@@ -1,0 +1,278 @@
+"""Content on its way to the bucket: in a thread of its own, with a connection of its own.
+
+A group is made on this machine and counts here at once. What it needs that its root plan's segments
+lack becomes one segment; when the bucket has taken it, one commit writes the segment's row and says
+that the group is there, unless somebody else has taken the plan meanwhile.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, suppress
+
+import msgspec
+
+from cleveragents.checkpoints.sandboxes import is_elsewhere
+from cleveragents.content import fsio, trees
+from cleveragents.content.bucket.address import Bucket
+from cleveragents.content.bucket.backed import BackedPacks
+from cleveragents.content.bucket.segments import cut
+from cleveragents.content.keys import BLOB, CHUNKS, GIT, TREE
+from cleveragents.content.packs import Packs
+from cleveragents.errors import AgentsError, BucketUnreachable, LeaseLost, MachineError, NotInBucket
+from cleveragents.model.ids import is_id
+from cleveragents.model.resource import SandboxRecord
+from cleveragents.model.units import plural
+from cleveragents.store import Store
+from cleveragents.store.clock import utc_now
+
+PAUSE = 2.0
+"""Seconds until the bucket is asked again after it did not answer."""
+MOMENT = 0.5
+NOTED = "bucket"
+"""Name of the store's note: which bucket was found to keep what it has, and with which key."""
+
+
+class Desk(msgspec.Struct, frozen=True, kw_only=True):
+    """What the thread works with."""
+
+    store: Store
+    packs: BackedPacks
+    home_id: str
+
+
+class Uploads:
+    """Brings groups to the bucket while their plans continue."""
+
+    def __init__(
+        self, open_desk: Callable[[], AbstractContextManager[Desk]], home: str, wait: float
+    ) -> None:
+        self._open_desk = open_desk
+        self._left = f"{home}/uploads"
+        """A file for each plan of which this machine has something that is not there yet."""
+        self.limit = wait
+        self._changed = threading.Condition()
+        self._wanted: list[str] = []
+        self._at_work = ""
+        self._thread: threading.Thread | None = None
+        self._is_closing = False
+        self.problem: AgentsError | None = None
+        """Why the bucket could not be reached; None: it could."""
+        self._failed: dict[str, AgentsError] = {}
+        """Plans that cannot be brought whatever the bucket does, until they have another group."""
+
+    def begin(self, plan_id: str) -> None:
+        """The plan has a group that may have to go."""
+        with self._changed:
+            self._failed.pop(plan_id, None)
+            if plan_id not in self._wanted:
+                self._wanted.append(plan_id)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="uploads", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def require_usable(self, store: Store, packs: Packs) -> None:
+        """One that does not answer now is asked again when there is something to bring."""
+        assert isinstance(packs, BackedPacks)
+        with suppress(BucketUnreachable):
+            require_bucket(store, packs)
+
+    def left_over(self) -> list[str]:
+        """Plans of which an earlier command did not get everything there."""
+        try:
+            return [name for name in os.listdir(self._left) if is_id(name)]
+        except FileNotFoundError:
+            return []
+
+    def _is_busy(self, plan_id: str = "") -> bool:
+        if not plan_id:
+            return bool(self._wanted or self._at_work)
+        return plan_id in (*self._wanted, self._at_work)
+
+    def wait_for(self, plan_id: str) -> None:
+        """Until all groups of the plan are there; an error after the limit."""
+        self.begin(plan_id)
+        with self._changed:
+            done = self._changed.wait_for(lambda: not self._is_busy(plan_id), self.limit)
+            problem = self._failed.get(plan_id, self.problem)
+        if done and plan_id not in self._failed:
+            return
+        why = f": {problem.message}" if problem else ""
+        raise NotInBucket(
+            f"plan {plan_id} has groups that are not in the bucket{why}",
+            f"when it answers: agents plan resume {plan_id}",
+        )
+
+    def close(self, tell: Callable[[], None]) -> str:
+        """Wait for what is on its way; says what is left. A bucket that is away is not waited for.
+
+        `tell` is called if it takes longer than a moment.
+        """
+        if self._thread is None:
+            return ""
+        with self._changed:
+            for limit in (min(MOMENT, self.limit), self.limit):
+                if self._changed.wait_for(lambda: not self._is_busy() or self.problem, limit):
+                    break
+                tell()
+            left = len(self._wanted) + bool(self._at_work) + len(self._failed)
+            why = next(iter(self._failed.values()), self.problem)
+            self._is_closing = True
+            self._changed.notify_all()
+        self._thread.join(timeout=0 if left and not why else 5)
+        if not left:
+            return ""
+        reason = why.message if why else f"it takes longer than {self.limit:g} s"
+        whose = plural(left, "plan has", "plans have")
+        return f"{whose} groups that are not in the bucket; the next command continues: {reason}"
+
+    def _run(self) -> None:
+        try:
+            with self._open_desk() as desk:
+                while self._next():
+                    self._attempt(desk)
+        except AgentsError as error:
+            self._fail(error)
+        except Exception as error:  # noqa: BLE001 - whoever waits has to be told
+            self._fail(NotInBucket(f"content cannot be uploaded: {error!r}"))
+
+    def _next(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._wanted or self._is_closing)
+            if self._is_closing:
+                return False
+            self._at_work = self._wanted.pop(0)
+            return True
+
+    def _attempt(self, desk: Desk) -> None:
+        plan_id = self._at_work
+        try:
+            self._note_left(plan_id)
+            while not _brought(desk, plan_id):
+                pass
+            with suppress(OSError):
+                fsio.unlink_if_there(f"{self._left}/{plan_id}")
+        except (BucketUnreachable, MachineError) as error:
+            self._fail(error)  # it, or the database, may be back soon
+            return
+        except AgentsError as error:
+            self._failed[plan_id] = error
+        with self._changed:
+            self.problem = None
+            self._at_work = ""
+            self._changed.notify_all()
+
+    def _note_left(self, plan_id: str) -> None:
+        fsio.make_private_dir(self._left)
+        with open(f"{self._left}/{plan_id}", "ab"):
+            pass
+
+    def _fail(self, error: AgentsError) -> None:
+        """Tell whoever waits, and try again in a while."""
+        with self._changed:
+            self.problem = error
+            if self._at_work and self._at_work not in self._wanted:
+                self._wanted.append(self._at_work)
+            self._at_work = ""
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._is_closing, PAUSE)
+
+
+def _brought(desk: Desk, plan_id: str) -> bool:
+    try:
+        return bring(desk, plan_id)
+    except LeaseLost:
+        return False  # taken by the next command here, or elsewhere: `bring` looks again
+
+
+def bring(desk: Desk, plan_id: str) -> bool:
+    """Bring all groups that are not there yet; False if some were made meanwhile."""
+    store = desk.store
+    epoch = store.segments.epoch(plan_id)
+    pending = store.segments.pending(plan_id)
+    records = store.resources.sandboxes(plan_id)
+    if not pending or any(is_elsewhere(record, desk.home_id) for record in records):
+        return True
+    require_bucket(store, desk.packs)
+    root = store.segments.root_of(plan_id)
+    keys = missing_of(desk, root, _roots(store, pending, records))
+    folder = f"{store.identity.store_id}/{root}"
+    made: list[tuple[str, int, bytes]] = []
+    for segment in cut(folder, ((key, desk.packs.record(key)) for key in keys)):
+        desk.packs.cache.bucket.put_new(segment.name, segment.data)
+        made.append((segment.name, len(segment.data), segment.entries))
+    with store.transaction(lasts=False, alone=False):
+        store.segments.require_epoch(plan_id, epoch)
+        store.segments.add(root, made, utc_now())
+        store.segments.mark(plan_id, pending, utc_now())
+    return False
+
+
+def _roots(store: Store, group_ids: Iterable[str], records: list[SandboxRecord]) -> list[bytes]:
+    """What these groups and the plan's sandboxes are made of."""
+    found: dict[bytes, None] = {}
+    for group_id in group_ids:
+        for row in store.checkpoints.of_members(store.checkpoints.group(group_id)).values():
+            found[row.root_key] = None
+    for record in records:
+        if base := record.origin.get("base_pack"):
+            found[bytes.fromhex(base)] = None
+    return [root for root in found if root]
+
+
+def missing_of(desk: Desk, root: str, roots: list[bytes]) -> list[bytes]:
+    """Every key below that the root plan's segments lack; what they have, they have with all of it.
+
+    Content that is only borrowed from the user's repository comes with the base pack.
+    """
+    there = desk.packs.index.there.of(root)
+    seen, found = set(there), list[bytes]()
+    load = trees.reading(desk.packs.get)
+    for top in roots:
+        if top[:1] == TREE:
+            found += trees.keys_in(load, top, seen)
+        elif top not in seen:
+            seen.add(top)
+            found.append(top)
+    for key in [key for key in found if key[:1] == CHUNKS]:
+        digests = desk.packs.get(key)
+        parts = [BLOB + digests[at : at + 32] for at in range(0, len(digests), 32)]
+        found += [part for part in dict.fromkeys(parts) if part not in seen]
+        seen.update(parts)
+    here = desk.packs.index.here.among(found) if found else set[bytes]()
+    return [key for key in found if key in here or not _may_lack(key)]
+
+
+def _may_lack(key: bytes) -> bool:
+    return key[:1] == GIT or key == trees.EMPTY.key
+
+
+def require_bucket(store: Store, packs: BackedPacks) -> None:
+    """Before the first object: the bucket keeps what it has, and the key is the one it had."""
+    bucket = packs.cache.bucket
+    noted, now = store.noted(NOTED), f"{bucket.url} {bucket.fingerprint}".strip()
+    if noted == now:
+        return
+    url, _, key = (noted or "").partition(" ")
+    if url == bucket.url and key != bucket.fingerprint:
+        raise NotInBucket(
+            f"content in {url} was written with another key, or with none",
+            "agents config list shows content.key-from; the key has to stay, or the address change",
+        )
+    bucket.probe()
+    if url and url != bucket.url:
+        _require_moved(store, bucket, url)
+    with store.transaction():
+        store.note(NOTED, now)
+
+
+def _require_moved(store: Store, bucket: Bucket, old: str) -> None:
+    """Another address is taken when everything is there that was at the old one."""
+    missing = set(store.segments.names()) - set(bucket.names(store.identity.store_id))
+    if missing:
+        count = plural(len(missing), "segment", "segments")
+        raise NotInBucket(
+            f"{count} of this store in {old} cannot be found in {bucket.url}",
+            f"copy everything below {old} to it first, or keep content.url = {old}",
+        )

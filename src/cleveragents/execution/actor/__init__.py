@@ -1,0 +1,1 @@
+"""The executor's side of the conversation with an actor: proposals checked, messages made."""

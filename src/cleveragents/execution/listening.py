@@ -1,0 +1,88 @@
+"""What a tool prints while it runs: told as it comes, and kept for other processes to read."""
+
+import codecs
+import time
+from contextlib import suppress
+
+import msgspec
+
+from cleveragents.context import Context
+from cleveragents.errors import MachineError
+from cleveragents.lease import LeasedPlan
+from cleveragents.model.tool import ToolCall
+from cleveragents.tools.limits import Capture
+from cleveragents.tools.runner import CallContext, hidden
+
+KEPT = 1 << 16
+"""Bytes of it that others can read before the call has ended."""
+EVERY = 1.0
+LONGEST_LINE = 1 << 12
+
+
+class Listener:
+    """Hears one call; `idle` is called again and again while its process runs."""
+
+    def __init__(
+        self, ctx: Context, leased: LeasedPlan, call: ToolCall, secrets: tuple[str, ...]
+    ) -> None:
+        self._ctx = ctx
+        self._leased = leased
+        self._call = call
+        self._secrets = secrets
+        self._kept = Capture(min(ctx.settings.output_limit, KEPT))
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self._untold = ""
+        self._saved_at = time.monotonic()
+        self._saved_bytes = 0
+
+    def hear(self, data: bytes) -> None:
+        self._kept.feed(data)
+        self._untold += self._decoder.decode(data)
+
+    def idle(self) -> None:
+        self._tell(self._whole())
+        self._ctx.talk.idle()
+        if time.monotonic() - self._saved_at >= EVERY:
+            self.save()
+
+    def save(self) -> None:
+        """Note what was printed so far; it need not survive a power cut."""
+        self._saved_at = time.monotonic()
+        if self._kept.total == self._saved_bytes:
+            return
+        self._saved_bytes = self._kept.total
+        text = hidden(self._secrets, self._kept.text())
+        so_far = msgspec.structs.replace(self._call, output=text, output_bytes=self._kept.total)
+        # A full disk is no reason to end a tool that would not notice it.
+        with (
+            suppress(MachineError),
+            self._leased.transaction(lasts=False),
+        ):
+            self._ctx.store.calls.put(so_far)
+
+    def end(self) -> None:
+        self._tell(len(self._untold))
+
+    def _whole(self) -> int:
+        """How much can be told: half a secret would not be recognised."""
+        if not self._secrets or len(self._untold) > LONGEST_LINE:
+            return len(self._untold)
+        return self._untold.rfind("\n") + 1
+
+    def _tell(self, length: int) -> None:
+        text, self._untold = self._untold[:length], self._untold[length:]
+        if text:
+            told = {"id": self._call.step_id, "text": hidden(self._secrets, text)}
+            self._ctx.talk.tell("output", told)
+
+
+def listened(context: CallContext, listener: Listener) -> CallContext:
+    """The same call, heard."""
+    before = context.meanwhile
+
+    def meanwhile() -> None:
+        if before is not None:
+            before()
+        listener.idle()
+
+    return msgspec.structs.replace(context, hear=listener.hear, meanwhile=meanwhile)

@@ -1,0 +1,46 @@
+"""What an agent left open, before somebody else works on its plan: wait for it, or end it here."""
+
+from cleveragents.context import Context
+from cleveragents.errors import PlanBusy
+from cleveragents.execution.observed.executor import ObservedExecutor
+from cleveragents.lease import LeasedPlan, start_time
+from cleveragents.model.conversation import Session
+from cleveragents.model.tool import ToolCall
+
+RESTORES = frozenset({"plan rollback", "plan undo", "plan redo", "plan correct"})
+"""Verbs that change files under whatever still runs."""
+
+
+def is_alive(session: Session) -> bool:
+    """Whether the agent's own process is there."""
+    return bool(session.pid) and start_time(session.pid) == session.started
+
+
+def settle(ctx: Context, leased: LeasedPlan, verb: str) -> None:
+    """Refuse while the agent runs a call; what one that is gone left open ends as interrupted.
+
+    Nothing is rolled back: whatever the call did so far is kept and counts as its work.
+    """
+    plan_id = leased.plan.plan_id
+    alive = [item for item in ctx.store.sessions.of_plan(plan_id) if is_alive(item)]
+    running = ctx.store.calls.running(plan_id)
+    if running and alive:
+        raise PlanBusy(
+            f"plan {plan_id}: {alive[-1].agent} is running {_shown(running[-1])}",
+            "wait until it has ended, or interrupt the agent",
+        )
+    background = [name for item in alive for name in item.background]
+    if background and verb in RESTORES:
+        raise PlanBusy(
+            f"plan {plan_id}: {alive[-1].agent} has left running: {', '.join(background)}",
+            "wait until they have ended, or end them",
+        )
+    executor = ObservedExecutor(ctx, leased)
+    executor.interrupt(state=None)
+    executor.close()
+
+
+def _shown(call: ToolCall) -> str:
+    words = [value for value in call.inputs.values() if isinstance(value, str)]
+    first = words[0].strip().splitlines()[:1] if words else []
+    return f"{call.tool}: {first[0][:60]}" if first else call.tool

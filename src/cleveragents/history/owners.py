@@ -1,0 +1,155 @@
+"""Who changed a path in place since a checkpoint, and what a rollback makes of it (pure).
+
+What a plan's own calls and restores wrote is on record, each with the state before and after it.
+Whatever happened between two of them, somebody else did: a person, or another session. States are
+compared as text, so this knows neither files nor databases.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+ABSENT = ""
+"""The state of a path at which there is nothing."""
+Merge = Callable[[str, str, str], str | None]
+"""(base, ours, theirs) -> the state with both changes, or None if there is none."""
+
+
+class Owner(StrEnum):
+    AGENT = "agent"
+    OTHERS = "somebody else"
+    BOTH = "both"
+
+
+class Action(StrEnum):
+    RESTORE = "restore"
+    MERGE = "merge"
+    KEEP = "keep"
+    CONFLICT = "conflict"
+
+
+class Change(NamedTuple):
+    before: str
+    after: str
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """One path since a checkpoint."""
+
+    target: str
+    """Its state then."""
+    writes: tuple[Change, ...]
+    """What the plan itself wrote since, oldest first."""
+    now: str
+    shared: frozenset[Change] = frozenset()
+    """Writes that another session has on record as well: both had a call open."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rollback does with one path."""
+
+    owner: Owner
+    action: Action
+    result: str
+    """The state afterwards; of a conflict the one now."""
+    reason: str = ""
+    sides: tuple[str, str, str] | None = None
+    """Of a conflict that was tried: base, the checkpoint's side, somebody else's."""
+
+
+def others_changes(history: History) -> list[Change]:
+    """What somebody else did to the path between the plan's own writes, and since."""
+    found: list[Change] = []
+    at, last = history.target, None
+    for write in history.writes:
+        if write == last:
+            continue  # calls that ran side by side have the same write on record
+        if write.before != at:
+            found.append(Change(at, write.before))
+        at, last = write.after, write
+    if history.now != at:
+        found.append(Change(at, history.now))
+    return found
+
+
+def decide(history: History, merge: Merge, *, is_merged: bool = True) -> Verdict:
+    """Undo the plan's own writes and keep everybody else's.
+
+    `is_merged`: whether both can be had; else the path is left alone if somebody else changed it.
+    """
+    now = history.now
+    if not any(write.before != write.after for write in history.writes):
+        return Verdict(owner=Owner.OTHERS, action=Action.KEEP, result=now)
+    if history.target != now and history.shared & set(history.writes):
+        why = "another session had a call open when it was written"
+        return Verdict(owner=Owner.BOTH, action=Action.CONFLICT, result=now, reason=why)
+    theirs = others_changes(history)
+    if not theirs:
+        return _verdict(Owner.AGENT, history, history.target)
+    if not is_merged:
+        why = "changed by somebody else since"
+        return Verdict(owner=Owner.BOTH, action=Action.KEEP, result=now, reason=why)
+    result = history.target
+    for change in theirs:
+        if result == change.before:
+            result = change.after
+        elif result != change.after:
+            merged = merge(change.before, result, change.after)
+            if merged is None:
+                return Verdict(
+                    owner=Owner.BOTH,
+                    action=Action.CONFLICT,
+                    result=now,
+                    reason="changed by the agent and by somebody else",
+                    sides=(change.before, result, change.after),
+                )
+            result = merged
+    return _verdict(Owner.BOTH, history, result)
+
+
+def _verdict(owner: Owner, history: History, result: str) -> Verdict:
+    action = Action.MERGE
+    if result == history.now:
+        action = Action.KEEP
+    elif result == history.target:
+        action = Action.RESTORE
+    return Verdict(owner=owner, action=action, result=result)
+
+
+class Choices(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person says of conflicts, and of paths they name."""
+
+    everything: bool = False
+    keep_mine: frozenset[bytes] = frozenset()
+    take_checkpoint: frozenset[bytes] = frozenset()
+    """Paths, folders or resources; empty bytes mean every conflict."""
+
+    def chosen(self, names: Collection[bytes], history: History, verdict: Verdict) -> Verdict:
+        """The verdict as it is after their word; `names` is what the path may be called."""
+        is_conflict = verdict.action is Action.CONFLICT
+        if self.everything or _named(self.take_checkpoint, names, is_conflict):
+            return _verdict(verdict.owner, history, history.target)
+        if _named(self.keep_mine, names, is_conflict):
+            return Verdict(owner=verdict.owner, action=Action.KEEP, result=history.now)
+        return verdict
+
+
+def _named(given: frozenset[bytes], names: Iterable[bytes], is_conflict: bool) -> bool:
+    if is_conflict and b"" in given:
+        return True
+    return any(
+        name == one or name.startswith(one.rstrip(b"/") + b"/")
+        for name in names
+        for one in given
+        if one
+    )
+
+
+def buried(path: bytes, verdict: Verdict, now: str, kept: Sequence[bytes]) -> bool:
+    """A folder would become something else, and somebody else has something in it."""
+    becomes = verdict.result
+    if not now.startswith("d:") or becomes == ABSENT or becomes.startswith("d:"):
+        return False
+    return any(other.startswith(path + b"/") for other in kept)

@@ -1,0 +1,305 @@
+"""Roll back what is worked on in place: the plan's own writes, and nobody else's."""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from cleveragents.checkpoints.groups import About
+from cleveragents.checkpoints.manager import States
+from cleveragents.checkpoints.restoration import Restoration
+from cleveragents.content.packs import Batch
+from cleveragents.context import Context
+from cleveragents.errors import NotAllowed, NotFound, RollbackConflict
+from cleveragents.history import owners
+from cleveragents.history.owners import Action, Choices, History, Owner, Verdict
+from cleveragents.lease import LeasedPlan
+from cleveragents.model.checkpoint import (
+    CheckpointGroup,
+    CheckpointType,
+    OwnedPath,
+    SandboxCheckpoint,
+)
+from cleveragents.model.ids import new_id
+from cleveragents.model.plan import Plan
+from cleveragents.model.resource import Change, show_path
+from cleveragents.model.units import plural, show_bytes
+from cleveragents.sandbox.protocol import Conflict, InPlace, Owned
+
+Spot = tuple[str, bytes]
+
+
+class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rollback means in place, and where it leads everything."""
+
+    states: States
+    paths: tuple[OwnedPath, ...]
+    conflicts: tuple[Conflict, ...]
+    notes: tuple[str, ...]
+
+
+class _Resource:
+    """One resource in place: its paths judged one by one."""
+
+    def __init__(self, owned: Owned, name: str, choices: Choices) -> None:
+        self.owned = owned
+        self.name = name
+        self.choices = choices
+        self.histories: dict[bytes, History] = {}
+        self.verdicts: dict[bytes, Verdict] = {}
+
+    def judge(self, path: bytes, history: History) -> None:
+        verdict = owners.decide(
+            history,
+            lambda base, ours, theirs: self.owned.merge(path, base, ours, theirs),
+            is_merged=self.owned.is_merged(path),
+        )
+        names = (path, os.fsencode(self.name), os.fsencode(self.name) + b":" + path)
+        self.histories[path] = history
+        self.verdicts[path] = self.choices.chosen(names, history, verdict)
+
+    def keep_what_is_inside(self) -> None:
+        """A folder that would become a file and holds somebody else's work is a conflict."""
+        kept = [p for p, v in self.verdicts.items() if v.action is Action.KEEP]
+        for path, verdict in self.verdicts.items():
+            if owners.buried(path, verdict, self.histories[path].now, kept):
+                self.verdicts[path] = Verdict(
+                    owner=Owner.BOTH,
+                    action=Action.CONFLICT,
+                    result=self.histories[path].now,
+                    reason="it would become a file, and there is something in it that is new",
+                )
+
+    def wanted(self) -> dict[bytes, str]:
+        done = (Action.RESTORE, Action.MERGE)
+        return {p: v.result for p, v in self.verdicts.items() if v.action in done}
+
+    def conflicts(self) -> list[Conflict]:
+        found: list[Conflict] = []
+        for path, verdict in self.verdicts.items():
+            if verdict.action is Action.CONFLICT:
+                history = self.histories[path]
+                base, ours, theirs = verdict.sides or (history.now, history.target, history.now)
+                checkpoint, mine = self.owned.sides(path, base, ours, theirs)
+                found.append(
+                    Conflict(
+                        resource=self.name,
+                        path=show_path(path),
+                        base=base,
+                        ours=checkpoint,
+                        theirs=mine,
+                        reason=verdict.reason,
+                    )
+                )
+        return found
+
+    def paths(self) -> list[OwnedPath]:
+        return [
+            OwnedPath(self.name, path, str(verdict.owner), str(verdict.action), verdict.reason)
+            for path, verdict in sorted(self.verdicts.items())
+        ]
+
+    def notes(self) -> list[str]:
+        """What becomes of git's own state, in words."""
+        inside = [(p, v) for p, v in self.verdicts.items() if p.startswith(b".git/") and _says(p)]
+        back = [p for p, v in inside if v.action is Action.RESTORE]
+        left = [p for p, v in inside if v.action is Action.KEEP and v.owner is Owner.BOTH]
+        said: list[str] = []
+        if back:
+            said.append(f"{self.name}: {_listed(back)} as at the checkpoint again")
+        if left:
+            said.append(f"{self.name}: {_listed(left)} left as now: moved by somebody else since")
+        return said
+
+
+def _says(path: bytes) -> bool:
+    inside = path[5:]
+    return inside in (b"HEAD", b"index", b"packed-refs") or inside.startswith(b"refs/")
+
+
+def _listed(paths: Sequence[bytes]) -> str:
+    shown = [show_path(path[5:]) for path in paths[:5]]
+    more = f" and {plural(len(paths) - 5, 'more ref')}" if len(paths) > 5 else ""
+    return ", ".join(shown) + more
+
+
+def outlook(
+    ctx: Context,
+    plan: Plan,
+    group: CheckpointGroup,
+    now: States,
+    choices: Choices,
+    batch: Batch,
+    only: Mapping[str, Collection[bytes]] | None = None,
+) -> Outlook:
+    """Judge every path that the plan wrote since, or that differs from the checkpoint.
+
+    `only`: paths of each resource; all others stay as they are.
+    """
+    targets = ctx.checkpoints.states(group)
+    sandboxes = ctx.manager.sandboxes(plan.plan_id)
+    writes = _writes(ctx, plan, group)
+    states: States = dict(targets)
+    judged: list[_Resource] = []
+    notes: list[str] = []
+    with ctx.scratch() as scratch:
+        for rid in sandboxes.in_place:
+            sandbox = sandboxes[rid]
+            assert isinstance(sandbox, InPlace)
+            seen = [targets[rid], now[rid], *_seen(ctx, plan, group, rid)]
+            owned = sandbox.by_owner(seen, batch, scratch)
+            one = _Resource(owned, sandbox.place.resource.name, choices)
+            changed = {change.path for change in sandbox.changes(targets[rid], now[rid])}
+            shared = _shared(ctx, plan, sandbox.place.resource.path)
+            paths = changed | {path for at, path in writes if at == rid}
+            for path in paths if only is None else paths & set(only.get(rid, ())):
+                made = writes.get((rid, path), ())
+                one.judge(path, _history(owned, path, targets[rid], now[rid], made, shared))
+            one.keep_what_is_inside()
+            judged.append(one)
+            wanted = one.wanted()
+            _require_git_idle(sandbox.place.root, wanted)
+            if not choices.everything:
+                states[rid] = owned.assembled(now[rid], targets[rid], wanted)
+            notes += [*one.notes(), *_not_covered(one.name, sandbox.place.origin)]
+        conflicts = tuple(conflict for one in judged for conflict in one.conflicts())
+    return Outlook(
+        states=states,
+        paths=tuple(path for one in judged for path in one.paths()),
+        conflicts=conflicts,
+        notes=tuple(notes),
+    )
+
+
+def _history(
+    owned: Owned,
+    path: bytes,
+    target: SandboxCheckpoint,
+    now: SandboxCheckpoint,
+    made: Sequence[owners.Change],
+    shared: frozenset[tuple[bytes, owners.Change]],
+) -> History:
+    def means(text: str) -> str:
+        return owned.meaning(path, text)
+
+    return History(
+        target=means(owned.at(target, path)),
+        writes=tuple(owners.Change(means(w.before), means(w.after)) for w in made),
+        now=means(owned.at(now, path)),
+        shared=frozenset(w for w in made if (path, w) in shared),
+    )
+
+
+def _writes(
+    ctx: Context, plan: Plan, group: CheckpointGroup
+) -> dict[Spot, tuple[owners.Change, ...]]:
+    found: dict[Spot, tuple[owners.Change, ...]] = {}
+    number = ctx.store.checkpoints.number(group.group_id)
+    for write in ctx.store.calls.writes_after(plan.plan_id, number):
+        spot = write.resource_id, write.path
+        found[spot] = (*found.get(spot, ()), owners.Change(write.before, write.after))
+    return found
+
+
+def _shared(ctx: Context, plan: Plan, path: str) -> frozenset[tuple[bytes, owners.Change]]:
+    """What other sessions on the same tree have on record."""
+    found = ctx.store.calls.writes_of_others(plan.plan_id, path)
+    return frozenset((w.path, owners.Change(w.before, w.after)) for w in found)
+
+
+def _seen(
+    ctx: Context, plan: Plan, group: CheckpointGroup, resource_id: str
+) -> list[SandboxCheckpoint]:
+    """The states of the groups since, newest first, each once."""
+    groups = ctx.store.checkpoints.groups(plan.plan_id)
+    since = [g.group_id for g in groups].index(group.group_id)
+    found: dict[str, SandboxCheckpoint] = {}
+    for one in reversed(groups[since:]):
+        if (state := ctx.checkpoints.states(one).get(resource_id)) is not None:
+            found.setdefault(state.state_hash, state)
+    return list(found.values())
+
+
+def _require_git_idle(root: str, wanted: dict[bytes, str]) -> None:
+    lock = f"{root}/.git/index.lock"
+    if any(path.startswith(b".git/") for path in wanted) and os.path.exists(lock):
+        raise NotAllowed(
+            f"git is at work in {root}", f"wait for it; if no git runs there: rm {lock}"
+        )
+
+
+def _not_covered(name: str, origin: dict[str, dict[str, int]]) -> list[str]:
+    sizes = origin.get("not_covered", {})
+    shown = ", ".join(f"{path} ({show_bytes(size)})" for path, size in sizes.items())
+    return [f"{name}: not covered, and so left as now: {shown}"] if sizes else []
+
+
+def changes_in(
+    ctx: Context, plan: Plan, group: CheckpointGroup, choices: Choices
+) -> tuple[Outlook, tuple[Change, ...]]:
+    """What it would be now, and every path that a rollback would change; nothing is kept."""
+    # Not only looking: to be merged, what is there now has to be read.
+    with ctx.manager.packs.batch() as batch:
+        now = ctx.manager.create_checkpoint(plan.plan_id, batch, {}, strict=False)
+        found = outlook(ctx, plan, group, now, choices, batch)
+        return found, ctx.manager.changes(plan.plan_id, now, found.states)
+
+
+def require_no_conflict(found: Outlook, plan: Plan, group: CheckpointGroup) -> None:
+    if not found.conflicts:
+        return
+    shown = ", ".join(f"{c.resource}:{c.path}" for c in found.conflicts[:5])
+    command = f"agents plan rollback {plan.plan_id} {group.group_id}"
+    raise RollbackConflict(
+        f"nothing was changed: {plural(len(found.conflicts), 'path has', 'paths have')} changes of"
+        f" the agent and of somebody else that do not go together: {shown}",
+        found.conflicts,
+        f"{command} --keep-mine leaves them as they are now, --take-checkpoint gives up what"
+        " somebody else changed; for one of them --keep-mine=PATH",
+    )
+
+
+def require_known(choices: Choices, found: Outlook) -> None:
+    """A path that was named and is nowhere is a mistake, not a wish that can be granted."""
+    names = {
+        name
+        for item in found.paths
+        for name in (item.path, os.fsencode(item.resource), _full(item.resource, item.path))
+    }
+    for given in (choices.keep_mine | choices.take_checkpoint) - {b""}:
+        below = given.rstrip(b"/") + b"/"
+        if given.rstrip(b"/") not in names and not any(n.startswith(below) for n in names):
+            raise NotFound(
+                f"{show_path(given)} is not among the paths that changed since the checkpoint",
+                "the same command with --dry-run lists them",
+            )
+
+
+def _full(resource: str, path: bytes) -> bytes:
+    return os.fsencode(resource) + b":" + path
+
+
+def restore_in_place(
+    ctx: Context,
+    leased: LeasedPlan,
+    group: CheckpointGroup,
+    todo: Restoration,
+    choices: Choices,
+) -> tuple[Outlook, tuple[Change, ...]]:
+    """As a group of its own: what is there afterwards need not be what any group had."""
+    plan = leased.plan
+    found, _ = changes_in(ctx, plan, group, choices)
+    require_known(choices, found)
+    require_no_conflict(found, plan, group)
+    made: list[Outlook] = []
+
+    def make(now: States, batch: Batch) -> States:
+        made.append(outlook(ctx, plan, group, now, choices, batch))
+        require_no_conflict(made[-1], plan, group)
+        return made[-1].states
+
+    fields = {name: value for name, value in todo.plan.items() if name != "view_mark"}
+    todo = msgspec.structs.replace(todo, group_id=new_id(), plan=fields)
+    about = About(CheckpointType.EXTERNAL_EDIT, f"rolled back to {group.group_id}")
+    changes = ctx.checkpoints.restore_made(leased, about, make, todo)
+    return made[-1], changes
