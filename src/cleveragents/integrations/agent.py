@@ -1,0 +1,111 @@
+"""What an adapter for a coding agent does, and the agents there are.
+
+An adapter is one module with an `AGENT` that fits the protocol. Reading and answering are pure:
+they know payloads and nothing of plans. A new agent is a module, a line in `MODULES` and a test.
+"""
+
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from cleveragents.errors import NotFound
+from cleveragents.integrations.events import Answer, Event
+from cleveragents.model.conversation import Anchor, Conversation, Point
+from cleveragents.model.triggers import nearest
+
+MODULES = {
+    "claude-code": "claude_code",
+    "codex": "codex",
+    "gemini": "gemini",
+    "opencode": "opencode",
+    "qwen": "qwen",
+    "copilot": "copilot",
+}
+"""Name of an agent -> its module here; it is imported when somebody asks for it."""
+COMMANDS = {"claude": "claude-code", **{name: name for name in MODULES if name != "claude-code"}}
+"""What people type -> the agent."""
+
+
+class SettingsChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A settings file of the agent's with our hooks in it, or without them."""
+
+    path: str
+    before: bytes | None
+    """None: there is no such file."""
+    after: bytes | None
+    """None: the file goes."""
+    remark: str = ""
+    """What the person still has to do, in words."""
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """How `agents run` starts an agent with our hooks, for this run only."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str] = {}
+    """To be set for it."""
+    pass_env: tuple[str, ...] = ()
+    """Names of the person's variables that it needs; `*` at the end stands for any rest."""
+    state: tuple[str, ...] = ()
+    """Its own folders and files, which it may write; they are not rolled back."""
+
+
+class Agent(Protocol):
+    """One coding agent; every method is called with what that agent sent or installed."""
+
+    name: str
+    command: str
+    tested: tuple[str, ...]
+    """The versions whose payloads and session files were tried."""
+
+    def read(self, payload: dict[str, Any], event: str) -> tuple[Event, ...]:
+        """Their payload as our events; an event that means nothing to us gives none (pure).
+
+        `event` is what the hook command was told, "" if the payload says it.
+        """
+        ...
+
+    def answer(self, payload: dict[str, Any], event: str, answer: Answer) -> str:
+        """What the hook prints; "" for nothing. Only keys that the agent knows (pure)."""
+        ...
+
+    def settings(
+        self, scope: str, home: str, project: str, hook: Sequence[str] | None
+    ) -> tuple[SettingsChange, ...]:
+        """The settings files with hooks that run `hook`; None takes ours out.
+
+        `scope` is `user` or `project`. Nothing is written here.
+        """
+        ...
+
+    def launch(self, argv: Sequence[str], hook: Sequence[str], private_dir: str) -> Launch:
+        """Its command line with our hooks; files for this run may be put into `private_dir`."""
+        ...
+
+    def resume(self, session_id: str) -> tuple[str, ...]:
+        """The command line that continues a session."""
+        ...
+
+    def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
+        """A new session that ends at the anchor; the old one stays as it is.
+
+        Raises `ConversationError` if that cannot be done, and has then changed nothing.
+        """
+        ...
+
+
+def agent_named(name: str) -> Agent:
+    """The adapter of an agent, by its name or by its command."""
+    known = COMMANDS.get(name, name)
+    if known not in MODULES:
+        raise NotFound(f"no agent {name!r}{nearest(name, MODULES)}", f"known: {', '.join(MODULES)}")
+    module = importlib.import_module(f"cleveragents.integrations.{MODULES[known]}")
+    return module.AGENT
+
+
+def agent_of_command(argv: Sequence[str]) -> str | None:
+    """The name of the agent that a command line starts, if it is one."""
+    return COMMANDS.get(os.path.basename(argv[0])) if argv else None

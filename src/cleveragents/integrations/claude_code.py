@@ -1,0 +1,334 @@
+"""Claude Code: hooks from a settings file, sessions as files of JSON lines.
+
+It runs tools that write one by one, so every end of a call is a quiet point unless a sub-agent or a
+shell works on in the background. A call that fails has an event of its own. Calls of sub-agents
+carry the sub-agent's id; their own conversation is in another file and cannot be cut.
+"""
+
+import json
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from cleveragents.errors import ConfigError, ConversationError
+from cleveragents.integrations.agent import Launch, SettingsChange
+from cleveragents.integrations.events import (
+    Answer,
+    Event,
+    Prompt,
+    Quiet,
+    SessionEnded,
+    SessionStarted,
+    StepBegins,
+    StepEnded,
+)
+from cleveragents.integrations.files.payload import items, mapping, shown, text
+from cleveragents.integrations.files.session_files import (
+    FILES_ONLY,
+    not_in_it,
+    not_understood,
+    read_records,
+    write_records,
+)
+from cleveragents.integrations.files.settings_files import HOOKS, TIMEOUT, hooked, shell_command
+from cleveragents.model.conversation import Anchor, Conversation, Point
+
+READS = frozenset(
+    {
+        *("Read", "Glob", "Grep", "LS", "NotebookRead", "WebFetch", "WebSearch", "ToolSearch"),
+        *("TodoWrite", "TaskCreate", "TaskGet", "TaskList", "TaskUpdate", "TaskOutput"),
+        *("AskUserQuestion", "EnterPlanMode", "ExitPlanMode", "Skill", "Agent", "Task"),
+        *("BashOutput", "ListAgents", "ReportFindings", "ScheduleWakeup"),
+    }
+)
+"""Tools that change no file themselves; what a sub-agent writes is in its own calls."""
+WRITES = frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"})
+SPEAKS = frozenset({"SessionStart", "UserPromptSubmit", "PostToolUse", "PostToolUseFailure"})
+"""Events at which it takes words into its conversation."""
+NOT_RUN = "the tool did not run"
+_NOTICE = "<task-notification>"
+"""What it submits itself when something in the background has ended."""
+_SETTINGS = "--settings"
+
+
+class ClaudeCode:
+    name = "claude-code"
+    command = "claude"
+    tested: tuple[str, ...] = ("2.1.325",)
+
+    def read(self, payload: dict[str, Any], event: str) -> tuple[Event, ...]:
+        read = READERS.get(text(payload, "hook_event_name") or event)
+        found = read(payload, _anchor(payload)) if read else ()
+        return found if isinstance(found, tuple) else (found,)
+
+    def answer(self, payload: dict[str, Any], event: str, answer: Answer) -> str:
+        event = text(payload, "hook_event_name") or event
+        said: dict[str, Any] = {}
+        if answer.refuse and event == "PreToolUse":
+            said[_OUTPUT] = {
+                "hookEventName": event,
+                "permissionDecision": "deny",
+                "permissionDecisionReason": answer.refuse,
+            }
+        elif answer.context and event in SPEAKS:
+            said[_OUTPUT] = {"hookEventName": event, "additionalContext": answer.context}
+        if answer.notice:
+            said["systemMessage"] = answer.notice
+        return json.dumps(said) if said else ""
+
+    def settings(
+        self, scope: str, home: str, project: str, hook: Sequence[str] | None
+    ) -> tuple[SettingsChange, ...]:
+        # Our command names this machine's Python, so it does not go into the project's shared file.
+        own = ".claude/settings.json" if scope == "user" else ".claude/settings.local.json"
+        path = os.path.join(home if scope == "user" else project, own)
+        return (hooked(path, None if hook is None else _entries(hook)),)
+
+    def launch(self, argv: Sequence[str], hook: Sequence[str], private_dir: str) -> Launch:
+        rest, settings = _own_settings(list(argv[1:]))
+        hooks: dict[str, Any] = dict(mapping(settings, HOOKS))
+        for event, entry in _entries(hook).items():
+            hooks[event] = [*items(hooks, event), entry]
+        path = os.path.join(private_dir, "claude-settings.json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({**settings, HOOKS: hooks}, file)
+        home = os.path.expanduser("~")
+        folder = os.environ.get("CLAUDE_CONFIG_DIR") or os.path.join(home, ".claude")
+        return Launch(
+            argv=(argv[0], _SETTINGS, path, *rest),
+            pass_env=PASS_ENV,
+            state=(folder, os.path.join(home, ".claude.json")),
+        )
+
+    def resume(self, session_id: str) -> tuple[str, ...]:
+        return (self.command, "--resume", session_id)
+
+    def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
+        """A copy of the session file that ends there; no program runs and no model is asked."""
+        del env
+        new = str(uuid.uuid4())
+        said = anchor.prompt_id or anchor.call_id
+        kept = cut(read_records(anchor.transcript), anchor, point) if said else []
+        if kept:
+            path = os.path.join(os.path.dirname(anchor.transcript), f"{new}.jsonl")
+            write_records(path, ({**record, "sessionId": new} for record in kept))
+        return Conversation(
+            agent=self.name,
+            session_id=new,
+            forked_from=anchor.session_id,
+            continue_=self.resume(new) if kept else (self.command, "--session-id", new),
+        )
+
+
+PASS_ENV = (
+    "ANTHROPIC_*",
+    "CLAUDE_*",
+    "AWS_*",
+    "CLOUD_ML_REGION",
+    "VERTEX_*",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "API_TIMEOUT_MS",
+    "BASH_*_TIMEOUT_MS",
+    "MAX_*_TOKENS",
+    "MCP_*",
+    "DISABLE_*",
+)
+_OUTPUT = "hookSpecificOutput"
+
+
+def _anchor(payload: dict[str, Any]) -> Anchor:
+    """`turn_id` is the sub-agent, whose calls are not in the session's own file."""
+    return Anchor(
+        agent=ClaudeCode.name,
+        session_id=text(payload, "session_id"),
+        transcript=text(payload, "transcript_path"),
+        prompt_id=text(payload, "prompt_id"),
+        turn_id=text(payload, "agent_id"),
+        call_id=text(payload, "tool_use_id"),
+    )
+
+
+def _started(payload: dict[str, Any], anchor: Anchor) -> Event:
+    source = text(payload, "source") or "startup"
+    return SessionStarted(anchor=anchor, cwd=text(payload, "cwd"), source=source)
+
+
+def _prompt(payload: dict[str, Any], anchor: Anchor) -> Event | tuple[Event, ...]:
+    asked = text(payload, "prompt")
+    if asked.startswith(_NOTICE):
+        return ()
+    return Prompt(anchor=anchor, cwd=text(payload, "cwd"), text=asked)
+
+
+def _sub_agent(payload: dict[str, Any], anchor: Anchor) -> Event:
+    kind, own = text(payload, "agent_type"), text(payload, "agent_id")
+    cwd = text(payload, "cwd")
+    return Prompt(anchor=anchor, cwd=cwd, text=f"sub-agent {kind}", parent_call=own)
+
+
+def _begins(payload: dict[str, Any], anchor: Anchor) -> Event:
+    tool = text(payload, "tool_name")
+    writes = True if tool in WRITES else False if tool in READS else None
+    return StepBegins(
+        anchor=anchor,
+        cwd=text(payload, "cwd"),
+        call=anchor.call_id,
+        tool=tool,
+        inputs=mapping(payload, "tool_input"),
+        writes=writes,
+        network=writes is None or tool in {"WebFetch", "WebSearch"},
+        parent_call=text(payload, "agent_id"),
+    )
+
+
+def _ended(payload: dict[str, Any], anchor: Anchor) -> Event:
+    response = payload.get("tool_response")
+    output = text(response, "stdout") or shown(response)
+    return StepEnded(anchor=anchor, call=anchor.call_id, ok=True, output=output)
+
+
+def _failed(payload: dict[str, Any], anchor: Anchor) -> Event:
+    error = text(payload, "error") or "failed"
+    return StepEnded(anchor=anchor, call=anchor.call_id, ok=False, error=error)
+
+
+def _quiet(payload: dict[str, Any], anchor: Anchor) -> Event:
+    tasks = items(payload, "background_tasks")
+    running = tuple(text(task, "id") for task in tasks if text(task, "status") == "running")
+    return Quiet(anchor=anchor, said=text(payload, "last_assistant_message"), background=running)
+
+
+def _over(payload: dict[str, Any], anchor: Anchor) -> Event:
+    return SessionEnded(anchor=anchor, reason=text(payload, "reason"))
+
+
+def _batch(payload: dict[str, Any], anchor: Anchor) -> tuple[Event, ...]:
+    """The end of every call that the model made at once, also of those that were not permitted."""
+    calls = [text(call, "tool_use_id") for call in items(payload, "tool_calls")]
+    return tuple(
+        StepEnded(anchor=replace(anchor, call_id=call), call=call, ok=False, error=NOT_RUN)
+        for call in calls
+    )
+
+
+READERS: dict[str, Callable[[dict[str, Any], Anchor], Event | tuple[Event, ...]]] = {
+    "SessionStart": _started,
+    "UserPromptSubmit": _prompt,
+    "PreToolUse": _begins,
+    "PostToolUse": _ended,
+    "PostToolUseFailure": _failed,
+    "PostToolBatch": _batch,
+    "SubagentStart": _sub_agent,
+    "Stop": _quiet,
+    "SessionEnd": _over,
+}
+
+
+def _entries(hook: Sequence[str]) -> dict[str, Any]:
+    entry = {"type": "command", "command": shell_command(hook), "timeout": TIMEOUT}
+    return {event: {HOOKS: [entry]} for event in READERS}
+
+
+def _own_settings(argv: list[str]) -> tuple[list[str], dict[str, Any]]:
+    """The command line without `--settings`, and what that said; it may be given only once."""
+    for at, word in enumerate(argv):
+        if word == _SETTINGS and at + 1 < len(argv):
+            return [*argv[:at], *argv[at + 2 :]], _settings_in(argv[at + 1])
+        if word.startswith(f"{_SETTINGS}="):
+            return [*argv[:at], *argv[at + 1 :]], _settings_in(word.partition("=")[2])
+    return argv, {}
+
+
+def _settings_in(value: str) -> dict[str, Any]:
+    """A JSON text, or the file with one."""
+    try:
+        if value.lstrip().startswith("{"):
+            return json.loads(value)
+        with open(value, "rb") as file:
+            return json.load(file)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read claude's {_SETTINGS} {value[:80]}: {error}") from None
+
+
+def cut(records: list[dict[str, Any]], anchor: Anchor, point: Point) -> list[dict[str, Any]]:
+    """The records of a session that lead to a point, oldest first; [] if nothing comes before it.
+
+    Records form a tree by `parentUuid`. The results of parallel calls hang on their own call each,
+    so the path from the last one misses the others: they are added.
+    """
+    path = anchor.transcript
+    known = {text(record, "uuid"): record for record in records if text(record, "uuid")}
+    if not known or not all("sessionId" in record for record in known.values()):
+        raise not_understood(path, "it has no messages with a session id")
+    at = _end(records, anchor, point)
+    kept: set[str] = set()
+    while at:
+        if at not in known:
+            raise not_understood(path, f"message {at} is missing")
+        kept.add(at)
+        at = text(known[at], "parentUuid") or text(known[at], "logicalParentUuid")
+    last = max((n for n, one in enumerate(records) if text(one, "uuid") in kept), default=-1)
+    called = {call for own in kept for call in _calls(known[own])}
+    return [
+        record
+        for record in records[: last + 1]
+        if text(record, "uuid") in kept
+        or (text(record, "uuid") and not called.isdisjoint(_results(record)))
+    ]
+
+
+def _end(records: list[dict[str, Any]], anchor: Anchor, point: Point) -> str:
+    """The last message that the conversation at the anchor has; "" for none."""
+    if anchor.call_id:
+        return _end_of_call(records, anchor, point)
+    asked = [
+        record
+        for record in records
+        if text(record, "type") == "user"
+        and text(record, "promptId") == anchor.prompt_id
+        and not _results(record)
+    ]
+    if not asked:
+        raise not_in_it(anchor.transcript, f"prompt {anchor.prompt_id}")
+    if point is Point.BEFORE:
+        return text(asked[0], "parentUuid")
+    end = text(asked[-1], "uuid")
+    for record in records[records.index(asked[-1]) :]:
+        if text(record, "promptId") not in {"", anchor.prompt_id}:
+            break
+        if text(record, "type") == "assistant":
+            end = text(record, "uuid")
+    return end
+
+
+def _end_of_call(records: list[dict[str, Any]], anchor: Anchor, point: Point) -> str:
+    if point is Point.BEFORE:
+        found = [record for record in records if anchor.call_id in _calls(record)]
+        if found:
+            return text(found[-1], "parentUuid")
+    else:
+        found = [record for record in records if anchor.call_id in _results(record)]
+        if found:
+            return text(found[-1], "uuid")
+    if anchor.turn_id:
+        raise ConversationError(
+            "the checkpoint lies inside the work of a sub-agent, whose conversation cannot be cut",
+            f"choose a checkpoint before or after it, or {FILES_ONLY}",
+        )
+    raise not_in_it(anchor.transcript, f"call {anchor.call_id}")
+
+
+def _calls(record: dict[str, Any]) -> set[str]:
+    parts = items(record.get("message"), "content")
+    return {text(part, "id") for part in parts if text(part, "type") == "tool_use"}
+
+
+def _results(record: dict[str, Any]) -> set[str]:
+    parts = items(record.get("message"), "content")
+    return {text(part, "tool_use_id") for part in parts if text(part, "type") == "tool_result"}
+
+
+AGENT = ClaudeCode()

@@ -1,0 +1,163 @@
+"""What an agent runs at every event: hands its input to the sidecar and prints the answer.
+
+Imports nothing of ours and next to nothing else: it is started twice per tool call, as
+`python -I -S client_start.py FOLDER AGENT [EVENT] [--budget=SECONDS] [--fail-closed] [--no-start]`.
+Whatever goes wrong, the tool runs: it ends with 0, unless the person chose to fail closed. Where
+it is confined it cannot start a sidecar, and the one that there is has one name.
+"""
+
+import _socket  # what `socket` is made of: that one imports for longer than all of this takes
+import os
+import sys
+import time
+
+LARGEST = 64 << 20
+PAUSE = 0.02
+GRACE = 5.0
+"""Seconds beyond the budget after which a sidecar that does not answer is given up."""
+NAMES = (b'"session_id"', b'"sessionID"', b'"sessionId"', b'"conversation_id"')
+ONLY = "agent.sock"
+"""The socket of a sidecar that was started with its agent."""
+INSIDE = "AGENTS_PLAN_ID"
+"""Set for the tools of a plan: that one follows what happens, and its store cannot be seen here."""
+START = ("-m", "cleveragents", "hook")
+
+
+def program() -> str:
+    """The script that agents are told to run."""
+    return os.path.join(os.path.dirname(os.path.abspath(__file__)), "client_start.py")
+
+
+def main(words: list[str]) -> int:
+    flags = [word for word in words if word.startswith("--")]
+    given = [word for word in words if not word.startswith("--")]
+    closed = "--fail-closed" in flags
+    budget = next((float(w[9:]) for w in flags if w.startswith("--budget=")), 2.0)
+    try:
+        payload = sys.stdin.buffer.read(LARGEST + 1)
+        event = given[2] if len(given) > 2 else ""
+        said = told(given[0], given[1], event, payload, budget, "--no-start" not in flags)
+    except Exception as error:  # noqa: BLE001 - a hook that fails must not stop the agent
+        said = f"failed {type(error).__name__}: {error}".encode()
+    word, _, text = said.partition(b"\n")
+    sys.stdout.buffer.write(text)
+    sys.stdout.flush()
+    if closed and word != b"ok":
+        sys.stderr.write(f"no checkpoint could be made: {word.decode('utf-8', 'replace')}\n")
+        return 2
+    return 0
+
+
+def told(
+    folder: str, agent: str, event: str, payload: bytes, budget: float, start: bool = True
+) -> bytes:
+    """What the sidecar answers; it is started if there is none."""
+    if start and INSIDE in os.environ:
+        return b"ok"
+    if len(payload) > LARGEST:
+        return b"failed the input is too large"
+    name = socket_name(session_of(payload)) if start else ONLY
+    until, started = time.monotonic() + budget, False
+    while True:
+        line = connected(folder, name)
+        # A sidecar that was ending while we asked gives no answer: the next one does.
+        if line is not None and (said := asked(line, agent, event, payload, budget)):
+            return said
+        if not start:
+            return b"failed nobody listens"
+        if time.monotonic() > until:
+            detached((*START, "event", agent, *filter(None, [event])), folder, payload)
+            return b"late"
+        if not started or line is not None:
+            detached((*START, "sidecar", name), folder)
+            started = True
+        time.sleep(PAUSE)
+
+
+def asked(line: "_socket.socket", agent: str, event: str, payload: bytes, budget: float) -> bytes:
+    parts: list[bytes] = []
+    try:
+        line.settimeout(budget + GRACE)
+        line.sendall(f"{agent}\t{event}\n".encode() + payload)
+        line.shutdown(_socket.SHUT_WR)
+        while part := line.recv(1 << 16):
+            parts.append(part)
+    except TimeoutError:
+        return b"late"
+    except OSError:
+        return b""
+    finally:
+        line.close()
+    return b"".join(parts)
+
+
+def session_of(payload: bytes) -> bytes:
+    """The session's id, found without reading the rest."""
+    for name in NAMES:
+        _, _, rest = payload.partition(name)
+        value = rest.lstrip(b" \t\r\n:")[:200] if rest[:400].strip()[:1] == b":" else b""
+        if value[:1] == b'"':
+            return value[1:].partition(b'"')[0]
+    return b""
+
+
+def socket_name(session: bytes) -> str:
+    """A short name for any id. Two ids with one name share a sidecar, which knows them apart."""
+    value = 0xCBF29CE484222325
+    for byte in session:
+        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF  # FNV-1a: no import
+    return f"{value:016x}.sock"
+
+
+def connected(folder: str, name: str) -> "_socket.socket | None":
+    line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            # The folder's own path may be too long for the address of a socket.
+            line.connect(f"/proc/self/fd/{at}/{name}")
+        finally:
+            os.close(at)
+        peer = line.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+        if int.from_bytes(peer[4:8], sys.byteorder) == os.getuid():
+            return line
+    except OSError:
+        pass
+    line.close()
+    return None
+
+
+def detached(words: tuple[str, ...], folder: str, payload: bytes = b"") -> None:
+    """Start ourselves in full, in a session of its own, on the same store."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    try:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        given = os.memfd_create("payload")
+        with os.fdopen(os.dup(given), "wb") as file:
+            file.write(payload)
+        os.lseek(given, 0, os.SEEK_SET)
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        os.dup2(given, 0)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        os.closerange(3, 256)
+        environ = {**os.environ, "CLEVERAGENTS_HOME": os.path.dirname(os.path.abspath(folder))}
+        os.execve(sys.executable, (sys.executable, *words), environ)
+    finally:
+        os._exit(1)
+
+
+def run() -> None:
+    """End at once: taking the interpreter down costs a tenth of all that a hook costs."""
+    code = main(sys.argv[1:])
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":  # hooks of an older installation
+    run()

@@ -1,0 +1,132 @@
+"""The conversation of an observed plan: which one it is now, and the one at an earlier point.
+
+A group keeps where the conversation stood. To go there, a new session is made that ends at that
+point; the old one is never changed, so a failure changes nothing and undo only has to name it.
+What a plan keeps after that is the anchor it returned to and, beside it, the session to continue.
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from cleveragents import codec
+from cleveragents.context import Context
+from cleveragents.integrations.agent import agent_named
+from cleveragents.integrations.session import is_in_place
+from cleveragents.model.conversation import Anchor, Conversation, Point, Session, anchor_in
+from cleveragents.model.plan import Plan
+
+KEY = "conversation"
+AGAIN = ("agents", "run", "--plan")
+
+
+def current(ctx: Context, plan_id: str) -> Conversation | None:
+    """The conversation that goes with the plan as it is; None if it follows no agent."""
+    plan = ctx.store.plans.get(plan_id)
+    return _named(plan, plan.actor_state)
+
+
+def _named(plan: Plan, state: Any) -> Conversation | None:
+    found = anchor_in(state)
+    if found is None:
+        return None
+    kept = cast("dict[str, Any]", state).get(KEY)
+    if kept is not None:
+        return codec.convert(kept, Conversation)
+    anchor, _ = found
+    return Conversation(
+        agent=anchor.agent,
+        session_id=anchor.session_id,
+        continue_=_placed(plan, agent_named(anchor.agent).resume(anchor.session_id)),
+    )
+
+
+def _placed(plan: Plan, argv: tuple[str, ...]) -> tuple[str, ...]:
+    """The agent's command line; where its plan has sandboxes, one that starts it in them."""
+    return argv if is_in_place(plan) else (*AGAIN, plan.plan_id, "--", *argv)
+
+
+class Return:
+    """What a rollback, undo or redo does to the conversation: `remember` is what they call."""
+
+    def __init__(self, ctx: Context, plan_id: str, env: Mapping[str, str]) -> None:
+        self._ctx = ctx
+        self._plan_id = plan_id
+        self._env = env
+        self.conversation = current(ctx, plan_id)
+
+    def remember(self, state: Any) -> Any:
+        """The state that the plan keeps, which names the conversation at that point."""
+        made = self.at(state)
+        if made is None:
+            return state
+        self.conversation = made
+        return _naming(state, made)
+
+    def stay(self, state: Any) -> Any:
+        """Files alone: the conversation goes on where it is."""
+        if self.conversation is None or anchor_in(state) is None:
+            return state
+        return _naming(state, self.conversation)
+
+    def at(self, state: Any) -> Conversation | None:
+        """The session that ends where a state says: as it is if nothing came after, else a copy."""
+        found = anchor_in(state)
+        if found is None:
+            return None
+        plan = self._ctx.store.plans.get(self._plan_id)
+        named = _named(plan, state)
+        if named is not None and named.session_id and self._ends_there(named, state, *found):
+            return named
+        anchor, point = found
+        made = agent_named(anchor.agent).fork(anchor, point, self._env)
+        made = replace(made, continue_=_placed(plan, made.continue_))
+        if made.session_id:
+            self._record(made)
+        return made
+
+    def _ends_there(
+        self, named: Conversation, state: dict[str, Any], anchor: Anchor, point: Point
+    ) -> bool:
+        """Whether nothing was said in that session after the state's own point."""
+        session = self._ctx.store.sessions.get(named.agent, named.session_id)
+        if session is not None and session.plan_id != self._plan_id:
+            return False  # it went on elsewhere
+        groups = self._ctx.store.checkpoints.groups(self._plan_id)
+        later = [
+            group.actor_state
+            for group in groups
+            if anchor_in(group.actor_state) is not None
+            and KEY not in group.actor_state
+            and group.actor_state.get("session_id") == named.session_id
+        ]
+        if KEY in state:
+            return not later
+        return point is Point.AFTER and bool(later) and anchor_in(later[-1]) == (anchor, point)
+
+    def _record(self, made: Conversation) -> None:
+        """Before anything else changes: events of that session belong to this plan."""
+        session = Session(
+            session_id=made.session_id,
+            agent=made.agent,
+            plan_id=self._plan_id,
+            forked_from=made.forked_from,
+            created_at=self._ctx.now(),
+        )
+        with self._ctx.store.transaction():
+            self._ctx.store.sessions.put(session)
+
+
+def _naming(state: dict[str, Any], conversation: Conversation) -> dict[str, Any]:
+    """The state with the session to continue, unless that is the anchor's own."""
+    bare = {name: value for name, value in state.items() if name != KEY}
+    if bare["session_id"] == conversation.session_id:
+        return bare
+    return {**bare, KEY: msgspec.to_builtins(conversation)}
+
+
+def shown(conversation: Conversation | None) -> dict[str, Any] | None:
+    """For programs."""
+    return None if conversation is None else msgspec.to_builtins(conversation)

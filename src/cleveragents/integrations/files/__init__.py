@@ -1,0 +1,1 @@
+"""What adapters read and write: payloads, settings and session files of other programs."""

@@ -1,0 +1,75 @@
+"""Session files of agents: private formats, read as a whole and written only as new files.
+
+Nothing here guesses: what is not as expected is refused, and no session is ever changed.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from cleveragents.content import fsio
+from cleveragents.errors import ConversationError
+
+FILES_ONLY = "add --files-only to roll back files and databases alone"
+
+
+def read_records(path: str) -> list[dict[str, Any]]:
+    """The lines of a session file, each a JSON object."""
+    if not path:
+        raise ConversationError("the agent did not say where its session is kept", FILES_ONLY)
+    try:
+        with open(path, "rb") as file:
+            lines = file.read().splitlines()
+    except OSError as error:
+        raise ConversationError(
+            f"cannot read the session file {path}: {error.strerror}", FILES_ONLY
+        ) from None
+    records: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record: Any = json.loads(line)
+        except ValueError:
+            if number == len(lines):  # the agent died while it wrote its last line
+                continue
+            raise not_understood(path, f"line {number} is not JSON") from None
+        if not isinstance(record, dict):
+            raise not_understood(path, f"line {number} is not an object")
+        records.append(cast("dict[str, Any]", record))
+    return records
+
+
+def write_records(path: str, records: Iterable[Mapping[str, Any]]) -> None:
+    """A new session file; one that is there is never replaced."""
+    data = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    try:
+        fsio.write_new(path, data.encode("utf-8", "surrogatepass"))
+    except OSError as error:
+        raise ConversationError(
+            f"cannot write the session file {path}: {error.strerror}", FILES_ONLY
+        ) from None
+
+
+def not_understood(path: str, why: str) -> ConversationError:
+    return ConversationError(f"the session file {path} is not as expected: {why}", FILES_ONLY)
+
+
+def not_in_it(path: str, what: str) -> ConversationError:
+    return ConversationError(
+        f"{what} is not in the session file {path}",
+        f"choose a checkpoint before or after it, or {FILES_ONLY}",
+    )
+
+
+def program(command: str, env: Mapping[str, str]) -> str:
+    """Where an agent's own program is, for what only it can do."""
+    found = shutil.which(command, path=env.get("PATH", os.defpath))
+    if found is None:
+        raise ConversationError(
+            f"cannot find the program {command}, which has to copy the conversation",
+            f"put it on the PATH, or {FILES_ONLY}",
+        )
+    return found

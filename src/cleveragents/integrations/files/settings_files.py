@@ -1,0 +1,148 @@
+"""Our hooks in the settings files of agents: put in, taken out, and found again.
+
+A hook of ours is known by the path of our client in its command, wherever it was installed.
+"""
+
+import json
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from shlex import join
+from typing import Any, cast
+
+from cleveragents.config.tomledit import write_atomically
+from cleveragents.content import fsio
+from cleveragents.errors import ConfigError
+from cleveragents.integrations.agent import SettingsChange
+from cleveragents.integrations.files.json_edit import insert, read_json, without
+
+MARK = "cleveragents/integrations/client"
+HOOKS = "hooks"
+TIMEOUT = 30
+"""Seconds after which an agent goes on without us; the hook itself gives up much earlier."""
+
+
+def shell_command(hook: Sequence[str], *event: str) -> str:
+    return join([*hook, *event])
+
+
+def is_ours(value: Any) -> bool:
+    """Whether a value in a list of hooks is an entry of ours, or a group of nothing else."""
+    if not isinstance(value, dict):
+        return False
+    entry = cast("dict[str, Any]", value)
+    inner = entry.get(HOOKS)
+    if isinstance(inner, list) and inner:
+        return all(is_ours(one) for one in cast("list[Any]", inner))
+    return any(MARK in text for text in entry.values() if isinstance(text, str))
+
+
+def hooked(
+    path: str, entries: Mapping[str, Any] | None, fresh: Mapping[str, Any] | None = None
+) -> SettingsChange:
+    """A JSON settings file with `entries` (event -> one entry) below `hooks`; None: without ours.
+
+    `fresh` is what else a file needs that is not there yet.
+    """
+    before = read_settings(path)
+    try:
+        after = _changed(before, entries, fresh or {})
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}", error.hint) from None
+    return SettingsChange(path=path, before=before, after=after)
+
+
+def _changed(
+    before: bytes | None, entries: Mapping[str, Any] | None, fresh: Mapping[str, Any]
+) -> bytes | None:
+    if before is None:
+        return None if entries is None else _new({**fresh, HOOKS: _lists(entries)})
+    try:
+        whole = before.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError("the file is not UTF-8", "fix the file first") from None
+    mark, text = whole[: whole.startswith("\ufeff")], whole.removeprefix("\ufeff")
+    if not text.strip():
+        return before if entries is None else _new({**fresh, HOOKS: _lists(entries)})
+    left = without(text, is_ours, HOOKS)
+    if entries is not None:
+        return (mark + _with_entries(left, entries)).encode()
+    as_we_write = before == _new(read_json(text).value)
+    nothing_else = read_json(left).value == dict(fresh)
+    return None if as_we_write and nothing_else else (mark + left).encode()
+
+
+def _with_entries(text: str, entries: Mapping[str, Any]) -> str:
+    hooks = read_json(text).member(HOOKS)
+    if hooks is None:
+        return insert(text, read_json(text), HOOKS, _lists(entries))
+    if not isinstance(hooks.value, dict):
+        raise ConfigError("its `hooks` is not an object", "fix the file first")
+    for event, entry in entries.items():
+        hooks = read_json(text).member(HOOKS)
+        assert hooks is not None
+        there = hooks.member(event)
+        if there is None:
+            text = insert(text, hooks, event, [entry])
+        elif isinstance(there.value, list):
+            text = insert(text, there, None, entry)
+        else:
+            raise ConfigError(f"its `hooks.{event}` is not a list", "fix the file first")
+    return text
+
+
+def _lists(entries: Mapping[str, Any]) -> dict[str, list[Any]]:
+    return {event: [entry] for event, entry in entries.items()}
+
+
+def _new(value: Mapping[str, Any]) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def owned(path: str, content: str | None) -> SettingsChange:
+    """A file that is ours as a whole; None: it goes. Somebody else's of that name is refused."""
+    before = read_settings(path)
+    if before is not None and MARK.encode() not in before:
+        raise ConfigError(f"{path} is not ours", "move it away, or take another scope")
+    after = None if content is None else content.encode()
+    return SettingsChange(path=path, before=before, after=after)
+
+
+def read_settings(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+
+
+def write_change(change: SettingsChange) -> bool:
+    """Write it through links, as a whole or not at all; says whether anything changed."""
+    if change.before == change.after:
+        return False
+    target = os.path.realpath(change.path)
+    _require_writable(change.path, target)
+    if read_settings(change.path) != change.before:
+        raise ConfigError(f"{change.path} was changed meanwhile", "try again")
+    if change.after is not None:
+        write_atomically(change.path, change.after)
+    elif os.path.islink(change.path):
+        write_atomically(change.path, b"{}\n")  # somebody's own link stays what it is
+    else:
+        fsio.unlink_if_there(target)
+    return True
+
+
+def _require_writable(path: str, target: str) -> None:
+    """Root may write everything; a file that its owner made read-only is meant to stay."""
+    try:
+        mode = os.stat(target).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        raise ConfigError(f"{path} is not a regular file")
+    if not mode & 0o222 or not os.access(target, os.W_OK):
+        named = path if path == target else f"{path} (a link to {target})"
+        raise ConfigError(f"{named} is read-only", f"chmod u+w {target}, or add the hooks yourself")

@@ -1,0 +1,308 @@
+"""Gemini CLI: hooks from a settings file, sessions as files of JSON lines that are replayed.
+
+It names no call, so a call is known by its tool and input; it runs shells in parallel. Every event
+has the moment at which it was sent and every message the moment at which it was made: that is how
+a point is found again.
+"""
+
+import hashlib
+import json
+import os
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cleveragents.integrations.agent import Launch, SettingsChange
+from cleveragents.integrations.events import (
+    Answer,
+    Event,
+    Prompt,
+    Quiet,
+    SessionEnded,
+    SessionStarted,
+    StepBegins,
+    StepEnded,
+)
+from cleveragents.integrations.files.payload import items, mapping, shown, text
+from cleveragents.integrations.files.session_files import (
+    not_in_it,
+    not_understood,
+    read_records,
+    write_records,
+)
+from cleveragents.integrations.files.settings_files import (
+    HOOKS,
+    TIMEOUT,
+    hooked,
+    shell_command,
+)
+from cleveragents.model.conversation import Anchor, Conversation, Point
+
+READS = frozenset(
+    {
+        *("read_file", "read_many_files", "list_directory", "glob", "grep_search", "web_fetch"),
+        *("google_web_search", "update_topic", "list_background_processes", "write_todos"),
+        *("read_background_output", "activate_skill", "enter_plan_mode", "ask_user"),
+        *("invoke_agent", "search_file_content"),
+    }
+)
+WRITES = frozenset({"write_file", "replace"})
+OUTSIDE = frozenset({"web_fetch", "google_web_search"})
+SPEAKS = frozenset({"SessionStart", "BeforeAgent", "AfterTool"})
+PASS_ENV = ("GEMINI_*", "GOOGLE_*", "CLOUDSDK_*")
+_HOME = "GEMINI_CLI_HOME"
+_OWN_HOME = "gemini-home"
+_FOLDER, _SETTINGS = ".gemini", "settings.json"
+_STATE = ("tmp", "history")
+"""Folders with its sessions, which it would otherwise make where they are lost."""
+_MESSAGES, _SET, _REWIND, _RESPONSE = "messages", "$set", "$rewindTo", "functionResponse"
+_EXIT = re.compile(r"^Exit Code: (\d+)$", re.MULTILINE)
+
+
+class Gemini:
+    name = "gemini"
+    command = "gemini"
+    tested: tuple[str, ...] = ("0.61.0",)
+
+    def read(self, payload: dict[str, Any], event: str) -> tuple[Event, ...]:
+        read = READERS.get(text(payload, "hook_event_name") or event)
+        return (read(payload, _anchor(payload)),) if read else ()
+
+    def answer(self, payload: dict[str, Any], event: str, answer: Answer) -> str:
+        event = text(payload, "hook_event_name") or event
+        said: dict[str, Any] = {}
+        if answer.refuse and event == "BeforeTool":
+            said |= {"decision": "deny", "reason": answer.refuse}
+        elif answer.context and event in SPEAKS:
+            said["hookSpecificOutput"] = {
+                "hookEventName": event,
+                "additionalContext": answer.context,
+            }
+        if answer.notice:
+            said["systemMessage"] = answer.notice
+        return json.dumps(said) if said else ""
+
+    def settings(
+        self, scope: str, home: str, project: str, hook: Sequence[str] | None
+    ) -> tuple[SettingsChange, ...]:
+        folder = home if scope == "user" else project
+        path = os.path.join(folder, _FOLDER, _SETTINGS)
+        return (hooked(path, None if hook is None else _entries(hook)),)
+
+    def launch(self, argv: Sequence[str], hook: Sequence[str], private_dir: str) -> Launch:
+        real = os.path.join(os.environ.get(_HOME) or os.path.expanduser("~"), _FOLDER)
+        home = os.path.join(private_dir, _OWN_HOME)
+        link_all_but(_SETTINGS, real, os.path.join(home, _FOLDER), _STATE)
+        merged = hooked(os.path.join(real, _SETTINGS), _entries(hook)).after or b""
+        with open(os.path.join(home, _FOLDER, _SETTINGS), "wb") as file:
+            file.write(merged)
+        return Launch(argv=tuple(argv), env={_HOME: home}, pass_env=PASS_ENV, state=(real, home))
+
+    def resume(self, session_id: str) -> tuple[str, ...]:
+        return (self.command, "--resume", session_id)
+
+    def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
+        """A copy of the session file that ends there; no program runs and no model is asked."""
+        del env
+        new = str(uuid.uuid4())
+        head, kept = ({}, []) if not anchor.turn_id else cut(anchor, point)
+        if kept:
+            folder, name = os.path.split(anchor.transcript)
+            stem = name.removesuffix(".jsonl").rpartition("-")[0]
+            path = os.path.join(folder, f"{stem}-{new[:8]}.jsonl")
+            write_records(path, [{**head, "sessionId": new}, *kept])
+        return Conversation(
+            agent=self.name,
+            session_id=new,
+            forked_from=anchor.session_id,
+            continue_=self.resume(new) if kept else (self.command, "--session-id", new),
+        )
+
+
+def _anchor(payload: dict[str, Any]) -> Anchor:
+    """`turn_id` is the moment of the event, and `call_id` what there is instead of an id."""
+    return Anchor(
+        agent=Gemini.name,
+        session_id=text(payload, "session_id"),
+        transcript=_real(text(payload, "transcript_path")),
+        turn_id=text(payload, "timestamp"),
+        call_id=_call(payload),
+    )
+
+
+def _real(path: str) -> str:
+    """During a run of ours its sessions are named by a folder that goes with the run."""
+    return os.path.realpath(path) if f"/{_OWN_HOME}/" in path else path
+
+
+def _call(payload: dict[str, Any]) -> str:
+    tool = text(payload, "tool_name")
+    if not tool:
+        return ""
+    inputs = json.dumps(payload.get("tool_input"), sort_keys=True).encode()
+    return f"{tool}:{hashlib.sha256(inputs).hexdigest()[:16]}"
+
+
+def _started(payload: dict[str, Any], anchor: Anchor) -> Event:
+    source = text(payload, "source") or "startup"
+    return SessionStarted(anchor=anchor, cwd=text(payload, "cwd"), source=source)
+
+
+def _prompt(payload: dict[str, Any], anchor: Anchor) -> Event:
+    return Prompt(anchor=anchor, cwd=text(payload, "cwd"), text=text(payload, "prompt"))
+
+
+def _begins(payload: dict[str, Any], anchor: Anchor) -> Event:
+    tool = text(payload, "tool_name")
+    writes = True if tool in WRITES else False if tool in READS else None
+    return StepBegins(
+        anchor=anchor,
+        cwd=text(payload, "cwd"),
+        call=anchor.call_id,
+        tool=tool,
+        inputs=mapping(payload, "tool_input"),
+        writes=writes,
+        network=writes is None or tool in OUTSIDE,
+    )
+
+
+def _ended(payload: dict[str, Any], anchor: Anchor) -> Event:
+    response = mapping(payload, "tool_response")
+    output = shown(response.get("llmContent"))
+    code = _EXIT.search(output)
+    error = shown(response.get("error")) or (f"exit code {code.group(1)}" if code else "")
+    return StepEnded(anchor=anchor, call=anchor.call_id, ok=not error, output=output, error=error)
+
+
+def _quiet(payload: dict[str, Any], anchor: Anchor) -> Event:
+    return Quiet(anchor=anchor, said=text(payload, "prompt_response"))
+
+
+def _over(payload: dict[str, Any], anchor: Anchor) -> Event:
+    return SessionEnded(anchor=anchor, reason=text(payload, "reason"))
+
+
+READERS: dict[str, Callable[[dict[str, Any], Anchor], Event]] = {
+    "SessionStart": _started,
+    "BeforeAgent": _prompt,
+    "BeforeTool": _begins,
+    "AfterTool": _ended,
+    "AfterAgent": _quiet,
+    "SessionEnd": _over,
+}
+
+
+def _entries(hook: Sequence[str]) -> dict[str, Any]:
+    entry = {
+        "type": "command",
+        "name": "cleveragents",
+        "command": shell_command(hook),
+        "timeout": TIMEOUT * 1000,
+    }
+    return {event: {HOOKS: [entry]} for event in READERS}
+
+
+def link_all_but(settings: str, real: str, own: str, state: Sequence[str]) -> None:
+    """A folder of its settings for one run: all of the person's but the settings themselves.
+
+    It takes no settings file on the command line, and one of the machine only from root. `state`
+    are folders that have to be there, because what it made in the new one would be lost.
+    """
+    for name in state:
+        os.makedirs(os.path.join(real, name), exist_ok=True)
+    os.makedirs(own)
+    for name in os.listdir(real):
+        if name != settings:
+            os.symlink(os.path.join(real, name), os.path.join(own, name))
+
+
+def cut(anchor: Anchor, point: Point) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The header and the messages that lead to a point; no messages if nothing was said.
+
+    The file is a log, and what was true at a moment is what the log came to then: when a session is
+    resumed, all of its messages are written anew with new times.
+    """
+    path = anchor.transcript
+    records = read_records(path)
+    end = next((n for n, one in enumerate(records) if _moment(one) > anchor.turn_id), len(records))
+    if anchor.call_id and point is Point.AFTER:
+        end = _end_of_call(records, end, anchor)
+    head, messages = replayed(records[:end], path)
+    if anchor.call_id and point is Point.BEFORE and text(messages[-1], "type") == "gemini":
+        messages.pop()  # it asks for the call
+    said = any(text(one, "type") == "user" and not _is_context(one) for one in messages)
+    return head, _each_result_once(messages) if said else []
+
+
+def _moment(record: dict[str, Any]) -> str:
+    times = [text(call, "timestamp") for call in items(record, "toolCalls")]
+    return max(text(record, "timestamp"), text(record, _SET, "lastUpdated"), *times, "")
+
+
+def _end_of_call(records: list[dict[str, Any]], start: int, anchor: Anchor) -> int:
+    """Behind the results, which are written when all calls of one message have ended."""
+    tool = anchor.call_id.partition(":")[0]
+    asked = False
+    for number, record in enumerate(records[start:], start):
+        if _MESSAGES in mapping(record, _SET):
+            break
+        asked = asked or any(text(call, "name") == tool for call in items(record, "toolCalls"))
+        if asked and _results(record):
+            return number + 1
+    raise not_in_it(anchor.transcript, f"the result of {tool} at {anchor.turn_id}")
+
+
+def _results(message: dict[str, Any]) -> set[str]:
+    parts = items(message, "content")
+    return {text(mapping(part, _RESPONSE), "id") for part in parts if _RESPONSE in part}
+
+
+def _each_result_once(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Results stand beside their calls and in a message of their own; it would replay both."""
+    known: set[str] = set()
+    kept: list[dict[str, Any]] = []
+    for message in messages:
+        known |= {text(c, "id") for c in items(message, "toolCalls") if c.get("result")}
+        results = _results(message)
+        if not results or not results <= known:
+            kept.append(message)
+        known |= results
+    return kept
+
+
+def _is_context(message: dict[str, Any]) -> bool:
+    """What it tells the model about the machine before anybody says anything."""
+    parts = items(message, "content")
+    return any(text(part, "text").startswith("<session_context>") for part in parts)
+
+
+def replayed(
+    records: list[dict[str, Any]], path: str
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The header and the messages that a session file comes to; later records replace earlier."""
+    head: dict[str, Any] = {}
+    messages: dict[str, dict[str, Any]] = {}
+    for record in records:
+        if _SET in record:
+            change = mapping(record, _SET)
+            if _MESSAGES in change:
+                messages = {text(one, "id"): one for one in items(change, _MESSAGES)}
+            head |= {key: value for key, value in change.items() if key != _MESSAGES}
+        elif _REWIND in record:
+            ids = list(messages)
+            if record[_REWIND] in messages:
+                for own in ids[ids.index(record[_REWIND]) :]:
+                    del messages[own]
+        elif "sessionId" in record:
+            head |= record
+        elif text(record, "id") and text(record, "timestamp"):
+            messages[text(record, "id")] = record
+        else:
+            raise not_understood(path, "a message has no id or no time")
+    if not head or not messages:
+        raise not_understood(path, "it has no header or no messages")
+    return head, list(messages.values())
+
+
+AGENT = Gemini()

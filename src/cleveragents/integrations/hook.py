@@ -1,0 +1,95 @@
+"""What an agent hands to a hook, read by its adapter, and what is handed back."""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from cleveragents.context import Context
+from cleveragents.errors import UsageError
+from cleveragents.integrations import client
+from cleveragents.integrations.agent import agent_named
+from cleveragents.integrations.events import Answer, Event
+from cleveragents.integrations.observer import Observer
+from cleveragents.integrations.session import is_in_place, session_plan
+from cleveragents.model.conversation import Anchor
+from cleveragents.model.plan import Plan
+from cleveragents.model.resource import IN_PLACE
+from cleveragents.model.settings import Settings
+from cleveragents.workspace import open_workspace
+
+FOLDER = "sidecars"
+"""In the store: the sockets of sidecars."""
+SESSION_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,199}")
+"""What agents call a session: a UUID, or letters and a number."""
+
+
+class Hooked(NamedTuple):
+    """One call of a hook."""
+
+    agent: str
+    event: str
+    payload: dict[str, Any]
+
+
+def payload_in(data: bytes) -> dict[str, Any]:
+    """What the agent sent; raises `UsageError` for what is no JSON object."""
+    try:
+        found = json.loads(data.decode("utf-8", "replace"))
+        if b"\\u" in data:
+            # Half of a pair cannot be stored: the agent's text is kept with a mark in its place.
+            found = json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"a hook was given no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise UsageError("a hook was given JSON that is no object")
+    return found  # pyright: ignore[reportUnknownVariableType]
+
+
+def events_of(hooked: Hooked) -> tuple[Event, ...]:
+    """Our events; those without a session are nobody's."""
+    found = agent_named(hooked.agent).read(hooked.payload, hooked.event)
+    for session in {event.anchor.session_id for event in found} - {""}:
+        # It becomes a key of the store, part of a path and a word of the command that continues.
+        if not SESSION_NAME.fullmatch(session):
+            raise UsageError(f"a hook named a session that cannot be one: {session[:40]!r}")
+    return tuple(event for event in found if event.anchor.session_id)
+
+
+def answer_of(hooked: Hooked, answer: Answer) -> str:
+    return agent_named(hooked.agent).answer(hooked.payload, hooked.event, answer)
+
+
+def hook_command(settings: Settings, agent: str) -> tuple[str, ...]:
+    """What agents are told to run at their events."""
+    words = (sys.executable, "-I", "-S", client.program(), folder_of(settings))
+    flags = (f"--budget={settings.hook_budget:g}",) if settings.hook_budget != 2.0 else ()
+    return (*words, agent, *flags, *(("--fail-closed",) if settings.fail_closed else ()))
+
+
+def folder_of(settings: Settings) -> str:
+    return os.path.join(settings.home, FOLDER)
+
+
+@contextmanager
+def observing(settings: Settings, wait: float = 60.0) -> Generator[Observer]:
+    """An observer of sessions that work in place, on a store of its own connection."""
+    with open_workspace(settings=settings) as ws:
+        observer = Observer(ws.ctx, in_place_plan, follows_in_place, wait)
+        try:
+            yield observer
+        finally:
+            observer.close()
+
+
+def follows_in_place(plan: Plan) -> bool:
+    """Not one of `agents run`, whose session somebody continues without its sandboxes."""
+    return is_in_place(plan) and not plan.is_final
+
+
+def in_place_plan(ctx: Context, anchor: Anchor, cwd: str) -> Plan:
+    """A plan over what the agent works in, which is the resource itself."""
+    return session_plan(ctx, anchor, cwd, IN_PLACE, ctx.settings.session_resources)

@@ -1,0 +1,180 @@
+"""`agents run -- AGENT`: an agent in sandboxes at its own paths, followed call by call.
+
+Its hooks are handed over for this run only. The sidecar is a thread of this process, on a socket in
+a folder that the sandbox can see and that goes with the run.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+import msgspec
+
+from cleveragents.actors import OBSERVED
+from cleveragents.context import Context
+from cleveragents.errors import NotAllowed
+from cleveragents.execution.observed.plan import ObservedPlan
+from cleveragents.execution.tool_call import call_context
+from cleveragents.integrations import client
+from cleveragents.integrations.agent import Launch, agent_named
+from cleveragents.integrations.observer import Observer
+from cleveragents.integrations.session import MAIN, is_in_place, session_spec
+from cleveragents.integrations.sidecar import Sidecar
+from cleveragents.model.conversation import Anchor
+from cleveragents.model.lifecycle import require_not_final
+from cleveragents.model.plan import Plan
+from cleveragents.model.tool import Attach, ToolResult
+from cleveragents.plan_handle import PlanHandle
+from cleveragents.tools import resolve_tool
+from cleveragents.tools.runner import CallContext, run_tool
+from cleveragents.workspace import Workspace, open_workspace
+
+RUN_STEP = "@agent"
+"""In place of a step's id; no step can be called so."""
+
+
+class Ran(NamedTuple):
+    """An agent that was run, as it ended."""
+
+    plan: PlanHandle
+    result: ToolResult
+    heard: bool
+    """Whether its hooks called us at all."""
+    state: tuple[str, ...]
+    """Folders of its own that it could write; they are not rolled back."""
+
+
+class AgentRequest(NamedTuple):
+    """What was typed: the agent's command line, where, and what it is given beside its own."""
+
+    argv: tuple[str, ...]
+    path: str = "."
+    name: str | None = None
+    resources: Mapping[str, str] = {}
+    variables: tuple[str, ...] = ()
+    """Names of variables that it needs beside those that its adapter knows."""
+    attach: Attach = Attach.ALL
+    plan: PlanHandle | None = None
+    """Continue this one, in the sandboxes that it has."""
+
+
+def run_agent(ws: Workspace, agent: str, request: AgentRequest) -> Ran:
+    """Start it with our hooks and wait for its end; what it did is a plan, not yet applied."""
+    plan = request.plan or _new_plan(ws, agent, request)
+    require_sandboxed(plan.plan)
+    top = plan.plan.plan_dir
+    with private_folder() as private:
+        launch = agent_named(agent).launch(request.argv, _hook(private, agent), private)
+        launch = msgspec.structs.replace(launch, pass_env=launch.pass_env + request.variables)
+        call = _call(ws.ctx, plan.plan_id, launch, private, request.attach)
+        with _followed(ws.ctx, plan.plan_id, private) as sidecar:
+            tool = resolve_tool("run", {})
+            result = run_tool(tool, _inputs(launch.argv, top, request.path), call)
+    return Ran(plan, result, sidecar.heard, launch.state)
+
+
+def _new_plan(ws: Workspace, agent: str, request: AgentRequest) -> PlanHandle:
+    extra = {**ws.ctx.settings.session_resources, **request.resources}
+    spec = session_spec(agent, request.path, None, extra)
+    spec = msgspec.structs.replace(spec, name=request.name or spec.name)
+    return ws.use_spec(spec, source="agents run", folder=spec.resources[0].path)
+
+
+def require_sandboxed(plan: Plan) -> None:
+    """Whether an agent can be run in the plan's sandboxes."""
+    require_not_final(plan, "continued")
+    if plan.spec["actor"]["kind"] != OBSERVED:
+        raise NotAllowed(
+            f"plan {plan.name!r} follows no agent", f"agents plan resume {plan.plan_id}"
+        )
+    if is_in_place(plan):
+        raise NotAllowed(
+            f"plan {plan.name!r} works in place: it has no sandboxes",
+            f"agents plan resume {plan.plan_id}",
+        )
+
+
+def _hook(private: str, agent: str) -> tuple[str, ...]:
+    return (sys.executable, "-I", "-S", client.program(), private, agent, "--no-start")
+
+
+@contextmanager
+def private_folder() -> Generator[str]:
+    """Where the socket and the settings for this run are; gone when it ends."""
+    folder = tempfile.mkdtemp(prefix="agents-run-")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _call(ctx: Context, plan_id: str, launch: Launch, private: str, attach: Attach) -> CallContext:
+    """Sandboxes with their first group, and what the agent may see and write."""
+    for folder in launch.state:
+        if not os.path.splitext(folder)[1]:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+    with ObservedPlan(ctx, plan_id).taken("run") as executor:
+        made = call_context(ctx, executor.leased, RUN_STEP, MAIN)
+    ctx.manager.forget(plan_id)
+    writable = (*made.bounds.writable, *launch.state, private)
+    return msgspec.structs.replace(
+        made,
+        attach=attach,
+        meanwhile=ctx.stop,
+        private={**passed_on(os.environ, launch.pass_env), **launch.env},
+        bounds=msgspec.structs.replace(made.bounds, writable=writable),
+    )
+
+
+def passed_on(environ: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:
+    """The person's variables that the agent needs; they reach its process and nothing else."""
+    wanted = tuple(patterns)
+    return {
+        name: value
+        for name, value in environ.items()
+        if any(fnmatchcase(name, pattern) for pattern in wanted)
+    }
+
+
+def _inputs(argv: Sequence[str], top: str, path: str) -> dict[str, object]:
+    folder = os.path.relpath(os.path.realpath(path), top)
+    inputs: dict[str, object] = {"argv": list(argv)}
+    return inputs if folder == "." else {**inputs, "cwd": folder}
+
+
+@contextmanager
+def _followed(ctx: Context, plan_id: str, private: str) -> Generator[Sidecar]:
+    """The sidecar as a thread; when the block ends, what the agent left open has ended too."""
+
+    def own_plan(own: Context, _anchor: Anchor, _cwd: str) -> Plan:
+        return own.store.plans.get(plan_id)
+
+    def is_own(plan: Plan) -> bool:
+        return plan.plan_id == plan_id
+
+    @contextmanager
+    def observing() -> Generator[Observer]:
+        with open_workspace(settings=ctx.settings, recover=False) as ws:
+            observer = Observer(ws.ctx, own_plan, is_own)
+            try:
+                yield observer
+            finally:
+                observer.close()
+                with ObservedPlan(ws.ctx, plan_id, wait=10).taken("run") as executor:
+                    executor.quiet(None)
+
+    sidecar = Sidecar(private, client.ONLY, observing, ctx.settings.hook_budget, stays=True)
+    sidecar.listen()
+    thread = threading.Thread(target=sidecar.serve, daemon=True)
+    thread.start()
+    try:
+        yield sidecar
+    finally:
+        sidecar.end()
+        thread.join()

@@ -1,0 +1,10 @@
+"""The OpenAI Agents SDK: a session that is as long as the files are old.
+
+`PlanSession` goes around a session of the SDK and notes with each group how many items it had;
+after a rollback or undo of the plan, the next run finds the conversation as it was then. Its
+`hooks`, given to `Runner.run`, make every tool call a step.
+"""
+
+from cleveragents.integrations.openai_agents.session import PlanSession
+
+__all__ = ["PlanSession"]

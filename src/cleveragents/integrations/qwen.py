@@ -1,0 +1,227 @@
+"""Qwen Code: hooks as Claude Code has them, tools as Gemini CLI has them, sessions of its own.
+
+A session is a file of JSON lines in the order in which things were said. Calls have the model's own
+ids there; a prompt has none that lasts, so it is found by the moment of its event.
+"""
+
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cleveragents.integrations import gemini
+from cleveragents.integrations.agent import Launch, SettingsChange
+from cleveragents.integrations.claude_code import ClaudeCode
+from cleveragents.integrations.events import (
+    Event,
+    Prompt,
+    Quiet,
+    SessionEnded,
+    SessionStarted,
+    StepBegins,
+    StepEnded,
+)
+from cleveragents.integrations.files.payload import items, mapping, shown, text
+from cleveragents.integrations.files.session_files import (
+    not_in_it,
+    not_understood,
+    read_records,
+    write_records,
+)
+from cleveragents.integrations.files.settings_files import HOOKS, TIMEOUT, hooked, shell_command
+from cleveragents.model.conversation import Anchor, Conversation, Point
+
+READS = gemini.READS | {"todo_write", "exit_plan_mode", "skill", "agent", "task", "tool_search"}
+WRITES = frozenset({"write_file", "edit", "notebook_edit"})
+PASS_ENV = ("QWEN_*", "OPENAI_*", "DASHSCOPE_*", "ANTHROPIC_*", "GEMINI_*", "GOOGLE_*")
+_HOME, _OWN_HOME, _SETTINGS = "QWEN_HOME", "qwen-home", "settings.json"
+_STATE = ("projects", "tmp")
+_CALL, _RESULT = "functionCall", "functionResponse"
+
+
+class Qwen(ClaudeCode):
+    """It answers hooks, and is continued, as Claude Code."""
+
+    name = "qwen"
+    command = "qwen"
+    tested: tuple[str, ...] = ("0.24.4",)
+
+    def read(self, payload: dict[str, Any], event: str) -> tuple[Event, ...]:
+        read = READERS.get(text(payload, "hook_event_name") or event)
+        return read(payload, _anchor(payload)) if read else ()
+
+    def settings(
+        self, scope: str, home: str, project: str, hook: Sequence[str] | None
+    ) -> tuple[SettingsChange, ...]:
+        folder = home if scope == "user" else project
+        path = os.path.join(folder, ".qwen", _SETTINGS)
+        return (hooked(path, None if hook is None else _entries(hook)),)
+
+    def launch(self, argv: Sequence[str], hook: Sequence[str], private_dir: str) -> Launch:
+        real = os.environ.get(_HOME) or os.path.expanduser("~/.qwen")
+        home = os.path.join(private_dir, _OWN_HOME)
+        gemini.link_all_but(_SETTINGS, real, home, _STATE)
+        merged = hooked(os.path.join(real, _SETTINGS), _entries(hook)).after or b""
+        with open(os.path.join(home, _SETTINGS), "wb") as file:
+            file.write(merged)
+        return Launch(argv=tuple(argv), env={_HOME: home}, pass_env=PASS_ENV, state=(real, home))
+
+    def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
+        """A copy of the session file that ends there; no program runs and no model is asked."""
+        del env
+        new = str(uuid.uuid4())
+        kept = cut(read_records(anchor.transcript), anchor, point) if anchor.turn_id else []
+        if kept:
+            path = os.path.join(os.path.dirname(anchor.transcript), f"{new}.jsonl")
+            write_records(path, ({**record, "sessionId": new} for record in kept))
+        return Conversation(
+            agent=self.name,
+            session_id=new,
+            forked_from=anchor.session_id,
+            continue_=self.resume(new) if kept else (self.command, "--session-id", new),
+        )
+
+
+def _anchor(payload: dict[str, Any]) -> Anchor:
+    """`turn_id` is the moment of the event; a session's start is before everything."""
+    path = text(payload, "transcript_path")
+    started = text(payload, "hook_event_name") == "SessionStart"
+    return Anchor(
+        agent=Qwen.name,
+        session_id=text(payload, "session_id"),
+        transcript=os.path.realpath(path) if f"/{_OWN_HOME}/" in path else path,
+        turn_id="" if started else text(payload, "timestamp"),
+        call_id=text(payload, "tool_call_id") or text(payload, "tool_use_id"),
+    )
+
+
+def _started(payload: dict[str, Any], anchor: Anchor) -> tuple[Event, ...]:
+    source = text(payload, "source") or "startup"
+    return (SessionStarted(anchor=anchor, cwd=text(payload, "cwd"), source=source),)
+
+
+def _prompt(payload: dict[str, Any], anchor: Anchor) -> tuple[Event, ...]:
+    """It also calls the hook without words, whenever it asks the model again."""
+    asked = text(payload, "prompt")
+    return (Prompt(anchor=anchor, cwd=text(payload, "cwd"), text=asked),) if asked else ()
+
+
+def _begins(payload: dict[str, Any], anchor: Anchor) -> tuple[Event, ...]:
+    tool = text(payload, "tool_name")
+    writes = True if tool in WRITES else False if tool in READS else None
+    return (
+        StepBegins(
+            anchor=anchor,
+            cwd=text(payload, "cwd"),
+            call=anchor.call_id,
+            tool=tool,
+            inputs=mapping(payload, "tool_input"),
+            writes=writes,
+            network=writes is None or tool in gemini.OUTSIDE,
+        ),
+    )
+
+
+def _ended(payload: dict[str, Any], anchor: Anchor) -> tuple[Event, ...]:
+    output = shown(mapping(payload, "tool_response").get("llmContent"))
+    return (StepEnded(anchor=anchor, call=anchor.call_id, ok=True, output=output),)
+
+
+def _failed(payload: dict[str, Any], anchor: Anchor) -> tuple[Event, ...]:
+    error = text(payload, "error") or "failed"
+    return (StepEnded(anchor=anchor, call=anchor.call_id, ok=False, error=error),)
+
+
+def _quiet(payload: dict[str, Any], anchor: Anchor) -> tuple[Event, ...]:
+    tasks = items(payload, "background_tasks")
+    running = tuple(text(task, "id") for task in tasks if text(task, "status") == "running")
+    said = text(payload, "last_assistant_message")
+    return (Quiet(anchor=anchor, said=said, background=running),)
+
+
+def _over(payload: dict[str, Any], anchor: Anchor) -> tuple[Event, ...]:
+    return (SessionEnded(anchor=anchor, reason=text(payload, "reason")),)
+
+
+READERS: dict[str, Callable[[dict[str, Any], Anchor], tuple[Event, ...]]] = {
+    "SessionStart": _started,
+    "UserPromptSubmit": _prompt,
+    "PreToolUse": _begins,
+    "PostToolUse": _ended,
+    "PostToolUseFailure": _failed,
+    "Stop": _quiet,
+    "SessionEnd": _over,
+}
+
+
+def _entries(hook: Sequence[str]) -> dict[str, Any]:
+    entry = {
+        "type": "command",
+        "name": "cleveragents",
+        "command": shell_command(hook),
+        "timeout": TIMEOUT * 1000,
+    }
+    return {event: {HOOKS: [entry]} for event in READERS}
+
+
+def cut(records: list[dict[str, Any]], anchor: Anchor, point: Point) -> list[dict[str, Any]]:
+    """The records that lead to a point, each hung on the one before; [] if nothing was said."""
+    path = anchor.transcript
+    if not all(text(one, "uuid") and text(one, "timestamp") for one in records):
+        raise not_understood(path, "a record has no id or no time")
+    kept = [one for one in records if text(one, "subtype") != "ui_telemetry"]
+    if anchor.call_id:
+        kept = _until_call(kept, anchor, point)
+    else:
+        kept = _until_next_prompt(kept, anchor.turn_id)
+    above: str | None = None
+    linked: list[dict[str, Any]] = []
+    for one in kept:
+        linked.append({**one, "parentUuid": above})
+        above = text(one, "uuid")
+    return linked if any(text(one, "type") == "user" for one in linked) else []
+
+
+def _until_next_prompt(records: list[dict[str, Any]], moment: str) -> list[dict[str, Any]]:
+    """The event of a prompt comes before the prompt is written, that of an end after the words."""
+    later = (
+        number
+        for number, one in enumerate(records)
+        if text(one, "type") == "user" and text(one, "timestamp") > moment
+    )
+    return records[: next(later, len(records))]
+
+
+def _until_call(
+    records: list[dict[str, Any]], anchor: Anchor, point: Point
+) -> list[dict[str, Any]]:
+    """Of the message that asks for it only the calls until then, with their results."""
+    at = next((n for n, one in enumerate(records) if anchor.call_id in _ids(one, _CALL)), None)
+    if at is None:
+        raise not_in_it(anchor.transcript, f"call {anchor.call_id}")
+    asked = _ids(records[at], _CALL)
+    made = asked[: asked.index(anchor.call_id) + (point is Point.AFTER)]
+    if not made:
+        return records[:at]
+    results = [one for one in records[at + 1 :] if not set(made).isdisjoint(_ids(one, _RESULT))]
+    if len(results) < len(made):
+        raise not_in_it(anchor.transcript, f"the result of call {anchor.call_id}")
+    return [*records[:at], _with_calls(records[at], made), *results]
+
+
+def _with_calls(record: dict[str, Any], made: list[str]) -> dict[str, Any]:
+    message = mapping(record, "message")
+    parts = [
+        part
+        for part in items(message, "parts")
+        if _CALL not in part or text(part, _CALL, "id") in made
+    ]
+    return {**record, "message": {**message, "parts": parts}}
+
+
+def _ids(record: dict[str, Any], kind: str) -> list[str]:
+    parts = items(mapping(record, "message"), "parts")
+    return [own for part in parts if (own := text(part, kind, "id"))]
+
+
+AGENT = Qwen()
