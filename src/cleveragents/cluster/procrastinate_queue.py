@@ -1,0 +1,183 @@
+"""Procrastinate as the queue, in the PostgreSQL database that has the store (extra `cluster`).
+
+Its tables are in the store's own schema, so that a plan and its job are one commit. What it lacks
+is beside them: which machine a worker is on, schedules that are added while workers run, and why a
+plan was handed back.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import psycopg
+from croniter import croniter
+from procrastinate import App, SyncPsycopgConnector
+from procrastinate.exceptions import AlreadyEnqueued, ConnectorException
+from psycopg.conninfo import conninfo_to_dict
+
+from cleveragents import codec
+from cleveragents.cluster.procrastinate_worker import PLAN, Deliveries
+from cleveragents.cluster.queue import Count, HandedBack, Order, Run, Schedule, Submit, Worker
+from cleveragents.errors import MachineError, NotAllowed, StoreError, UsageError
+from cleveragents.sandbox.postgres import address
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS agents_workers (
+    worker_id BIGINT PRIMARY KEY REFERENCES procrastinate_workers (id) ON DELETE CASCADE,
+    name TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS agents_schedules (
+    name TEXT PRIMARY KEY, body TEXT NOT NULL, since BIGINT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS agents_handed_back (
+    plan_id TEXT PRIMARY KEY, worker TEXT NOT NULL, reason TEXT NOT NULL,
+    at TIMESTAMPTZ NOT NULL DEFAULT now()
+);
+"""
+
+
+class _Plain:
+    """The store's connection with the cursors that Procrastinate expects."""
+
+    def __init__(self, connection: "psycopg.Connection[Any]") -> None:
+        self._connection = connection
+
+    def cursor(self, **more: Any) -> Any:
+        return psycopg.Cursor(self._connection, **more)
+
+
+class ProcrastinateQueue:
+    """Satisfies `cluster.queue.Queue`; `lease`: seconds after which a silent worker is dead."""
+
+    def __init__(self, url: str, schema: str, lease: float) -> None:
+        self._url, self._schema, self._lease = url, schema, lease
+        self._deferring = App(connector=SyncPsycopgConnector())
+
+    def _given(self) -> dict[str, Any]:
+        given: dict[str, Any] = conninfo_to_dict(self._url)
+        options = f"{given.pop('options', '')} -c search_path={self._schema}".strip()
+        return {"connect_timeout": 10, "application_name": "agents", **given, "options": options}
+
+    def _connect(self) -> "psycopg.Connection[Any]":
+        try:
+            return psycopg.connect(**self._given(), autocommit=True)
+        except psycopg.Error as error:
+            shown = address.public(self._url)
+            raise MachineError(f"cannot connect to {shown}", "is the server running?") from error
+
+    def _asked(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self._connect() as connection:
+            try:
+                cursor = connection.execute(sql.encode(), parameters)
+            except psycopg.errors.UndefinedTable as error:
+                raise _not_installed() from error
+            return cursor.fetchall() if cursor.description else []
+
+    def install(self) -> None:
+        from procrastinate.schema import SchemaManager
+
+        with self._connect() as connection, connection.transaction():
+            found = connection.execute("SELECT to_regclass('procrastinate_jobs')").fetchone()
+            if found is None or found[0] is None:
+                connection.execute(SchemaManager.get_schema().encode())
+            connection.execute(TABLES.encode())
+
+    def submit(self, plan_id: str, order: Order, connection: Any) -> None:
+        task = self._deferring.configure_task(
+            PLAN,
+            queue=order.queue,
+            priority=order.priority,
+            lock=order.limit_key or None,
+            queueing_lock=plan_id,
+            schedule_at=order.not_before,
+            connection=_Plain(connection),
+        )
+        try:
+            task.defer(plan_id=plan_id)
+        except AlreadyEnqueued as error:
+            raise NotAllowed(f"plan {plan_id} waits for a worker already") from error
+        except ConnectorException as error:
+            if isinstance(error.__cause__, psycopg.errors.UndefinedTable):
+                raise _not_installed() from error
+            raise
+
+    def cancel(self, plan_id: str) -> bool:
+        jobs = self._asked(
+            "SELECT procrastinate_cancel_job_v1(id, true, false) FROM procrastinate_jobs"
+            " WHERE task_name = 'plan' AND args->>'plan_id' = %s AND status IN ('todo', 'doing')",
+            (plan_id,),
+        )
+        return bool(jobs)
+
+    def work(self, run: Run, submit: Submit, *, queues: Sequence[str], at_once: int) -> None:
+        self._asked("SELECT 1 FROM agents_workers LIMIT 0")
+        deliveries = Deliveries(self._given(), self._lease, self.due, run, submit)
+        asyncio.run(deliveries.until_stopped(list(queues), at_once))
+
+    def schedule(self, schedule: Schedule) -> None:
+        if not croniter.is_valid(schedule.cron):
+            raise UsageError(
+                f"not a cron expression: {schedule.cron!r}", "five fields, as in '0 3 * * *'"
+            )
+        self._asked(
+            "INSERT INTO agents_schedules (name, body, since) VALUES (%s, %s, %s)"
+            " ON CONFLICT (name) DO UPDATE SET body = excluded.body, since = excluded.since",
+            (schedule.name, msgspec.json.encode(schedule).decode(), int(time.time())),
+        )
+
+    def unschedule(self, name: str) -> bool:
+        return bool(
+            self._asked("DELETE FROM agents_schedules WHERE name = %s RETURNING 1", (name,))
+        )
+
+    def schedules(self) -> list[Schedule]:
+        return [schedule for schedule, _ in self._scheduled()]
+
+    def _scheduled(self) -> list[tuple[Schedule, int]]:
+        rows = self._asked("SELECT body, since FROM agents_schedules ORDER BY name")
+        return [(codec.from_json(body, Schedule), since) for body, since in rows]
+
+    def due(self, now: float) -> list[tuple[Schedule, int]]:
+        """Each schedule with its last moment, in UTC, since it was made."""
+        found = [
+            (schedule, int(croniter(schedule.cron, now).get_prev(float)), since)
+            for schedule, since in self._scheduled()
+        ]
+        return [(schedule, moment) for schedule, moment, since in found if moment > since]
+
+    def counts(self) -> list[Count]:
+        rows = self._asked(
+            "SELECT queue_name, count(*) FILTER (WHERE ready AND status = 'todo'),"
+            " count(*) FILTER (WHERE status = 'doing'), count(*) FILTER (WHERE NOT ready),"
+            " coalesce(max(extract(epoch FROM now() - since)) FILTER (WHERE ready AND"
+            " status = 'todo'), 0)::float8 FROM (SELECT queue_name, status,"
+            " (status = 'doing' OR coalesce(scheduled_at, now()) <= now()) AS ready,"
+            " coalesce(scheduled_at, (SELECT min(at) FROM procrastinate_events e"
+            " WHERE e.job_id = j.id AND e.type = 'deferred')) AS since FROM procrastinate_jobs j"
+            " WHERE status IN ('todo', 'doing')) found GROUP BY queue_name ORDER BY queue_name"
+        )
+        names = ("queue", "waiting", "running", "later", "oldest")
+        return [Count(**dict(zip(names, row, strict=True))) for row in rows]
+
+    def workers(self) -> list[Worker]:
+        rows = self._asked(
+            "SELECT coalesce(a.name, 'worker ' || w.id),"
+            " extract(epoch FROM now() - w.last_heartbeat)::float8,"
+            " (SELECT coalesce(array_agg(j.args->>'plan_id' ORDER BY j.id), '{}')"
+            " FROM procrastinate_jobs j WHERE j.worker_id = w.id AND j.status = 'doing'"
+            " AND j.task_name = 'plan')"
+            " FROM procrastinate_workers w LEFT JOIN agents_workers a ON a.worker_id = w.id"
+            " ORDER BY 1, w.id"
+        )
+        return [Worker(name=name, seen=seen, plans=tuple(plans)) for name, seen, plans in rows]
+
+    def handed_back(self) -> list[HandedBack]:
+        rows = self._asked("SELECT plan_id, worker, reason FROM agents_handed_back ORDER BY at")
+        names = ("plan_id", "worker", "reason")
+        return [HandedBack(**dict(zip(names, row, strict=True))) for row in rows]
+
+
+def _not_installed() -> StoreError:
+    return StoreError("the store has no queue", "agents store init, with the extra `cluster`")

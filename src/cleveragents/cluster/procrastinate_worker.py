@@ -1,0 +1,181 @@
+"""A worker on Procrastinate: its own loop, and beside it what it leaves to its users.
+
+Plans of workers that were not heard of are delivered again, schedules are looked at, and the
+store's server may go away and come back.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, LiteralString
+
+import msgspec
+from procrastinate import App, BaseRetryStrategy, JobContext, PsycopgConnector, RetryDecision
+from procrastinate.exceptions import AlreadyEnqueued, ConnectorException, JobAborted
+from procrastinate.job_context import AbortReason
+from procrastinate.jobs import Job
+from procrastinate.worker import Worker
+
+from cleveragents import codec
+from cleveragents.cluster.queue import HandBack, Run, Schedule, Submit
+from cleveragents.lease import host_name
+
+PLAN, SUBMIT = "plan", "submit"
+BEAT = 1.0
+"""Seconds between two signs of life; less where the lease is shorter than three of them."""
+Due = Callable[[float], list[tuple[Schedule, int]]]
+
+
+class Returned(Exception):
+    def __init__(self, back: HandBack) -> None:
+        super().__init__(back.reason)
+        self.delay: float = back.delay
+
+
+class OnlyReturned(BaseRetryStrategy):
+    """Nothing else is delivered again: a plan that failed is an errored plan, and says so."""
+
+    def get_retry_decision(self, *, exception: BaseException, job: Job) -> RetryDecision | None:
+        if isinstance(exception, Returned):
+            return RetryDecision(retry_in={"seconds": round(exception.delay)})
+        return None
+
+
+class Deliveries:
+    """What one worker is handed, until it is told to stop."""
+
+    def __init__(
+        self, server: dict[str, Any], lease: float, due: Due, run: Run, submit: Submit
+    ) -> None:
+        self._server, self._lease, self._due = server, lease, due
+        self._run, self._submit = run, submit
+        self._beat = min(BEAT, lease / 3)
+        self._name = f"{host_name()}:{os.getpid()}"
+        self._signals = 0
+        self._worker: Worker | None = None
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def until_stopped(self, queues: list[str], at_once: int) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        while not self._signals:
+            try:
+                await self._until_disconnected(queues, at_once)
+            except ConnectorException:
+                await asyncio.sleep(self._beat)
+
+    def _stop(self) -> None:
+        """First: no more plans. Again: those that run are stopped, and handed back."""
+        self._signals += 1
+        if self._worker is not None:
+            self._worker.stop()
+        if self._signals > 1:
+            for task in self._running:
+                task.cancel()
+
+    async def _until_disconnected(self, queues: list[str], at_once: int) -> None:
+        app = App(connector=PsycopgConnector(kwargs=self._server, min_size=1, max_size=4))
+        app.task(name=PLAN, pass_context=True, retry=OnlyReturned())(self._plan)
+        app.task(name=SUBMIT, pass_context=True, retry=OnlyReturned())(self._scheduled)
+        async with app.open_async():
+            self._worker = worker = Worker(
+                app=app,
+                queues=queues or None,
+                name=self._name,
+                concurrency=at_once,
+                install_signal_handlers=False,
+                update_heartbeat_interval=self._beat,
+                stalled_worker_timeout=self._lease,
+                fetch_job_polling_interval=2.0,
+                abort_job_polling_interval=self._beat,
+                delete_jobs="successful",
+            )
+            beside = asyncio.create_task(self._look_after(app, worker))
+            try:
+                await worker.run()
+            finally:
+                beside.cancel()
+
+    async def _look_after(self, app: App, worker: Worker) -> None:
+        named = False
+        while True:
+            await asyncio.sleep(self._beat)
+            with suppress(ConnectorException):
+                if not named and worker.worker_id is not None:
+                    await _execute(
+                        app,
+                        "INSERT INTO agents_workers (worker_id, name) VALUES (%(id)s, %(name)s)",
+                        id=worker.worker_id,
+                        name=self._name,
+                    )
+                    named = True
+                await self._deliver_again(app)
+                await self._submit_due(app)
+
+    async def _deliver_again(self, app: App) -> None:
+        """What workers had that were not heard of: it comes before what was submitted later."""
+        for job in await app.job_manager.get_stalled_jobs(seconds_since_heartbeat=self._lease):
+            # Another worker may have been quicker; delivered twice, the lease decides.
+            with suppress(ConnectorException):
+                await app.job_manager.retry_job(job)
+
+    async def _submit_due(self, app: App) -> None:
+        for schedule, moment in await asyncio.to_thread(self._due, time.time()):
+            job = Job(
+                id=None,
+                queue=schedule.order.queue,
+                priority=schedule.order.priority,
+                lock=None,
+                queueing_lock=f"schedule:{schedule.name}",
+                task_name=SUBMIT,
+                task_kwargs={"timestamp": moment, "schedule": msgspec.to_builtins(schedule)},
+            )
+            # One row per schedule and moment: of all workers only one gets it in.
+            with suppress(AlreadyEnqueued):
+                await app.job_manager.defer_periodic_job(job, schedule.name, moment)
+
+    async def _plan(self, context: JobContext, plan_id: str) -> None:
+        back = await self._followed(context, self._run(plan_id))
+        if back is None:
+            await _execute(
+                context.app, "DELETE FROM agents_handed_back WHERE plan_id = %(id)s", id=plan_id
+            )
+            return
+        await _execute(
+            context.app,
+            "INSERT INTO agents_handed_back (plan_id, worker, reason)"
+            " VALUES (%(id)s, %(worker)s, %(reason)s) ON CONFLICT (plan_id) DO UPDATE"
+            " SET worker = excluded.worker, reason = excluded.reason, at = now()",
+            id=plan_id,
+            worker=self._name,
+            reason=back.reason,
+        )
+        raise Returned(back)
+
+    async def _scheduled(
+        self, context: JobContext, timestamp: int, schedule: dict[str, Any]
+    ) -> None:
+        work = self._submit(codec.convert(schedule, Schedule), timestamp)
+        if (back := await self._followed(context, work)) is not None:
+            raise Returned(back)
+
+    async def _followed(self, context: JobContext, work: Any) -> HandBack | None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if context.abort_reason() is AbortReason.USER_REQUEST:
+                raise JobAborted from None
+            return HandBack("its worker was stopped", 0)
+        finally:
+            self._running.discard(task)
+
+
+async def _execute(app: App, sql: LiteralString, **values: Any) -> None:
+    await app.connector.execute_query_async(sql, **values)

@@ -1,0 +1,69 @@
+"""Hand a plan to the workers: what it starts from is captured here, where its resources are."""
+
+import time
+
+from cleveragents.cluster.queue import Order, Queue
+from cleveragents.context import Context
+from cleveragents.errors import ConfigError, StoreError
+from cleveragents.execution.actor_executor import executor_for
+from cleveragents.execution.leasing import work_on
+from cleveragents.lease import holder
+from cleveragents.model.lifecycle import require_not_final
+from cleveragents.model.settings import Settings
+
+EXTRA = "pip install 'cleveragents[cluster]'"
+STOPPED_WITHIN = 30.0
+"""Seconds that a worker has to stop a plan; after them whoever asked is told that it is busy."""
+
+
+def queue_of(settings: Settings) -> Queue:
+    """The queue of the shared store."""
+    if not settings.store_url:
+        raise ConfigError(
+            "workers need a store that several machines share",
+            "agents config set store.url postgresql://USER@HOST/DATABASE, then agents store init",
+        )
+    try:
+        from cleveragents.cluster.procrastinate_queue import ProcrastinateQueue
+    except ImportError as error:
+        raise ConfigError(f"workers need {error.name}, which is missing", EXTRA) from None
+    from cleveragents.store.postgres import SCHEMA
+
+    return ProcrastinateQueue(settings.store_url, SCHEMA, settings.lease)
+
+
+def install_queue(settings: Settings) -> str:
+    """Make the queue beside the store's tables; what to say of it."""
+    try:
+        queue_of(settings).install()
+    except ConfigError:
+        return f"; for workers: {EXTRA}, then agents store init again"
+    return ", its queue too"
+
+
+def submit(ctx: Context, plan_id: str, queue: Queue, order: Order) -> None:
+    """Make sandboxes and the first group; then the plan and its delivery are one commit."""
+    with work_on(ctx, plan_id, "plan submit") as leased:
+        require_not_final(leased.plan, "submitted")
+        if leased.plan.head_group_id is None:
+            executor = executor_for(ctx, leased)
+            executor.strategize()
+            executor.prepare()
+        # A worker on another machine sees only what is in the bucket.
+        ctx.checkpoints.wait_until_there(plan_id)
+        with leased.transaction():
+            leased.write()
+            queue.submit(plan_id, order, ctx.store.connection)
+
+
+def withdraw(ctx: Context, plan_id: str) -> None:
+    """Have a plan delivered no more, and wait until the worker that runs it has stopped it."""
+    if not ctx.store.is_shared:
+        return
+    try:
+        withdrawn = queue_of(ctx.settings).cancel(plan_id)
+    except (ConfigError, StoreError):
+        return  # nobody can have submitted it
+    until = time.monotonic() + STOPPED_WITHIN
+    while withdrawn and holder(ctx.store, plan_id) and time.monotonic() < until:
+        time.sleep(0.1)

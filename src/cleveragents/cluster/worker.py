@@ -1,0 +1,116 @@
+"""Run the plans that a queue delivers, each as a process of its own: `agents plan resume PLAN`.
+
+So a plan that is cancelled or stopped ends as it does for a person who presses Ctrl-C, and one that
+breaks breaks nothing else. What the process says decides whether the plan is handed back.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from cleveragents.cluster.needs import missing
+from cleveragents.cluster.queue import HandBack, Order, Schedule
+from cleveragents.errors import AgentsError
+from cleveragents.lease import spec_of
+from cleveragents.model.settings import Settings
+from cleveragents.workspace import open_workspace
+
+SOON, LATER = 2.0, 15.0
+"""Seconds until a plan is delivered again: somebody has it; this machine cannot run it."""
+BUSY = frozenset({"PlanBusy", "LeaseLost"})
+NOT_HERE = frozenset(
+    {"ConfigError", "MachineError", "DiskFull", "ReadOnlyStore", "SandboxError", "SandboxMissing"}
+)
+INTERRUPTED = 130
+Told = Callable[[str], None]
+
+
+class PlanRunner:
+    """What a worker does with a delivery; satisfies `cluster.queue.Run` and `Submit`."""
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str], tell: Told) -> None:
+        self._settings, self._environ, self._tell = settings, environ, tell
+
+    async def run(self, plan_id: str) -> HandBack | None:
+        lacking = await asyncio.to_thread(self._lacking, plan_id)
+        if isinstance(lacking, HandBack):
+            return self._told(plan_id, lacking)
+        if lacking:
+            return self._told(plan_id, HandBack("; ".join(lacking), LATER))
+        self._tell(f"{plan_id} begins")
+        return self._told(plan_id, outcome(*await self._process("plan", "resume", plan_id)))
+
+    async def submit(self, schedule: Schedule, moment: int) -> HandBack | None:
+        if not os.path.exists(schedule.file):
+            return HandBack(f"{schedule.file} is not on this machine", LATER)
+        words = ("plan", "submit", schedule.file, *order_options(schedule.order))
+        code, said = await self._process(*words, cwd=os.path.dirname(schedule.file))
+        return self._told(schedule.name, outcome(code, said))
+
+    def _told(self, name: str, back: HandBack | None) -> HandBack | None:
+        self._tell(f"{name} ended" if back is None else f"{name} handed back: {back.reason}")
+        return back
+
+    def _lacking(self, plan_id: str) -> list[str] | HandBack:
+        try:
+            with open_workspace(settings=self._settings, recover=False) as ws:
+                plan = ws.find(plan_id).plan
+                resources = ws.ctx.store.resources.of_plan(plan.plan_id)
+        except AgentsError as error:
+            return HandBack(error.message, LATER)
+        path = self._environ.get("PATH")
+        return missing(
+            spec_of(plan), resources, self._environ, lambda name: shutil.which(name, path=path)
+        )
+
+    async def _process(self, *words: str, cwd: str = "") -> tuple[int, bytes]:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "cleveragents", *words, "--json"),
+            cwd=cwd or self._settings.home,
+            env=dict(self._environ),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,  # what is typed at the worker's terminal is for the worker
+        )
+        try:
+            said, _ = await process.communicate()
+        except asyncio.CancelledError:
+            if process.returncode is None:
+                process.send_signal(signal.SIGINT)
+                await process.wait()
+            raise
+        return process.returncode or 0, said
+
+
+def outcome(code: int, said: bytes) -> HandBack | None:
+    """Whether the plan came to an end, be it a bad one, or has to be handed back (pure)."""
+    if code == 0:
+        return None
+    if code == INTERRUPTED or code < 0:
+        return HandBack("its process was stopped", SOON)
+    error = _error(said)
+    if error.get("type") in BUSY:
+        return HandBack(error.get("message", "it is busy"), SOON)
+    if error.get("type") in NOT_HERE or not error:
+        return HandBack(error.get("message", f"its process ended with {code}"), LATER)
+    return None
+
+
+def _error(said: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(said)["data"].get("error") or {}
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def order_options(order: Order) -> list[str]:
+    """The options of `agents plan submit` that say the same."""
+    said = [f"--queue={order.queue}", f"--priority={order.priority}"]
+    return said + ([f"--limit-key={order.limit_key}"] if order.limit_key else [])
