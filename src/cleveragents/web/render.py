@@ -1,0 +1,57 @@
+"""Templates: everything is escaped; what is markup of our own says so."""
+
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from cleveragents.model.resource import show_path
+from cleveragents.model.tool import ToolCall
+from cleveragents.web.view import words
+from cleveragents.web.view.changes import table_words
+
+
+@cache
+def environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("cleveragents.web"),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=_Empty,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters: dict[str, Any] = {
+        "ago": words.ago,
+        "clock": words.clock,
+        "count": words.count,
+        "listed": words.listed,
+        "first_upper": words.first_upper,
+        "table_words": table_words,
+        "path": show_path,
+        "cell": shown_cell,
+        "took": took,
+    }
+    made.filters.update(filters)  # pyright: ignore[reportUnknownMemberType]
+    return made
+
+
+class _Empty(StrictUndefined):
+    """What a page does not have may be asked for, but nothing may be done with it."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+def took(call: ToolCall) -> str:
+    return words.lasted(call.started_at, call.ended_at or call.started_at)
+
+
+def shown_cell(value: Any) -> str:
+    """A value of a database."""
+    if value is None:
+        return "NULL"
+    return f"{len(value)} bytes" if isinstance(value, bytes) else words.shortened(str(value), 200)
+
+
+def render(template: str, **values: Any) -> str:
+    return environment().get_template(template).render(**values)

@@ -1,0 +1,352 @@
+"""What can be done to a plan from the page: a preview by GET, the command by POST.
+
+A preview is the library's own; where it refuses, the page says so in its words and has no button.
+"""
+
+import os
+import shlex
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from markupsafe import Markup
+
+from cleveragents.errors import NotAllowed, UsageError
+from cleveragents.integrations.conversation import current
+from cleveragents.lease import holder, host_name
+from cleveragents.lookup import short_ids
+from cleveragents.model.conversation import Conversation
+from cleveragents.model.effect import Outlook
+from cleveragents.model.resource import Change
+from cleveragents.plan_handle import PlanHandle
+from cleveragents.web.view.changes import summary_of_changes
+from cleveragents.web.view.facts import Facts, facts_of
+from cleveragents.web.view.line import rows_of
+from cleveragents.web.view.marks import Sign, mini, sign
+from cleveragents.web.view.rows import Row
+from cleveragents.web.view.standing import undo_words
+from cleveragents.web.view.words import clock, count, listed
+from cleveragents.workspace import Workspace
+
+MOST_PATHS = 200
+
+
+class Sum(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of the paths of one resource."""
+
+    name: str
+    said: str
+    restored: int
+    removed: int
+    recreated: int
+
+
+class Fate(msgspec.Struct, frozen=True):
+    """A decision, and whether it stays."""
+
+    title: str
+    is_gone: bool
+    is_target: bool = False
+    note: str = ""
+    sign: str = "a"
+
+
+class Preview(msgspec.Struct, frozen=True, kw_only=True):
+    """A page that says what would happen, with one button."""
+
+    verb: str
+    title: str
+    about: str
+    button: str
+    argv: tuple[str, ...]
+    """Without what is chosen in the form."""
+    said: str = ""
+    lasting: str = ""
+    """What undo can do about it."""
+    effects: Outlook = Outlook()
+    sums: tuple[Sum, ...] = ()
+    changes: tuple[Change, ...] = ()
+    more_changes: int = 0
+    fates: tuple[Fate, ...] = ()
+    decisions: int = 0
+    """How many decisions are set aside."""
+    owned: tuple[Any, ...] = ()
+    conflicts: tuple[Any, ...] = ()
+    conversation: Conversation | None = None
+    notes: tuple[str, ...] = ()
+    fields: dict[str, Any] = {}
+    """What the form of this verb asks for."""
+
+    @property
+    def command(self) -> str:
+        return shlex.join(["agents", *self.argv])
+
+    @property
+    def picture(self) -> Markup:
+        """What stays and what goes, in one line."""
+        return mini([Sign(fate.sign, fate.is_target) for fate in self.fates])
+
+    @property
+    def unknown(self) -> str:
+        """The steps of which nobody knows what they did outside."""
+        names = list(dict.fromkeys(effect.step_id for effect in self.effects.unknown))
+        more = f"{len(names) - 4:,} more" if len(names) > 5 else ""
+        return listed([*names[:4], more] if more else names)
+
+
+def rollback(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Preview:
+    if not query.get("to"):
+        raise UsageError("no moment was chosen", f"agents plan checkpoints {handle.plan_id}")
+    group = handle.group(query["to"])
+    todo = handle.preview_rollback(group.group_id)
+    facts = facts_of(ws, handle.plan_id)
+    rows = rows_of(facts)
+    row = _row_at(rows, group.group_id)
+    sums = sums_of(todo.changes)
+    where = "in place" if facts.in_place else "in the sandboxes only"
+    paths = sum(s.restored + s.removed + s.recreated for s in sums)
+    title = f"“{row.title}”" if row else f"the moment {clock(group.created_at)}"
+    before = row is not None and group.group_id not in (row.group_id, row.failed_id)
+    short = short_ids([g.group_id for g in facts.groups])[group.group_id]
+    return Preview(
+        verb="rollback",
+        title=f"{'To before' if before else 'To'} {title}",
+        about=f"The moment of {clock(group.created_at)}, {short}",
+        button="Roll back",
+        argv=("plan", "rollback", handle.plan.name, short),
+        said=f"{count(paths, 'path')} in {count(len(sums), 'resource')} return, "
+        f"{count(todo.decisions_after, 'decision')} "
+        f"{'is' if todo.decisions_after == 1 else 'are'} set aside. This happens {where}.",
+        lasting="brings everything back as it is now, your edits too, at any time before apply.",
+        effects=todo.effects,
+        sums=sums,
+        changes=_shown(todo.changes)[:MOST_PATHS],
+        more_changes=max(0, len(_shown(todo.changes)) - MOST_PATHS),
+        fates=fates_to(facts, rows, group.group_id),
+        decisions=todo.decisions_after,
+        owned=tuple(item for item in todo.in_place if not item.path.startswith(b".git/")),
+        conflicts=todo.conflicts,
+        conversation=current(ws.ctx, handle.plan_id),
+        notes=todo.notes,
+        fields={"to": group.group_id},
+    )
+
+
+def fates_to(facts: Facts, rows: list[Row], group_id: str) -> tuple[Fate, ...]:
+    """The decisions in force, and which of them a rollback to that group sets aside."""
+    standing = [row for row in rows if not row.is_aside and row.mark != "system"]
+    target = next((g for g in facts.groups if g.group_id == group_id), None)
+    order = facts.order.get(group_id, 0)
+    found: list[Fate] = []
+    reached = False
+    for row in standing:
+        starts = facts.order.get(row.groups[0] if row.groups else row.before_id or "", 0)
+        own = group_id in (row.group_id, row.failed_id)
+        is_gone = reached or (starts >= order and not own)
+        again = "done again on resume" if is_gone and row.mark == "looked" else ""
+        note = "cancelled, their sandboxes kept" if is_gone and row.children else again
+        title = "Your edits" if row.title == "You edited" else row.title
+        found.append(Fate(title, is_gone, own, note, "s" if is_gone else sign(row)))
+        reached = reached or own
+    return tuple(found) if target is not None else ()
+
+
+def travel(ws: Workspace, handle: PlanHandle, query: dict[str, str], way: str) -> Preview:
+    """Undo or redo: the operation it takes next, and what that means."""
+    facts = facts_of(ws, handle.plan_id)
+    words = undo_words(facts)[0 if way == "undo" else 1]
+    todo = handle.preview_undo(redo=way == "redo")
+    result = todo.result
+    sums = sums_of(result.changes)
+    return Preview(
+        verb=way,
+        title=words or f"{way.capitalize()} {todo.operation}",
+        about="The last operation as a whole" if way == "undo" else "What was undone, again",
+        button=way.capitalize(),
+        argv=("plan", way, handle.plan.name),
+        said=f"{count(len(_shown(result.changes)), 'path')} "
+        f"{'changes' if len(_shown(result.changes)) == 1 else 'change'}; the plan is then "
+        f"{result.phase}/{result.state}.",
+        lasting="can be redone, until the next operation."
+        if way == "undo"
+        else "cancels it again.",
+        effects=result.effects,
+        sums=sums,
+        changes=_shown(result.changes)[:MOST_PATHS],
+        more_changes=max(0, len(_shown(result.changes)) - MOST_PATHS),
+        owned=tuple(item for item in result.in_place if not item.path.startswith(b".git/")),
+        conflicts=result.conflicts,
+        conversation=current(ws.ctx, handle.plan_id),
+        notes=result.notes,
+    )
+
+
+def correct(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Preview:
+    facts = facts_of(ws, handle.plan_id)
+    decision = facts.decisions.get(query.get("decision", ""))
+    if decision is None:
+        raise UsageError("no decision was chosen", f"agents plan tree {handle.plan_id}")
+    cascade = query.get("cascade") == "1"
+    todo = handle.preview_correct(decision.decision_id, "what is to be different", cascade=cascade)
+    kept = len(todo.kept) - 1
+    return Preview(
+        verb="correct",
+        title=decision.question,
+        about=f"It was: {decision.chosen}" if decision.chosen else "",
+        button="Correct this decision",
+        argv=("plan", "correct", short_ids(list(facts.decisions))[decision.decision_id]),
+        said=f"{count(len(todo.superseded), 'decision')} done again, {kept:,} kept;"
+        f" {count(len(todo.steps), 'step')} {'runs' if len(todo.steps) == 1 else 'run'} again.",
+        lasting="brings the old attempt back, your edits too, at any time before apply.",
+        effects=todo.effects,
+        sums=sums_of(todo.changes),
+        changes=_shown(todo.changes)[:MOST_PATHS],
+        more_changes=max(0, len(_shown(todo.changes)) - MOST_PATHS),
+        fates=tuple(Fate(f"{d.question} {d.chosen}", True, False, d.why) for d in todo.superseded),
+        fields={"decision": decision.decision_id, "cascade": cascade, "steps": todo.steps},
+    )
+
+
+def resume(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Preview:
+    conversation = current(ws.ctx, handle.plan_id)
+    if conversation is not None:
+        raise NotAllowed(
+            f"the conversation is continued in its agent: {conversation.agent}",
+            shlex.join(conversation.continue_),
+        )
+    todo = handle.preview_resume()
+    plan = handle.plan
+    steps = [s for s in ws.ctx.store.plans.steps(handle.plan_id) if not s.done]
+    did = summary_of_changes(todo.changes)
+    edits = {
+        "adopted": f"Your edits stay and become a moment: {did.names}",
+        "residue": f"What the interrupted step left is rolled back, and kept: {did.names}",
+    }.get(str(todo.reconciled), "")
+    first = f"beginning with {todo.next_step}" if todo.next_step else "as its actor says"
+    return Preview(
+        verb="resume",
+        title=f"Resume {plan.name}",
+        about=f"{count(len(steps), 'step')} to do, {first}" if steps else first,
+        button="Resume",
+        argv=("plan", "resume", plan.name),
+        said=edits or "It continues from the newest moment.",
+        lasting="cancels all that it does, as a whole.",
+        effects=Outlook(compensable=todo.compensable),
+        fates=tuple(Fate(step.step_id, False) for step in steps[:30]),
+        changes=_shown(todo.changes)[:MOST_PATHS],
+        fields={
+            "in_doubt": todo.in_doubt,
+            "adopted": str(todo.reconciled) == "adopted",
+            "error": plan.error,
+        },
+    )
+
+
+def apply(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Preview:
+    mode = query.get("as") or None
+    if mode not in (None, "commit", "changes", "branch"):
+        raise UsageError(f"no such way to apply: {mode}", "commit, changes or branch")
+    ignored = query.get("ignored") == "1"
+    proposals = handle.preview_apply(mode, ignored=ignored)
+    conflicts = tuple(conflict for item in proposals for conflict in item.conflicts)
+    names = [item.resource for item in proposals]
+    number = sum(len(item.files) for item in proposals)
+    return Preview(
+        verb="apply",
+        title=f"Apply to {listed(names)}",
+        about="All of them or none, exactly once",
+        button="Apply",
+        argv=("plan", "apply", handle.plan.name),
+        said=f"{count(number, 'path')} become real." if not conflicts else "",
+        conflicts=conflicts,
+        fields={"proposals": proposals, "as": mode or "", "ignored": ignored},
+    )
+
+
+def keep(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Preview:
+    return Preview(
+        verb="keep",
+        title="Keep this moment",
+        about="A checkpoint of everything as it is now, your edits too",
+        button="Keep",
+        argv=("plan", "checkpoint", "create", handle.plan.name),
+    )
+
+
+def cancel(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Preview:
+    number = handle.unapplied()
+    return Preview(
+        verb="cancel",
+        title=f"Cancel {handle.plan.name}",
+        about="It ends without being applied; that cannot be undone",
+        button="Cancel the plan",
+        argv=("plan", "cancel", handle.plan.name),
+        said=f"{count(number, 'change')} {'is' if number == 1 else 'are'} never applied. Sandboxes"
+        " and moments are kept.",
+    )
+
+
+PREVIEWS: dict[str, Callable[[Workspace, PlanHandle, dict[str, str]], Preview]] = {
+    "rollback": rollback,
+    "undo": lambda ws, handle, query: travel(ws, handle, query, "undo"),
+    "redo": lambda ws, handle, query: travel(ws, handle, query, "redo"),
+    "correct": correct,
+    "resume": resume,
+    "apply": apply,
+    "keep": keep,
+    "cancel": cancel,
+}
+RUNS_STEPS = frozenset({"resume", "correct"})
+
+
+def stop(ws: Workspace, plan_id: str) -> None:
+    """End the process that works on a plan, as Ctrl-C in its terminal does."""
+    held = holder(ws.ctx.store, plan_id)
+    if held is None:
+        raise NotAllowed("nobody works on this plan now", f"agents plan status {plan_id}")
+    if held.host != host_name() or held.pid == os.getpid():
+        raise NotAllowed(f"`{held.verb}` runs on {held.host}", f"there: kill {held.pid}")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(held.pid, number)
+        limit = time.monotonic() + 5
+        while time.monotonic() < limit:
+            now = holder(ws.ctx.store, plan_id)
+            if now is None or now.epoch != held.epoch:
+                return
+            time.sleep(0.05)
+    raise NotAllowed(f"process {held.pid} has not ended yet", f"kill -9 {held.pid}")
+
+
+def _row_at(rows: list[Row], group_id: str) -> Row | None:
+    for row in rows:
+        if group_id in (row.group_id, row.failed_id):
+            return row
+    return next((row for row in rows if group_id in (*row.groups, row.before_id)), None)
+
+
+def _shown(changes: tuple[Change, ...]) -> tuple[Change, ...]:
+    return tuple(change for change in changes if not change.path.startswith(b".git/"))
+
+
+def sums_of(changes: tuple[Change, ...]) -> tuple[Sum, ...]:
+    """How many paths of each resource are restored, removed and made again."""
+    names = list(dict.fromkeys(change.resource for change in _shown(changes)))
+    return tuple(_sum(name, [c for c in _shown(changes) if c.resource == name]) for name in names)
+
+
+def _sum(name: str, own: list[Change]) -> Sum:
+    actions = [str(change.action) for change in own]
+    folders: dict[str, int] = {}
+    for change in own:
+        top, _, rest = change.shown.partition("/")
+        folders[top if rest else "."] = folders.get(top if rest else ".", 0) + 1
+    said = listed([f"{number:,} in {top}" for top, number in folders.items() if top != "."][:4])
+    return Sum(
+        name=name,
+        said=said if len(own) > 3 else listed([change.shown for change in own]),
+        restored=actions.count("changed"),
+        removed=actions.count("removed"),
+        recreated=actions.count("added"),
+    )

@@ -1,0 +1,183 @@
+"""What a row changed, in words: quickly from the trees of two groups, exactly from their contents.
+
+Groups never change, so what two of them differ in is worked out once and kept.
+"""
+
+import posixpath
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from cleveragents.errors import AgentsError
+from cleveragents.history.diff import Diff
+from cleveragents.model.resource import Action, Change
+from cleveragents.plan_handle import PlanHandle
+from cleveragents.web.view.words import count, first_upper, listed
+from cleveragents.workspace import Workspace
+
+MOST_KEPT = 2000
+NAMED = 2
+"""Up to so many paths are called by their names."""
+
+
+class Did(msgspec.Struct, frozen=True):
+    """What happened to the resources, for one line."""
+
+    text: str
+    insertions: int = 0
+    deletions: int = 0
+    counts: dict[str, int] = {}
+    """Resource -> paths that changed."""
+    exact: bool = False
+    names: str = ""
+    """What was touched, without saying how."""
+
+
+class Shelf:
+    """Differences between groups that were looked at before."""
+
+    def __init__(self) -> None:
+        self._quick: dict[tuple[str, str], Did] = {}
+        self._exact: dict[tuple[str, str], Did] = {}
+        self._peeks: dict[tuple[str, str], Any] = {}
+
+    def peek(self, before: str, after: str, look: Callable[[], Any]) -> Any:
+        """What the panel shows of it."""
+        pair = before, after
+        if pair not in self._peeks:
+            self._keep(self._peeks, pair, look())
+        return self._peeks[pair]
+
+    def known(self, before: str, after: str) -> Did | None:
+        pair = before, after
+        return self._exact.get(pair) or self._quick.get(pair)
+
+    def quick(self, ws: Workspace, plan_id: str, before: str, after: str) -> Did:
+        """From names and hashes alone: no content is read."""
+        found = self.known(before, after)
+        if found is None:
+            found = _quick(ws, plan_id, before, after)
+            self._keep(self._quick, (before, after), found)
+        return found
+
+    def exact(self, handle: PlanHandle, before: str, after: str) -> Did:
+        """With lines and tables."""
+        found = self._exact.get((before, after))
+        if found is None:
+            found = summary(handle.diff(before, after))
+            self._keep(self._exact, (before, after), found)
+        return found
+
+    @staticmethod
+    def _keep(where: dict[tuple[str, str], Any], pair: tuple[str, str], found: Any) -> None:
+        if len(where) >= MOST_KEPT:
+            where.clear()
+        where[pair] = found
+
+
+def _quick(ws: Workspace, plan_id: str, before: str, after: str) -> Did:
+    groups = ws.ctx.store.checkpoints
+    states = ws.ctx.checkpoints.states
+    try:
+        found = ws.ctx.checkpoints.diff(
+            plan_id, states(groups.group(before)), states(groups.group(after))
+        )
+    except AgentsError as error:  # a group that cannot be read any more is still on the line
+        return Did(error.message)
+    return summary_of_changes(found)
+
+
+def summary_of_changes(changes: Iterable[Change]) -> Did:
+    """Changes as they come from two trees; folders and git's own files are not told of."""
+    shown = [c for c in changes if not c.path.startswith(b".git/") and not _is_folder(c)]
+    counts: dict[str, int] = {}
+    for change in shown:
+        counts[change.resource] = counts.get(change.resource, 0) + 1
+    removed = {c.before for c in shown if c.action is Action.REMOVED}
+    moved = {c.after for c in shown if c.action is Action.ADDED} & removed
+    rest = [c for c in shown if not ({c.before, c.after} & moved)]
+    text = _told(
+        [c.shown for c in rest if c.action is Action.CHANGED],
+        [c.shown for c in rest if c.action is Action.ADDED],
+        [c.shown for c in rest if c.action is Action.REMOVED],
+        sum(c.action is Action.ADDED and c.after in moved for c in shown),
+    )
+    return Did(text, counts=counts, names=_named([c.shown for c in shown]))
+
+
+def _is_folder(change: Change) -> bool:
+    return all(side.startswith("d:") for side in (change.before, change.after) if side)
+
+
+def summary(diff: Diff) -> Did:
+    """The same from a difference with lines and tables."""
+    counts: dict[str, int] = {}
+    for file in diff.files:
+        counts[file.resource] = counts.get(file.resource, 0) + 1
+    told = [file for file in diff.files if not file.tables]
+    text = _told(
+        [f.path for f in told if f.status == "changed"],
+        [f.path for f in told if f.status == "added"],
+        [f.path for f in told if f.status == "removed"],
+        sum(f.status == "renamed" for f in told),
+    )
+    tables = [table_words(table) for file in diff.files for table in file.tables]
+    said = [text] if text and told else []
+    words = ". ".join([*(first_upper(part) for part in tables[:3]), *said])
+    if len(tables) > 3:
+        words += f". {count(len(tables) - 3, 'more table')}"
+    return Did(
+        words or text,
+        diff.insertions,
+        diff.deletions,
+        counts,
+        exact=True,
+        names=_named([file.path for file in diff.files]),
+    )
+
+
+def table_words(table: Any) -> str:
+    """One table, in a sentence without its full stop."""
+    name = f"{table.kind} {table.name}"
+    if was := getattr(table, "renamed_from", None):
+        return f"{table.kind} {was} is now {table.name}"
+    if table.status == "added":
+        rows = f", {count(table.rows_after, 'row')}" if table.rows_after else ""
+        return f"{name} is new{rows}"
+    if table.status == "removed":
+        rows = f", with {count(table.rows_before, 'row')}" if table.rows_before else ""
+        return f"{name} is gone{rows}"
+    said: list[str] = []
+    if table.definition_changed:
+        said.append("has another definition")
+    if table.rows_added or table.rows_removed:
+        rows = max(table.rows_added or 0, table.rows_removed or 0)
+        said.append(f"{count(rows, 'row')} changed")
+    return f"{name}: {listed(said) or 'changed'}"
+
+
+def _told(changed: list[str], added: list[str], removed: list[str], renamed: int) -> str:
+    said: list[str] = []
+    if changed:
+        said.append(_names(changed) or count(len(changed), "file"))
+    if added:
+        names, verb = _names(added), "is" if len(added) == 1 else "are"
+        said.append(f"{names} {verb} new" if names else f"{len(added):,} new")
+    if renamed:
+        said.append(f"{renamed:,} renamed")
+    if removed:
+        names, verb = _names(removed), "is" if len(removed) == 1 else "are"
+        said.append(f"{names} {verb} gone" if names else f"{len(removed):,} gone")
+    return ", ".join(said)
+
+
+def _named(paths: list[str]) -> str:
+    return _names(paths) or count(len(paths), "file")
+
+
+def _names(paths: list[str]) -> str:
+    """What a few paths are called for short; empty if they are many."""
+    if len(paths) > NAMED:
+        return ""
+    return listed([posixpath.basename(path.rstrip("/")) for path in paths])

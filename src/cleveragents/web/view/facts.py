@@ -1,0 +1,88 @@
+"""Everything the store knows of one plan, read once: a fixed number of questions, however long."""
+
+import msgspec
+
+from cleveragents.history.export import left_behind
+from cleveragents.lease import holder
+from cleveragents.model.checkpoint import CheckpointGroup
+from cleveragents.model.decision import Correction, Decision
+from cleveragents.model.effect import Effect
+from cleveragents.model.journal import JournalEntry, Operation, undo_stack
+from cleveragents.model.plan import Plan, Step
+from cleveragents.model.resource import Resource
+from cleveragents.model.tool import ToolCall
+from cleveragents.workspace import Workspace
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """The process that works on the plan now."""
+
+    verb: str
+    pid: int
+    host: str
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    plan: Plan
+    resources: tuple[Resource, ...]
+    steps: tuple[Step, ...]
+    decisions: dict[str, Decision]
+    groups: tuple[CheckpointGroup, ...]
+    """Those that are kept, oldest first."""
+    hashes: dict[str, str]
+    """Checkpoint -> hash of the state it holds."""
+    sizes: dict[str, int]
+    """Group -> what it added to the store."""
+    calls: tuple[ToolCall, ...]
+    """Without what they printed."""
+    order: dict[str, int]
+    """Id of a decision, group or call -> its place in time."""
+    entries: tuple[JournalEntry, ...]
+    left: frozenset[str]
+    """Groups that were rolled back or undone."""
+    undone: dict[str, JournalEntry]
+    """Entry that is undone -> the undo."""
+    effects: tuple[Effect, ...]
+    corrections: tuple[Correction, ...]
+    children: tuple[Plan, ...]
+    held: Holder | None
+
+    @property
+    def in_place(self) -> bool:
+        return any(one.is_in_place for one in self.resources)
+
+    def state(self, group: CheckpointGroup) -> dict[str, str]:
+        """Resource -> hash of its state."""
+        return {rid: self.hashes.get(cp, cp) for rid, cp in group.members.items()}
+
+
+def facts_of(ws: Workspace, plan_id: str) -> Facts:
+    store = ws.ctx.store
+    plan = store.plans.get(plan_id)
+    groups = store.checkpoints.groups(plan_id)
+    entries = store.journal.of_plan(plan_id)
+    held = holder(store, plan_id)
+    return Facts(
+        plan=plan,
+        resources=tuple(store.resources.of_plan(plan_id)),
+        steps=tuple(store.plans.steps(plan_id)),
+        decisions={one.decision_id: one for one in store.plans.decisions(plan_id)},
+        groups=tuple(groups),
+        hashes=store.checkpoints.hashes(plan_id),
+        sizes=store.checkpoints.sizes(plan_id),
+        calls=tuple(store.calls.without_output(plan_id)),
+        order=store.order_of(plan_id),
+        entries=tuple(entries),
+        left=left_behind(groups, entries),
+        undone=_undone(entries),
+        effects=tuple(store.effects.of_plan(plan_id)),
+        corrections=tuple(store.corrections.of_plan(plan_id)),
+        children=tuple(store.plans.children(plan_id)),
+        held=Holder(held.verb, held.pid, held.host) if held else None,
+    )
+
+
+def _undone(entries: list[JournalEntry]) -> dict[str, JournalEntry]:
+    done = {one.entry_id for one in undo_stack(entries)[0]}
+    last = {entry.target: entry for entry in entries if entry.operation is Operation.UNDO}
+    return {target: undo for target, undo in last.items() if target and target not in done}
