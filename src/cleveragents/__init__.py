@@ -68,3 +68,8 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """What a REPL offers: the public names, also those that were not used yet."""
+    return [*__all__, "__version__"]

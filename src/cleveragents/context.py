@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -15,10 +14,7 @@ from cleveragents.lease import LeasedPlan
 from cleveragents.model.settings import Settings
 from cleveragents.model.tool import Attach, ToolResult
 from cleveragents.store import Store
-
-
-def utc_now() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds")
+from cleveragents.store.clock import utc_now
 
 
 def refuse_large(problem: str, hint: str) -> None:
@@ -30,6 +26,8 @@ class Talk(msgspec.Struct, frozen=True, kw_only=True):
 
     tell: Callable[[str, dict[str, Any]], None] = lambda _event, _data: None
     confirm: Callable[[str, str], None] = refuse_large
+    idle: Callable[[], None] = lambda: None
+    """Called again and again while a tool's process runs."""
     attach: Attach = Attach.NOTHING
     """What of the caller's own the tools have."""
 
@@ -46,6 +44,10 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     """Run a plan to its end: what `agents plan execute` does."""
     reconcile: Callable[["Context", LeasedPlan], None]
     """Restore what another boot left in a plan's sandboxes."""
+    take_over: Callable[["Context", str], None]
+    """Finish what a machine that is gone left in a plan."""
+    settle: Callable[["Context", LeasedPlan, str], None]
+    """End what an agent that is gone left open, or refuse while it works; told the verb."""
     internal_tools: Mapping[str, Callable[..., ToolResult]]
     """Tools of steps that only our own plans have; called with the context and the leased plan."""
     now: Callable[[], str] = utc_now

@@ -1,15 +1,14 @@
 """Who may work on a plan: one process at a time, and a dead one never blocks.
 
-On the same machine a holder is alive if its pid exists with the start time it had; only for other
-machines does a time limit count. Every write carries the lease's epoch, so a process that was
-paused while another took over cannot write any more.
+On the same machine a holder is alive if its pid exists with the start time it had; for others it
+has to be heard of, by the database's clock (`Store.lease_time`). Every write carries the lease's
+epoch, so a process that was paused while another took over cannot write any more.
 """
 
 import os
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -24,6 +23,7 @@ from cleveragents.model.journal import EntryState, JournalEntry, Moment, Operati
 from cleveragents.model.plan import Plan, Step
 from cleveragents.model.plan_spec import PlanSpec
 from cleveragents.store import Lease, Store
+from cleveragents.store.leases import Raced
 
 
 def spec_of(plan: Plan) -> PlanSpec:
@@ -35,7 +35,7 @@ class LeasedPlan:
 
     def __init__(self, store: Store, plan: Plan, lease: Lease, now: Callable[[], str]) -> None:
         self.store = store
-        self.plan = plan
+        self.plan: Plan = plan
         self.lease = lease
         self.now = now
         self._read: tuple[dict[str, Any], PlanSpec] | None = None
@@ -99,14 +99,15 @@ class LeasedPlan:
         return self._background[0]
 
     @contextmanager
-    def transaction(self) -> Generator[None]:
+    def transaction(self, *, lasts: bool = True) -> Generator[None]:
         """One commit under the lease; if it fails, `plan` is what it was."""
         before, behind = self.plan, self._background
         try:
-            with self.store.transaction(self.lease):
+            with self.store.transaction(self.lease, lasts=lasts):
                 yield
         except BaseException:
             self.plan, self._background = before, behind
+            self.store.forget(before.plan_id)
             raise
 
     def write(
@@ -151,10 +152,11 @@ class LeasedPlan:
             )
 
 
-ELSEWHERE = timedelta(minutes=10)
-
-
 RECOVERY = "recovery"
+
+
+EVENT = "event of "
+"""Begins the verb of whoever notes an agent's event while none of its calls is open."""
 
 
 WAIT_SECONDS = 0.05
@@ -167,15 +169,6 @@ def host_name() -> str:
     return os.uname().nodename
 
 
-def uptime() -> float | None:
-    """Seconds since the machine was started, by a clock that nobody sets."""
-    try:
-        with open("/proc/uptime", "rb") as found:
-            return float(found.read().split()[0])
-    except OSError:
-        return None
-
-
 def start_time(pid: int) -> str | None:
     """When a process started, in the kernel's own ticks; None if it is not there or a zombie."""
     try:
@@ -186,13 +179,12 @@ def start_time(pid: int) -> str | None:
     return None if fields[0] in (b"Z", b"X") else fields[19].decode()
 
 
-def is_alive(lease: Lease, now: str) -> bool:
+def is_alive(store: Store, lease: Lease) -> bool:
     if not lease.held or (lease.plan_id, lease.epoch) in _released:
         return False
     if lease.host != host_name():
-        age = datetime.fromisoformat(now) - datetime.fromisoformat(lease.renewed_at)
         # A clock that was set back must not let a dead host hold the plan until it has caught up.
-        return abs(age) < ELSEWHERE
+        return abs(store.leases.silence(lease)) < store.lease_time
     return lease.boot_id == boot_id() and start_time(lease.pid) == lease.started
 
 
@@ -202,10 +194,10 @@ def hold(
 ) -> Generator[Lease]:
     """Hold a plan for the time of the block, or raise `PlanBusy` naming who does.
 
-    `patient`: wait for whoever does the same, or finishes what a dead process left.
+    Whoever only notes an agent's event is waited for. `patient`: wait also for whoever does the
+    same, or finishes what a dead process left.
     """
-    acquire = _wait_for if patient else _acquire
-    lease = acquire(store, plan_id, verb, now)
+    lease = _acquire_in_turn(store, plan_id, verb, now, (verb, RECOVERY) if patient else ())
     try:
         yield lease
     finally:
@@ -231,11 +223,10 @@ def working_on(
     with hold(store, plan_id, verb, now, patient) as lease:
         waiting = [
             intent
-            for intent in store.intents.all()
-            if intent.plan_id == plan_id
-            and not intent.is_done
-            and not (whatever_waits and intent.kind == "restore")
+            for intent in store.intents.of_plan(plan_id)
+            if not intent.is_done and not (whatever_waits and intent.kind == "restore")
         ]
+        # Looked for under the lease: until then recovery may be finishing it.
         if waiting:
             raise NotAllowed(
                 f"plan {plan_id} has an interrupted {waiting[0].kind} that could not be finished",
@@ -248,22 +239,23 @@ def working_on(
             leased.finish_background()
 
 
-def _wait_for(store: Store, plan_id: str, verb: str, now: Callable[[], str]) -> Lease:
+def _acquire_in_turn(
+    store: Store, plan_id: str, verb: str, now: Callable[[], str], awaited: tuple[str, ...]
+) -> Lease:
     while True:
         try:
             return _acquire(store, plan_id, verb, now)
         except PlanBusy:
-            known = holder(store, plan_id, now())
-            if known is not None and known.verb not in (verb, RECOVERY):
+            known = holder(store, plan_id)
+            if known is not None and not (known.verb.startswith(EVENT) or known.verb in awaited):
                 raise
         time.sleep(WAIT_SECONDS)
 
 
 def _acquire(store: Store, plan_id: str, verb: str, clock: Callable[[], str]) -> Lease:
-    now = clock()
-    with store.transaction():
+    while True:
         known = store.leases.get(plan_id)
-        if known is not None and is_alive(known, now):
+        if known is not None and is_alive(store, known):
             raise PlanBusy(
                 f"plan {plan_id} is held by `{known.verb}` (process {known.pid} on {known.host})",
                 f"wait for it, or end it: kill {known.pid}",
@@ -277,20 +269,37 @@ def _acquire(store: Store, plan_id: str, verb: str, clock: Callable[[], str]) ->
             started=start_time(os.getpid()) or "",
             verb=verb,
             held=True,
-            renewed_at=now,
+            renewed_at=clock(),
         )
-        store.leases.put(lease)
-    return lease
+        try:
+            # A power cut ends every process that a lease could be of, but where others have the
+            # database: a restarted server had forgotten who held a plan, and refused its holder.
+            with store.transaction(lasts=store.is_shared, alone=False):
+                store.leases.take(lease, known)
+        except Raced:
+            # Somebody took it between our look and our commit: look who, and whether they live.
+            continue
+        store.taken(lease)
+        return lease
 
 
 def _release(store: Store, lease: Lease) -> None:
-    with store.transaction():
-        known = store.leases.get(lease.plan_id)
-        if known is not None and known.epoch == lease.epoch:
-            store.leases.put(msgspec.structs.replace(known, held=False))
+    with store.transaction(lasts=store.is_shared, alone=False):
+        store.leases.release(lease)
 
 
-def holder(store: Store, plan_id: str, now: str) -> Lease | None:
+def is_left_behind(store: Store, plan_id: str) -> bool:
+    """Whether another machine had it last and is gone, before it could finish."""
+    known = store.leases.get(plan_id)
+    return (
+        known is not None
+        and known.host != host_name()
+        and not is_alive(store, known)
+        and plan_id in store.unfinished(known.host, plan_id)
+    )
+
+
+def holder(store: Store, plan_id: str) -> Lease | None:
     """The live process that holds a plan, if any."""
     known = store.leases.get(plan_id)
-    return known if known is not None and is_alive(known, now) else None
+    return known if known is not None and is_alive(store, known) else None

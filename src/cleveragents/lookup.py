@@ -1,27 +1,38 @@
-"""What people call plans, checkpoints and decisions: names, labels, `last`, ends of ids."""
+"""What people call plans, checkpoints and decisions: names, labels, `last`, sessions, ids."""
 
+import os
+import re
 from collections.abc import Iterable
 
 from cleveragents.errors import CheckpointPruned, ForeignCheckpoint, NotFound, UsageError
-from cleveragents.model.checkpoint import RESERVED, CheckpointGroup
-from cleveragents.model.decision import Correction, Decision
-from cleveragents.model.plan import Plan
+from cleveragents.model.checkpoint import RESERVED, CheckpointGroup, CheckpointType
+from cleveragents.model.decision import Correction, Decision, DecisionState
+from cleveragents.model.plan import Plan, Step
 from cleveragents.model.triggers import nearest
 from cleveragents.model.units import plural
 from cleveragents.store import Store
 
 
 def find_plan(store: Store, text: str) -> tuple[Plan, str]:
-    """The plan, and a remark if the name stood for several."""
-    if text == "last":
+    """The plan, and a remark if the name stood for several or none was given.
+
+    Without a name: the newest plan that works on this directory, else the newest.
+    """
+    if not text and (here := _working_directory()) and (near := store.plans.newest_over(here)):
+        plan = store.plans.get(near)
+        return plan, f"the newest plan of this directory: {plan.name}  {plan.plan_id}"
+    if text in ("", "last"):
         newest = store.plans.newest()
         if newest is None:
             raise NotFound("there is no plan yet", "agents plan run FILE")
-        return store.plans.get(newest), ""
+        plan = store.plans.get(newest)
+        return plan, "" if text else f"the newest plan: {plan.name}  {plan.plan_id}"
     named = store.plans.named(text)
     if named:
         remark = f"{len(named)} plans are called {text!r}; this is the newest" if named[1:] else ""
         return store.plans.get(named[0]), remark
+    if followed := store.sessions.plans_of(text):
+        return store.plans.get(followed[0]), ""
     found = _by_end(text, store.plans.ids(), "plan")
     if found is None:
         names = [plan.name for plan in store.plans.all()]
@@ -29,14 +40,33 @@ def find_plan(store: Store, text: str) -> tuple[Plan, str]:
     return store.plans.get(found), ""
 
 
+def _working_directory() -> str | None:
+    try:
+        return os.path.realpath(os.getcwd())
+    except FileNotFoundError:
+        return None
+
+
 def require_label(label: str | None) -> None:
     """A label must not be one of the words that stand for a checkpoint anyway."""
-    if label in RESERVED:
+    if label in RESERVED or (label and _AGO.fullmatch(label)):
         raise UsageError(f"{label!r} cannot be a label: it means a checkpoint of every plan")
 
 
+_AGO = re.compile(r"-(\d+)|@\{-(\d+)\}|@\{(\d+) steps? ago\}")
+AFTER_STEP = {
+    CheckpointType.AFTER_TOOL_EXECUTE,
+    CheckpointType.AFTER_STEP,
+    CheckpointType.AFTER_SUBPLAN,
+}
+
+
 def find_group(store: Store, plan: Plan, text: str) -> CheckpointGroup:
-    """The group that a checkpoint id, group id, label, `first` or `last` stands for."""
+    """The group that an id, a label, `first`, `last`, `-1`, `@{2 steps ago}` or a step names."""
+    if ago := _AGO.fullmatch(text):
+        if ago[3] is not None:
+            return _steps_ago(store, plan, int(ago[3]))
+        return _groups_ago(store, plan, int(ago[1] or ago[2]))
     if text in RESERVED:
         groups = store.checkpoints.groups(plan.plan_id)
         if not groups:
@@ -49,6 +79,8 @@ def find_group(store: Store, plan: Plan, text: str) -> CheckpointGroup:
     if labelled:
         return store.checkpoints.group(labelled[-1][0])
     ids = {name: row for row in own for name in (row[0], row[2]) if name}
+    if step := _step_named(store, plan, text):
+        return _after_step(store, plan, step)
     found = _by_end(text, ids, "checkpoint")
     if found is None:
         _refuse_foreign(plan, text, rows)
@@ -63,6 +95,43 @@ def find_group(store: Store, plan: Plan, text: str) -> CheckpointGroup:
             f"checkpoint {text} was pruned at {group.pruned_at}", _nearest_kept(store, plan, group)
         )
     return group
+
+
+def _groups_ago(store: Store, plan: Plan, count: int) -> CheckpointGroup:
+    """The group that many before the one the plan stands at."""
+    groups = store.checkpoints.groups(plan.plan_id)
+    at = next((n for n, one in enumerate(groups) if one.group_id == plan.head_group_id), -1)
+    if count > at:
+        raise NotFound(
+            f"plan {plan.name!r} has {plural(max(at, 0), 'checkpoint')} before the last one",
+            f"agents plan checkpoints {plan.plan_id}",
+        )
+    return groups[at - count]
+
+
+def _steps_ago(store: Store, plan: Plan, count: int) -> CheckpointGroup:
+    done = [step for step in store.plans.steps(plan.plan_id) if step.done]
+    if count >= len(done):
+        raise NotFound(
+            f"plan {plan.name!r} has done {plural(len(done), 'step')}",
+            f"agents plan status {plan.plan_id}",
+        )
+    return _after_step(store, plan, sorted(done, key=lambda step: step.index)[-1 - count])
+
+
+def _step_named(store: Store, plan: Plan, text: str) -> Step | None:
+    return next((s for s in store.plans.steps(plan.plan_id) if s.step_id == text), None)
+
+
+def _after_step(store: Store, plan: Plan, step: Step) -> CheckpointGroup:
+    """The newest group that was made when the step had succeeded."""
+    for group in reversed(store.checkpoints.groups(plan.plan_id)):
+        if group.step_index == step.index and not AFTER_STEP.isdisjoint(group.triggers):
+            return group
+    raise NotFound(
+        f"no checkpoint from after step {step.step_id!r} is kept",
+        f"agents plan checkpoints {plan.plan_id}",
+    )
 
 
 def _refuse_foreign(
@@ -99,6 +168,11 @@ def find_decision(store: Store, text: str, plan_id: str | None = None) -> Decisi
     if found is None:
         raise NotFound(f"no decision {text!r}", "agents plan tree PLAN")
     return next(d for d in store.plans.decisions(known[found]) if d.decision_id == found)
+
+
+def find_decisions(store: Store, plan_id: str) -> list[Decision]:
+    """Those that can be named in a command: in force."""
+    return [d for d in store.plans.decisions(plan_id) if d.state is DecisionState.ACTIVE]
 
 
 def find_correction(store: Store, plan: Plan, text: str) -> Correction:

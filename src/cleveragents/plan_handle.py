@@ -1,42 +1,38 @@
 """The Python API of one plan, which every command calls; a verb is imported when it is used."""
 
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from cleveragents.context import Context
-from cleveragents.lookup import find_correction, find_decision, find_group
-from cleveragents.model.checkpoint import Checkpoint, CheckpointGroup, RollbackResult
+from cleveragents.history.handle import PlanView
+from cleveragents.lookup import find_decision, find_group
+from cleveragents.model.checkpoint import CheckpointGroup, RollbackResult
 from cleveragents.model.lifecycle import require_rollback
 from cleveragents.model.plan import Plan, State
 
 if TYPE_CHECKING:
-    from cleveragents.execution.caller_executor import OpenDecision
     from cleveragents.execution.reconcile import Resumption
     from cleveragents.execution.use import PlanFile
-    from cleveragents.history.correct import Outlook
-    from cleveragents.history.diff import Diff
+    from cleveragents.history.affected import Outlook
     from cleveragents.history.export import ExportedBranch, Patch
+    from cleveragents.history.owners import Choices
+    from cleveragents.history.rollback import Remember
+    from cleveragents.history.shell import Shell
     from cleveragents.history.undo import Undone
     from cleveragents.model.decision import Correction, Decision
     from cleveragents.model.effect import Effect
-    from cleveragents.model.journal import JournalEntry
     from cleveragents.model.retention import Verdict
-    from cleveragents.model.tool import ToolCall
     from cleveragents.sandbox.protocol import Proposal
 
 
-class PlanHandle:
+class PlanHandle(PlanView):
     """One plan, with the verbs of the command line."""
 
-    def __init__(self, ctx: Context, plan_id: str) -> None:
-        self._ctx = ctx
-        self.plan_id = plan_id
-
-    @property
-    def plan(self) -> Plan:
-        """As the store has it now."""
-        return self._ctx.store.plans.get(self.plan_id)
+    @contextmanager
+    def another(self) -> Generator["PlanHandle"]:
+        """The same plan with a connection of its own, for another thread."""
+        with self._ctx.another() as ctx:
+            yield PlanHandle(ctx, self.plan_id)
 
     @property
     def sandboxes(self) -> dict[str, str]:
@@ -47,46 +43,6 @@ class PlanHandle:
     def actor_state(self) -> Any:
         """What its actor last asked to be kept, or had kept at the group of the rollback."""
         return self.plan.actor_state
-
-    @contextmanager
-    def decision(
-        self,
-        question: str,
-        chosen: str = "",
-        *,
-        alternatives: Sequence[str] = (),
-        rationale: str = "",
-        confidence: float | None = None,
-        parent: str | None = None,
-        influences: Sequence[str] = (),
-        repeat: Collection[str] = (),
-    ) -> Generator["OpenDecision"]:
-        """Record a decision of a plan made by `Workspace.plan`, and hold the plan for its calls.
-
-        `parent` and `influences` name earlier steps, whose decisions are meant. If an exception
-        leaves the block, the plan is errored; the next decision continues there. `repeat` names
-        steps that failed or died and may do outside the sandboxes what they may have done before.
-        """
-        from cleveragents.actors.protocol import DecisionProposal
-        from cleveragents.execution.caller_executor import deciding
-
-        asked = DecisionProposal(
-            question=question,
-            chosen=chosen,
-            alternatives=tuple(alternatives),
-            rationale=rationale,
-            confidence=confidence,
-            parent=parent,
-            influences=tuple(influences),
-        )
-        with deciding(self._ctx, self.plan_id, asked, repeat) as opened:
-            yield opened
-
-    def complete(self) -> None:
-        """Say that a plan made by `Workspace.plan` is done; `apply` says it too."""
-        from cleveragents.execution.caller_executor import complete
-
-        complete(self._ctx, self.plan_id)
 
     def execute(self, *, repeat: Collection[str] = (), verb: str = "plan execute") -> "Resumption":
         """Run what is not done yet; `verb`: what others are told who find the plan busy."""
@@ -137,8 +93,9 @@ class PlanHandle:
     ) -> "Correction":
         """Redo one decision and everything that depends on it."""
         from cleveragents.history import correct as correction
+        from cleveragents.history.affected import Request
 
-        request = correction.Request(
+        request = Request(
             guidance=guidance,
             plan_file=self._read(plan_file),
             cascade=cascade,
@@ -156,15 +113,16 @@ class PlanHandle:
     ) -> "Outlook":
         """What `correct` would do; changes nothing."""
         from cleveragents.history import correct as correction
+        from cleveragents.history.affected import Request
 
         read = self._read(plan_file)
-        request = correction.Request(guidance=guidance, plan_file=read, cascade=cascade)
+        request = Request(guidance=guidance, plan_file=read, cascade=cascade)
         return correction.preview(self._ctx, self._decision(decision), request)
 
     def append(self, decision: str, guidance: str, *, plan_file: str | None = None) -> "Correction":
         """Keep everything, and add the work of a plan file as a child plan."""
         from cleveragents.history import append as appending
-        from cleveragents.history.correct import Request
+        from cleveragents.history.affected import Request
 
         request = Request(guidance=guidance, plan_file=self._read_child(plan_file))
         return appending.append(self._ctx, self._decision(decision), request)
@@ -186,13 +144,6 @@ class PlanHandle:
         from cleveragents.execution.use import read_child
 
         return read_child(self._ctx, self.plan, file) if file else None
-
-    def checkpoints(self) -> list[Checkpoint]:
-        return self._ctx.checkpoints.list_checkpoints(self.plan_id)
-
-    def group(self, checkpoint: str) -> CheckpointGroup:
-        """A checkpoint group by label, by `last`, or by the beginning or end of an id."""
-        return find_group(self._ctx.store, self.plan, checkpoint)
 
     def checkpoint(self, label: str | None = None) -> CheckpointGroup:
         from cleveragents.history.checkpoints import create_manual
@@ -231,12 +182,30 @@ class PlanHandle:
 
         return preview_prune(self._ctx, self.plan)
 
-    def rollback(self, checkpoint: str, *, accept_loss: bool = False) -> RollbackResult:
-        """Bring every sandbox and the plan back to a checkpoint."""
+    def rollback(
+        self,
+        checkpoint: str,
+        *,
+        accept_loss: bool = False,
+        choices: "Choices | None" = None,
+        remember: "Remember | None" = None,
+    ) -> RollbackResult:
+        """Bring every sandbox and the plan back to a checkpoint.
+
+        `choices`: of resources in place, what becomes of paths that somebody else changed too.
+        `remember` turns the actor's state at that checkpoint into what the plan keeps.
+        """
         from cleveragents.history import rollback as rolling
 
         plan, group = self._to_roll_back(checkpoint)
-        return rolling.rollback(self._ctx, plan, group, accept_loss=accept_loss)
+        return rolling.rollback(
+            self._ctx,
+            plan,
+            group,
+            accept_loss=accept_loss,
+            choices=choices or rolling.PLAIN,
+            remember=remember,
+        )
 
     def restore(self, checkpoint: str, *only: str) -> RollbackResult:
         """Put back just these resources or paths, and leave the plan as it is."""
@@ -244,72 +213,54 @@ class PlanHandle:
 
         return restore_only(self._ctx, *self._to_roll_back(checkpoint), only)
 
-    def preview_rollback(self, checkpoint: str, *only: str) -> RollbackResult:
+    def preview_rollback(
+        self, checkpoint: str, *only: str, choices: "Choices | None" = None
+    ) -> RollbackResult:
         """What `rollback`, or `restore` of just these, would do; changes nothing."""
         from cleveragents.history import restore_paths, rollback
 
         plan, group = self._to_roll_back(checkpoint)
         if only:
             return restore_paths.preview_only(self._ctx, plan, group, only)
-        return rollback.preview(self._ctx, plan, group)
+        return rollback.preview(self._ctx, plan, group, choices or rollback.PLAIN)
 
     def _to_roll_back(self, checkpoint: str) -> tuple[Plan, CheckpointGroup]:
         plan = self.plan
         require_rollback(plan)
         return plan, find_group(self._ctx.store, plan, checkpoint)
 
-    def undo(self, *, accept_loss: bool = False) -> "Undone":
+    def shell(self, *argv: str, on: str | None = None) -> "Shell":
+        """Run a shell in the sandbox of a resource; what it changes is one step.
+
+        `Talk.attach` of `open_workspace` gives it this process's terminal.
+        """
+        from cleveragents.history.shell import work_in_shell
+
+        return work_in_shell(self._ctx, self.plan_id, argv, on)
+
+    def undo(self, *, accept_loss: bool = False, remember: "Remember | None" = None) -> "Undone":
         """Cancel the last operation as a whole."""
         from cleveragents.history import undo
 
-        return undo.undo(self._ctx, self.plan, accept_loss=accept_loss)
+        return undo.undo(self._ctx, self.plan, accept_loss=accept_loss, remember=remember)
 
-    def redo(self, *, accept_loss: bool = False) -> "Undone":
+    def redo(self, *, accept_loss: bool = False, remember: "Remember | None" = None) -> "Undone":
         """Do again what `undo` cancelled."""
         from cleveragents.history import undo
 
-        return undo.redo(self._ctx, self.plan, accept_loss=accept_loss)
+        return undo.redo(self._ctx, self.plan, accept_loss=accept_loss, remember=remember)
 
-    def effects(self) -> "list[Effect]":
-        """What its calls did, or may have done, outside the sandboxes."""
-        return self._ctx.store.effects.of_plan(self.plan_id)
+    def preview_undo(self, *, redo: bool = False) -> "Undone":
+        """What `undo`, or `redo`, would do; changes nothing."""
+        from cleveragents.history import undo
+
+        return undo.preview(self._ctx, self.plan, redo)
 
     def retry_compensations(self) -> "tuple[Effect, ...]":
         """Run the compensations that failed once more."""
         from cleveragents.execution.compensation import retry_failed
 
         return retry_failed(self._ctx, self.plan)
-
-    def tool_calls(self) -> "list[ToolCall]":
-        """Every call, oldest first."""
-        return self._ctx.store.calls.of_plan(self.plan_id)
-
-    def log(self) -> "list[JournalEntry]":
-        """Every operation, oldest first."""
-        return self._ctx.store.journal.of_plan(self.plan_id)
-
-    def diff(
-        self, start: str | None = None, end: str | None = None, *, ignored: bool = False
-    ) -> "Diff":
-        """What changed between two checkpoints; by default from the beginning until now."""
-        from cleveragents.history.diff import diff_between
-
-        plan = self.plan
-        first, second = (
-            find_group(self._ctx.store, plan, text) if text else None for text in (start, end)
-        )
-        return diff_between(self._ctx, plan, first, second, ignored)
-
-    def diff_of_correction(self, correction: str = "last", *, ignored: bool = False) -> "Diff":
-        """The old attempt against the new one."""
-        row = find_correction(self._ctx.store, self.plan, correction)
-        return self.diff(row.before_group_id, row.after_group_id, ignored=ignored)
-
-    def diff_of_failure(self) -> dict[str, Any] | None:
-        """What the step that failed had changed."""
-        from cleveragents.history.diff import diff_of_failure
-
-        return diff_of_failure(self._ctx, self.plan)
 
     def export_branch(
         self, branch: str, *, on: str | None = None, force: bool = False

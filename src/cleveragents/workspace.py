@@ -28,15 +28,18 @@ from cleveragents.content import fsio
 from cleveragents.content.packs import Packs
 from cleveragents.context import Context, Talk, utc_now
 from cleveragents.errors import StoreError
-from cleveragents.lease import LeasedPlan
+from cleveragents.lease import LeasedPlan, host_name
 from cleveragents.model.plan import Plan
+from cleveragents.model.plan_spec import OBSERVED
 from cleveragents.model.settings import Settings
 from cleveragents.plan_handle import PlanHandle
-from cleveragents.store import open_store
+from cleveragents.store import Store, open_store
 
 if TYPE_CHECKING:
     from cleveragents.apply.database_backups import Held
+    from cleveragents.checkpoints.uploads import Uploads
     from cleveragents.execution.caller_executor import ResourceGiven
+    from cleveragents.execution.plan_files.lint import Linted
     from cleveragents.execution.use import PlanFile
     from cleveragents.maintenance.check import Checked
     from cleveragents.maintenance.disk_usage import Usage
@@ -72,6 +75,12 @@ class Workspace:
         from cleveragents.execution.use import read_plan
 
         return read_plan(self.ctx, file)
+
+    def lint(self, file: str) -> "Linted":
+        """Everything that is wrong with a plan file, with the line and key of each."""
+        from cleveragents.execution.plan_files.lint import lint
+
+        return lint(self.ctx, file)
 
     def use_spec(self, spec: "PlanSpec", *, source: str, folder: str, text: str = "") -> PlanHandle:
         """The same for a plan that was built and not read."""
@@ -132,6 +141,28 @@ class Workspace:
         plan.execute(verb="run")
         return plan
 
+    def do(
+        self,
+        goal: str,
+        path: str = ".",
+        *,
+        model: str | None = None,
+        name: str | None = None,
+        max_steps: int | None = None,
+        max_tokens: int | None = None,
+    ) -> PlanHandle:
+        """Have a language model work towards a goal in a sandbox of `path`.
+
+        `model` is `provider:name`; left out, the setting `actors.model`.
+        """
+        from cleveragents.execution.one_shot import goal_plan, model_actor
+
+        actor = model_actor(goal, model or self.ctx.settings.model, max_steps, max_tokens)
+        spec = goal_plan(path, actor, name)
+        plan = self.use_spec(spec, source="agents do", folder=spec.resources[0].path)
+        plan.execute(verb="do")
+        return plan
+
     def find(self, text: str) -> PlanHandle:
         """By name, by `last`, or by the beginning or end of its id."""
         from cleveragents.lookup import find_plan
@@ -187,10 +218,10 @@ class Workspace:
 
     def drop_backups(self, plan: PlanHandle | None = None) -> "list[Held]":
         """Drop them; what they were kept for cannot be reverted any more."""
-        from cleveragents.apply.database_backups import let_go
+        from cleveragents.apply.database_backups import release
 
         by = "agents gc --databases" if plan is None else "agents plan prune --databases"
-        return [let_go(self.ctx, one, by) for one in self.backups(plan)]
+        return [release(self.ctx, one, by) for one in self.backups(plan)]
 
 
 @contextmanager
@@ -208,22 +239,22 @@ def open_workspace(
     """
     settings, talk = settings or settings_here(home), talk or Talk()
     directory = f"{settings.home}/content"
-    store = open_store(settings.home)
+    store = open_store(settings.home, settings.store_url, settings.lease)
     try:
         fsio.make_private_dir(directory)
-        packs = Packs(
-            directory, store.objects, settings.content_budget, store.reserve, store.read_only
-        )
-        manager = CheckpointManager(store, packs, settings)
+        manager, uploads = _content(settings, store, _teller(talk))
+        packs = manager.packs
         ctx = Context(
             settings=settings,
             store=store,
             manager=manager,
-            checkpoints=CheckpointService(store, manager, settings, now, _warner(talk)),
+            checkpoints=CheckpointService(store, manager, settings, now, _warner(talk), uploads),
             talk=talk,
             another=lambda: _another(settings, talk, now),
             execute=_execute,
             reconcile=_reconcile,
+            settle=_settle,
+            take_over=_take_over,
             internal_tools={"plan.revert": _revert},
             now=now,
         )
@@ -231,9 +262,14 @@ def open_workspace(
             from cleveragents.maintenance.move import claim
 
             claim(ctx)
+        if uploads is not None and recover and not store.read_only:
+            for plan_id in uploads.left_over():
+                uploads.begin(plan_id)
         try:
             yield Workspace(ctx, _recovered(ctx) if recover else ())
         finally:
+            if uploads is not None and (left := uploads.close(lambda: talk.tell("uploading", {}))):
+                talk.tell("warning", {"message": left})
             manager.close()
             packs.close()
     except sqlite3.DatabaseError as error:
@@ -244,8 +280,29 @@ def open_workspace(
         store.close()
 
 
+def _content(
+    settings: Settings, store: Store, tell: Callable[[str, int, int], None]
+) -> "tuple[CheckpointManager, Uploads | None]":
+    """The packs of this machine, and what is behind them if there is a bucket."""
+    if not settings.content_url:
+        directory, budget = f"{settings.home}/content", settings.content_budget
+        packs = Packs(directory, store.objects, budget, store.reserve, store.read_only)
+        return CheckpointManager(store, packs, settings, tell), None
+    from cleveragents.checkpoints.backed import BackedManager, backed_packs, open_desk
+    from cleveragents.checkpoints.uploads import Uploads
+
+    uploads = Uploads(lambda: open_desk(settings), settings.home, settings.content_wait)
+    return BackedManager(store, backed_packs(settings, store), settings, tell), uploads
+
+
 def _warner(talk: Talk) -> Callable[[str], None]:
     return lambda message: talk.tell("warning", {"message": message})
+
+
+def _teller(talk: Talk) -> Callable[[str, int, int], None]:
+    return lambda resource, done, of: talk.tell(
+        "capturing", {"resource": resource, "bytes": done, "of": of}
+    )
 
 
 @contextmanager
@@ -266,6 +323,13 @@ def _reconcile(ctx: Context, leased: LeasedPlan) -> None:
     reconcile(ctx, leased)
 
 
+def _settle(ctx: Context, leased: LeasedPlan, verb: str) -> None:
+    if leased.plan.spec["actor"]["kind"] == OBSERVED:
+        from cleveragents.execution.observed.settle import settle
+
+        settle(ctx, leased, verb)
+
+
 def _revert(ctx: Context, leased: LeasedPlan, **inputs: str) -> "ToolResult":
     from cleveragents.apply.revert import revert_paths
 
@@ -275,16 +339,27 @@ def _revert(ctx: Context, leased: LeasedPlan, **inputs: str) -> "ToolResult":
 def _recovered(ctx: Context) -> tuple[str, ...]:
     """Finish what a dead process left; nearly always there is nothing, and nothing is imported."""
     store = ctx.store
+    if os.path.isdir(sockets := f"{ctx.settings.home}/sidecars") and not store.read_only:
+        from cleveragents.maintenance.sidecars import sweep
+
+        sweep(sockets)
     if store.identity.is_elsewhere:
         return (f"{store.identity.said}; {store.identity.hint}",)
-    waiting = store.intents.all() or store.plans.processing() or store.leases.held()
-    if not (waiting or store.effects.plans_waiting()):
+    unfinished = store.unfinished(host_name() if store.is_shared else None)
+    if not unfinished:
         return ()
     if store.read_only:
         return ("the store is read-only: what a process that ended had begun is not finished",)
     from cleveragents.maintenance.recovery import recover
 
-    return recover(ctx)
+    return recover(ctx, unfinished)
+
+
+def _take_over(ctx: Context, plan_id: str) -> None:
+    from cleveragents.maintenance.recovery import recover
+
+    for text in recover(ctx, [plan_id]):
+        ctx.talk.tell("warning", {"message": text})
 
 
 def settings_here(home: str | None = None, overrides: Mapping[str, str] | None = None) -> Settings:

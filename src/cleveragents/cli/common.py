@@ -1,10 +1,12 @@
 """What every command shares: its options, the context it opens, how it replies and fails."""
 
 import functools
+import gc
+import os
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,7 +15,7 @@ from cleveragents import machine
 from cleveragents.cli import render
 from cleveragents.cli.render import Block, Reply, Text
 from cleveragents.context import Talk, utc_now
-from cleveragents.errors import AgentsError, CarryLimit, Declined, PlanFileError
+from cleveragents.errors import AgentsError, CarryLimit, Declined, PlanFileError, UsageError
 from cleveragents.model.units import plural
 from cleveragents.plan_handle import PlanHandle
 from cleveragents.workspace import Workspace, open_workspace, settings_here
@@ -21,9 +23,11 @@ from cleveragents.workspace import Workspace, open_workspace, settings_here
 if TYPE_CHECKING:
     import click
 
-INTERRUPTED = "interrupted; nothing is lost"
-RUN_STEPS = ("run", "plan run", "plan execute", "plan resume", "plan correct")
+    from cleveragents.cli.terminal.progress import Progress
+
 NO_READER = 141
+GARBAGE = 20_000
+"""New objects after which garbage is looked for."""
 FORMATS = ("rich", "plain", "json", "yaml")
 
 
@@ -34,6 +38,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     quiet: bool
     debug: bool
     settings: dict[str, str]
+    stream: bool = False
+    """Show all that the steps print."""
 
     @property
     def interactive(self) -> bool:
@@ -96,7 +102,12 @@ def command(
         ) -> int:
             form = form_of(form, as_json)
             settings = {key: value for key, _, value in (item.partition("=") for item in overrides)}
-            options = Options(form=form, quiet=quiet, debug=debug, settings=settings)
+            # Modules stay: from here on only what the command itself makes is looked at.
+            gc.freeze()
+            gc.set_threshold(GARBAGE, 20, 20)
+            gc.enable()
+            stream = arguments.pop("stream", False)
+            options = Options(form=form, quiet=quiet, debug=debug, settings=settings, stream=stream)
             return run_command(name, function, options, context, arguments, own_failure)
 
         return click.command(name.rpartition(" ")[2], **attributes)(_options(run))
@@ -119,26 +130,26 @@ def run_command(
     started, clock = utc_now(), time.perf_counter()
     notes: tuple[str, ...] = ()
     warnings: list[str] = []
+    voice = Voice(options, warnings)
     try:
-        if context:
-            settings = settings_here(overrides=options.settings)
-            with open_workspace(settings=settings, talk=talk(options, warnings)) as workspace:
-                notes = workspace.recovered
-                reply = function(workspace, options, **arguments)
-        else:
-            reply = function(options, **arguments)
+        try:
+            if context:
+                settings = settings_here(overrides=options.settings)
+                with open_workspace(settings=settings, talk=voice.talk) as workspace:
+                    notes = workspace.recovered
+                    with _telemetry(workspace, started):
+                        reply = function(workspace, options, **arguments)
+            else:
+                reply = function(options, **arguments)
+        finally:
+            voice.end()
     except AgentsError as error:
         if options.debug:
             raise
         error.hint = _completed(error.hint, name)
         reply = failure(error, own_failure=own_failure)
     except KeyboardInterrupt:
-        hint = _go_on_with(name, arguments)
-        reply = Reply(
-            data={"error": {"type": "Interrupted", "message": INTERRUPTED, "hint": hint}},
-            messages=(INTERRUPTED,),
-            exit_code=130,
-        )
+        reply = _interrupted(voice.interrupted)
     except Exception as error:
         if options.debug:
             raise
@@ -164,6 +175,22 @@ def run_command(
     return reply.exit_code
 
 
+@contextmanager
+def _telemetry(workspace: Workspace, started: str) -> Generator[None]:
+    """Where the environment asks for it: what the command did is sent when it has done it."""
+    if not any(name.startswith("OTEL_EXPORTER_OTLP_") for name in os.environ):
+        yield
+        return
+    from cleveragents.cluster.telemetry import Telemetry, is_configured
+
+    telemetry = Telemetry(workspace.ctx.store, started) if is_configured(os.environ) else None
+    try:
+        yield
+    finally:
+        if telemetry is not None:
+            telemetry.send()
+
+
 def _completed(hint: str, name: str) -> str:
     """Where the hint is to type the same with another option: with all that was typed."""
     if f"agents {name} " not in hint:
@@ -176,18 +203,28 @@ def _completed(hint: str, name: str) -> str:
     return hint if here is None else completed(hint, name, here.meta[TYPED], here.command)
 
 
-def _go_on_with(name: str, arguments: dict[str, Any]) -> str:
-    """What to type after Ctrl-C: what continues the steps, or the same once more."""
-    if name in RUN_STEPS:
-        return f"agents plan resume {arguments.get('plan', 'last')}"
-    import shlex
+def _interrupted(plan: dict[str, Any] | None) -> Reply:
+    """What is kept after Ctrl-C, and what to type: what continues the steps, or the same again."""
+    if plan is not None:
+        step = f" in step {plan['step']}, which will begin again" if plan["step"] else ""
+        count = f"{plan['done']} of {plural(plan['of'], 'step')}"
+        message = f"interrupted{step}; {count} done and kept"
+        hint = f"agents plan resume {plan['plan_id']}"
+    else:
+        import shlex
 
-    import click
+        import click
 
-    from cleveragents.cli.again import TYPED
+        from cleveragents.cli.again import TYPED
 
-    here = click.get_current_context(silent=True)
-    return "" if here is None else shlex.join(["agents", *here.meta[TYPED]])
+        here = click.get_current_context(silent=True)
+        message = "interrupted; nothing is lost"
+        hint = "" if here is None else shlex.join(["agents", *here.meta[TYPED]])
+    return Reply(
+        data={"error": {"type": "Interrupted", "message": message, "hint": hint}},
+        messages=(message,),
+        exit_code=130,
+    )
 
 
 def internal_error(error: Exception) -> AgentsError:
@@ -222,13 +259,28 @@ def failure(
 def _print_error(reply: Reply) -> None:
     error = reply.data["error"]
     for line in error.get("problems") or [error["message"]]:
-        sys.stderr.write(f"error: {render.safe_item(line)}\n")
+        sys.stderr.write(_red(f"error: {render.safe_item(line)}") + "\n")
+    for line in reply.said:
+        sys.stderr.write(f"  {render.safe_item(line)}\n")
     conflicts: list[dict[str, str]] = reply.data.get("conflicts") or []
     for conflict in conflicts:
         line = f"{conflict['resource']}: {conflict['path']}: {conflict['reason']}"
         sys.stderr.write(f"  {render.safe_cell(line)}\n")
+        if error["type"] == "RollbackConflict":
+            from cleveragents.cli.in_place import sides_text
+
+            for side in sides_text(conflict["ours"], conflict["theirs"]).splitlines():
+                sys.stderr.write(f"  {render.safe_item(side)}\n")
     if error.get("hint"):
         sys.stderr.write(f"hint: {render.safe_item(error['hint'])}\n")
+
+
+def _red(text: str) -> str:
+    if not sys.stderr.isatty():
+        return text
+    from cleveragents.cli.terminal.cells import styled
+
+    return styled(text, "bold red", sys.stderr)
 
 
 def fail_usage(error: "click.UsageError", argv: list[str]) -> int:
@@ -245,79 +297,68 @@ def fail_usage(error: "click.UsageError", argv: list[str]) -> int:
         )
         render.write(reply, form="json", command=path, started=utc_now(), duration_ms=0)
     else:
-        sys.stderr.write(f"error: {render.safe_item(message)}\nhint: {hint}\n")
+        sys.stderr.write(_red(f"error: {render.safe_item(message)}") + f"\nhint: {hint}\n")
     return exit_code
 
 
-def talk(options: Options, warnings: list[str] | None = None) -> Talk:
-    """Progress on stderr while steps run; questions where there is somebody to answer.
+class Voice:
+    """Progress on stderr while a command works; questions where there is somebody to answer.
 
     Where nothing is shown, `warnings` are kept for the envelope's messages.
     """
 
-    def confirm_large(problem: str, hint: str) -> None:
-        if not options.interactive:
-            raise CarryLimit(problem, hint)
-        sys.stderr.write(f"{render.safe_item(problem)}\n{render.safe_item(hint)}\n")
-        options.confirm("copy it anyway?", hint)
+    def __init__(self, options: Options, warnings: list[str] | None = None) -> None:
+        self._options = options
+        self._warnings = [] if warnings is None else warnings
+        self._made: Progress | None = None
+        self.interrupted: dict[str, Any] | None = None
+        """The plan that Ctrl-C ended, if one ran."""
 
-    def keep_warning(event: str, data: dict[str, Any]) -> None:
-        if event == "warning" and warnings is not None:
-            warnings.append(data["message"])
+    @property
+    def talk(self) -> Talk:
+        return Talk(
+            tell=self._tell,
+            idle=lambda: self._progress().idle(),
+            confirm=self._confirm_large,
+        )
 
-    silent = options.quiet or options.form not in ("rich", "plain")
-    return Talk(tell=keep_warning if silent else Progress().tell, confirm=confirm_large)
-
-
-class Progress:
-    """A line per step, as it happens."""
-
-    def __init__(self) -> None:
-        self._copied: dict[str, tuple[int, int]] = {}
-        self._pieces = 0
-        self._shown = time.monotonic()
-
-    def tell(self, event: str, data: dict[str, Any]) -> None:
-        if event in ("copying", "copied"):
-            self._copy(data["resource"], data["bytes"], event == "copied")
-        elif event == "step":
-            self._say(f"> {_which(data)} ({data['tool']})")
-        elif event == "failed":
-            self._say(f"x {_which(data)}: {data['error']}")
-        elif event == "rolled_back":
-            self._say(f"  rolled back {plural(len(data['changes']), 'change')}")
-        elif event == "compensate":
-            self._say(f"> compensate {data['id']} ({data['tool']})")
-        elif event == "reverted":
-            self._say(f"< the actor starts over: {data['reason']}")
-        elif event == "validate":
-            self._say(f"> validate: {data['run']}")
-        elif event == "warning":
-            self._say(f"warning: {data['message']}")
-
-    def _copy(self, resource: str, added: int, is_whole: bool) -> None:
-        """Pieces of a large file count as they come, and then the file itself instead of them."""
-        files, size = self._copied.get(resource, (0, 0))
-        if is_whole:
-            files, size = files + 1, size + added
-            self._copied[resource] = files, size
-            self._pieces = 0
+    def _tell(self, event: str, data: dict[str, Any]) -> None:
+        if event == "interrupted":
+            self.interrupted = data
         else:
-            self._pieces += added
-        if time.monotonic() - self._shown > 1:
-            self._shown = time.monotonic()
-            so_far = (size + self._pieces) / 1e6
-            self._say(f"  copying {resource}: {plural(files, 'file')}, {so_far:.0f} MB so far")
+            self._progress().tell(event, data)
 
-    def _say(self, line: str) -> None:
-        with suppress(BrokenPipeError):  # nobody looks any more; the plan continues
-            sys.stderr.write(render.safe_item(line) + "\n")
-            sys.stderr.flush()
+    def end(self) -> None:
+        if self._made is not None:
+            self._made.end()
 
+    def _progress(self) -> "Progress":
+        """Made when something is told: most commands tell nothing."""
+        if self._made is None:
+            self._made = self._fitting()
+        return self._made
 
-def _which(data: dict[str, Any]) -> str:
-    """The step, and the child plan it belongs to."""
-    return f"{data['plan']}: {data['id']}" if "plan" in data else data["id"]
+    def _fitting(self) -> "Progress":
+        from cleveragents.cli.terminal.progress import Kept, Progress
+
+        options = self._options
+        if options.quiet or options.form not in ("rich", "plain"):
+            return Kept(self._warnings, options.stream)
+        if options.form == "rich" and not options.stream:
+            from cleveragents.cli.terminal.cells import is_live
+
+            if is_live(sys.stderr):
+                from cleveragents.cli.terminal.live import LiveProgress
+
+                return LiveProgress()
+        return Progress(options.stream)
+
+    def _confirm_large(self, problem: str, hint: str) -> None:
+        if not self._options.interactive:
+            raise CarryLimit(problem, hint)
+        self.end()
+        sys.stderr.write(f"{render.safe_item(problem)}\n{render.safe_item(hint)}\n")
+        self._options.confirm("copy it anyway?", hint)
 
 
 def found(ws: Workspace, text: str) -> tuple[PlanHandle, tuple[str, ...]]:
@@ -326,6 +367,17 @@ def found(ws: Workspace, text: str) -> tuple[PlanHandle, tuple[str, ...]]:
 
     plan, remark = find_plan(ws.ctx.store, text)
     return PlanHandle(ws.ctx, plan.plan_id), (remark,) if remark else ()
+
+
+def require_web(name: str) -> None:
+    """What the page and its reports are made with."""
+    from importlib.util import find_spec
+
+    for package in ("jinja2", "starlette", "uvicorn"):
+        if find_spec(package) is None:
+            raise UsageError(
+                f"{name} needs the package {package}", "pip install 'cleveragents[web]'"
+            )
 
 
 def lines(*texts: str) -> tuple[Block, ...]:

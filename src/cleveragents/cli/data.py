@@ -1,24 +1,25 @@
 """What commands tell: plain data made from the store, with the names programs rely on."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from cleveragents.checkpoints.sandboxes import is_captured, traits_of
+from cleveragents.cli import in_place
+from cleveragents.cli.rollback_data import effect_data
 from cleveragents.context import Context
 from cleveragents.errors import NotFound
 from cleveragents.lease import (
     holder,
 )
-from cleveragents.model.checkpoint import Checkpoint, CheckpointGroup, RollbackResult
+from cleveragents.model.checkpoint import Checkpoint, CheckpointGroup
+from cleveragents.model.conversation import anchor_in
 from cleveragents.model.decision import Decision
-from cleveragents.model.effect import Effect, EffectClass, EffectState, Outlook
+from cleveragents.model.effect import Effect, EffectClass, EffectState
 from cleveragents.model.journal import JournalEntry
 from cleveragents.model.plan import Plan, State, Step, StepState
-from cleveragents.model.resource import Action, Change
 from cleveragents.model.settings import confine_in_force
-
-_ACTIONS = {Action.CHANGED: "restored", Action.REMOVED: "removed", Action.ADDED: "recreated"}
+from cleveragents.model.units import seconds_between
 
 
 def step_state(plan: Plan, step: Step) -> str:
@@ -83,9 +84,19 @@ def error_data(plan: Plan) -> dict[str, Any] | None:
     return msgspec.to_builtins(plan.error) if plan.error is not None else None
 
 
+def not_copied_data(ctx: Context, plan: Plan) -> dict[str, list[str]]:
+    """Resource -> what its files have and the sandbox's copies have not."""
+    names = {one.resource_id: one.name for one in ctx.store.resources.of_plan(plan.plan_id)}
+    return {
+        names[record.resource_id]: record.origin["not_copied"]
+        for record in ctx.store.resources.sandboxes(plan.plan_id)
+        if record.origin.get("not_copied")
+    }
+
+
 def status_data(ctx: Context, plan: Plan) -> dict[str, Any]:
     steps = ctx.store.plans.steps(plan.plan_id)
-    held = holder(ctx.store, plan.plan_id, ctx.now())
+    held = holder(ctx.store, plan.plan_id)
     resources = ctx.store.resources.of_plan(plan.plan_id)
     data: dict[str, Any] = {
         "plan_id": plan.plan_id,
@@ -93,7 +104,7 @@ def status_data(ctx: Context, plan: Plan) -> dict[str, Any]:
         "phase": str(plan.phase),
         "state": str(plan.state),
         "attempt": plan.attempt,
-        "progress": [{"step": s.step_id, "status": step_state(plan, s)} for s in steps],
+        "progress": progress_data(ctx, plan, steps),
         "last_checkpoint_id": plan.last_checkpoint_id,
         "checkpoints": checkpoint_list(ctx, plan),
         "execution": {
@@ -107,17 +118,68 @@ def status_data(ctx: Context, plan: Plan) -> dict[str, Any]:
         "sandboxes": sandbox_paths(ctx, plan),
         "rollback_enabled": plan.rollback_enabled,
         "exclude": {r.name: list(r.exclude) for r in resources if r.exclude},
-        "not_rolled_back": [r.name for r in resources if r.strategy == "none"],
+        "in_place": in_place.data_of(ctx, plan),
+        "not_rolled_back": [r.name for r in resources if not is_captured(r)],
+        "not_copied": not_copied_data(ctx, plan),
         "databases": databases_data(ctx, plan),
         "confinement": confinement_data(ctx, plan),
         "writable": list(ctx.settings.writable),
         "held_by": f"{held.verb} (process {held.pid} on {held.host})" if held else None,
+        "bucket": bucket_data(ctx, plan),
+        "conversation": _conversation_data(ctx, plan),
         "created_at": plan.created_at,
         "updated_at": plan.updated_at,
     }
     if (error := error_data(plan)) is not None:
         data["error"] = error
     return data
+
+
+def progress_data(ctx: Context, plan: Plan, steps: list[Step]) -> list[dict[str, Any]]:
+    """Every step, and how long its last call took or has been running."""
+    times = ctx.store.calls.times(plan.plan_id)
+    now = ctx.now()
+    return [
+        {
+            "step": step.step_id,
+            "status": step_state(plan, step),
+            "tool": step.tool,
+            "attempts": step.attempts,
+            "started_at": (taken := times.get(step.step_id, (None, None)))[0],
+            "duration_ms": duration_ms(taken[0], taken[1] or now) if taken[0] else None,
+        }
+        for step in steps
+    ]
+
+
+def duration_ms(start: str, end: str) -> int:
+    """How long a call took or has been running; a clock that was set back gives 0."""
+    return max(0, round(seconds_between(start, end) * 1000))
+
+
+def bucket_data(ctx: Context, plan: Plan) -> dict[str, Any] | None:
+    """What of the plan is in the bucket, and how far that is behind; None: there is no bucket."""
+    if not ctx.settings.content_url:
+        return None
+    segments = ctx.store.segments
+    behind = segments.behind(plan.plan_id)
+    since = seconds_between(behind.since, ctx.now()) if behind.since else 0.0
+    return {
+        "url": ctx.settings.content_url,
+        "groups": ctx.store.checkpoints.count(plan.plan_id) - behind.groups,
+        "bytes": segments.size(segments.root_of(plan.plan_id)),
+        "behind_groups": behind.groups,
+        "behind_seconds": round(max(since, 0.0), 3),
+    }
+
+
+def _conversation_data(ctx: Context, plan: Plan) -> dict[str, Any] | None:
+    """Of most plans there is none, and nothing about agents need be imported."""
+    if anchor_in(plan.actor_state) is None:
+        return None
+    from cleveragents.cli.conversation import conversation_data
+
+    return conversation_data(ctx, plan.plan_id)
 
 
 def confinement_data(ctx: Context, plan: Plan) -> dict[str, Any]:
@@ -131,7 +193,8 @@ def confinement_data(ctx: Context, plan: Plan) -> dict[str, Any]:
 
 
 def databases_data(ctx: Context, plan: Plan) -> list[dict[str, Any]]:
-    if all(one.kind != "postgres" for one in ctx.store.resources.of_plan(plan.plan_id)):
+    resources = ctx.store.resources.of_plan(plan.plan_id)
+    if all(traits_of(one.kind).server is None for one in resources):
         return []
     from cleveragents.maintenance.databases import costs_of
 
@@ -141,9 +204,10 @@ def databases_data(ctx: Context, plan: Plan) -> list[dict[str, Any]]:
 def files_modified(ctx: Context, plan: Plan) -> int:
     """Paths that differ between what the sandboxes were made with and the newest state kept."""
     groups = ctx.store.checkpoints.groups(plan.plan_id)
-    if not groups or plan.head_group_id is None:
+    newest = ctx.manager.head_of(plan)
+    if not groups or newest is None:
         return 0
-    head = ctx.store.checkpoints.group(plan.head_group_id)
+    head = ctx.store.checkpoints.group(newest)
     changes = ctx.checkpoints.diff(
         plan.plan_id, ctx.checkpoints.states(groups[0]), ctx.checkpoints.states(head)
     )
@@ -223,95 +287,6 @@ def group_data(ctx: Context, plan: Plan, group: CheckpointGroup) -> dict[str, An
             name for name, d in view.decisions.items() if d.state.value == "active"
         ],
     }
-
-
-def change_data(change: Change) -> dict[str, Any]:
-    data = {
-        "resource": change.resource,
-        "file": change.shown,
-        "action": _ACTIONS[change.action],
-    }
-    try:
-        change.path.decode("utf-8")
-    except UnicodeDecodeError:
-        import base64
-
-        data["file_b64"] = base64.b64encode(change.path).decode("ascii")
-    return data
-
-
-def is_git_internal(plan: Plan, change: Change) -> bool:
-    """Whether it is part of the git directory that a sandbox has for itself."""
-    kinds = {item["name"]: item["kind"] for item in plan.spec["resources"]}
-    return change.path.split(b"/")[0] == b".git" and kinds[change.resource] == "git-checkout"
-
-
-def reverted_counts(plan: Plan, changes: Sequence[Change]) -> dict[str, int]:
-    """Files and links; folders; what is git's own. Together they are all changes."""
-    private = sum(is_git_internal(plan, change) for change in changes)
-    shown = [change for change in changes if not is_git_internal(plan, change)]
-    folders = sum(
-        all(side.startswith("d:") for side in (change.before, change.after) if side)
-        for change in shown
-    )
-    return {
-        "files_reverted": len(shown) - folders,
-        "directories_reverted": folders,
-        "git_internals_reverted": private,
-    }
-
-
-def rollback_data(plan: Plan, result: RollbackResult) -> dict[str, Any]:
-    return {
-        "rollback_summary": {
-            "plan": plan.plan_id,
-            "checkpoint": result.checkpoint_id,
-            "group": result.group_id,
-            "label": result.label,
-            **reverted_counts(plan, result.changes),
-        },
-        "changes_reverted": [change_data(change) for change in result.changes],
-        "impact": {
-            "child_plans_invalidated": result.child_plans_invalidated,
-            "sandbox": len(result.sandboxes),
-            "decisions_after_cp": result.decisions_after,
-            "tool_calls_after_cp": result.tool_calls_after,
-        },
-        "post_rollback_state": {
-            "phase": result.phase,
-            "state": result.state,
-            "checkpoints_remaining": result.checkpoints_remaining,
-        },
-        "effects": outlook_data(result.effects),
-        "dry_run": result.dry_run,
-    }
-
-
-def effect_data(effect: Effect) -> dict[str, Any]:
-    return {
-        "effect_id": effect.effect_id,
-        "plan_id": effect.plan_id,
-        "step": effect.step_id,
-        "tool": effect.tool,
-        "class": str(effect.effect_class),
-        "state": str(effect.state),
-        "side_effects": list(effect.side_effects),
-        "attempts": effect.attempts,
-        "output": effect.output,
-        "error": effect.error,
-        "created_at": effect.created_at,
-        "ended_at": effect.ended_at,
-    }
-
-
-def outlook_data(outlook: Outlook) -> dict[str, Any]:
-    found = {
-        "compensated": outlook.compensable,
-        "irreversible": outlook.irreversible,
-        "unknown": outlook.unknown,
-        "not_repeated": outlook.not_repeated,
-    }
-    return {name: [effect_data(one) for one in effects] for name, effects in found.items()}
 
 
 def effects_count(effects: list[Effect]) -> dict[str, int]:

@@ -4,22 +4,25 @@ import click
 import msgspec
 
 from cleveragents.cli.common import Options, command
+from cleveragents.cli.hook_settings import installed_hooks
 from cleveragents.cli.render import Block, Panel, Reply, Table, Text
 from cleveragents.cli.upkeep import kept_table
+from cleveragents.maintenance.borrowed import Loose
 from cleveragents.maintenance.doctor import Confinement, Leftover, Report
 from cleveragents.model.units import show_bytes
 from cleveragents.workspace import Workspace
 
 
 @command("doctor")
-@click.option("--fix", is_flag=True, help="Remove what deleted plans have left behind.")
+@click.option("--fix", is_flag=True, help="Remove what deleted plans left; hold what plans borrow.")
 @click.option("--adopt", is_flag=True, help="Adopt a store that was moved to its current place.")
 def doctor(ws: Workspace, options: Options, fix: bool, adopt: bool) -> Reply:
     """Show what this machine supports, what is not confined and what is left over."""
     if adopt:
         return _adopted(ws)
     report = ws.doctor(fix=fix)
-    return Reply(data=msgspec.to_builtins(report), blocks=_blocks(report))
+    blocks = (*_blocks(report), *installed_hooks(ws))
+    return Reply(data=msgspec.to_builtins(report), blocks=blocks)
 
 
 def _adopted(ws: Workspace) -> Reply:
@@ -42,15 +45,19 @@ def _blocks(report: Report) -> tuple[Block, ...]:
         ("sandboxes", f"{report.sandboxes}, {show_bytes(report.free_bytes)} free"),
         ("copies", "share blocks (reflink)" if report.reflink else "are full copies: no reflink"),
         ("inotify", limits or "not available"),
+        *((("bucket", report.bucket),) if report.bucket else ()),
     )
     blocks: list[Block] = [Panel("Machine", rows), _confinement(report.confinement)]
     blocks += kept_table(report.databases)
+    if report.loose:
+        blocks.append(_loose(report.loose))
     if report.leftovers:
         blocks.append(_leftovers(report.leftovers))
-        if any(not (one.removed or one.kept_because) for one in report.leftovers):
-            blocks.append(Text("next: agents doctor --fix"))
     else:
         blocks.append(Text("nothing is left over"))
+    open_ones = [one for one in report.leftovers if not (one.removed or one.kept_because)]
+    if open_ones or not all(one.kept for one in report.loose):
+        blocks.append(Text("next: agents doctor --fix"))
     return tuple(blocks)
 
 
@@ -68,6 +75,17 @@ def _confinement(found: Confinement) -> Panel:
         *(("not rolled back", path) for path in found.writable),
     ]
     return Panel("Confinement", tuple(rows))
+
+
+def _loose(found: tuple[Loose, ...]) -> Table:
+    rows = tuple((one.plan_id, one.where, one.commit[:12], _held(one)) for one in found)
+    return Table(("plan", "repository", "commit", "then"), rows, "Not held by a ref of ours")
+
+
+def _held(one: Loose) -> str:
+    if one.kept:
+        return "held again" if not one.is_gone else "brought into the store"
+    return "not there: --fix keeps what the sandbox has" if one.is_gone else "can be held again"
 
 
 def _leftovers(found: tuple[Leftover, ...]) -> Table:

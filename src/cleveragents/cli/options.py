@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import click
 import msgspec
@@ -10,23 +10,74 @@ import msgspec
 from cleveragents.checkpoints.effects import require_accepted
 from cleveragents.cli.common import Options
 from cleveragents.cli.render import Reply
+from cleveragents.errors import UsageError
 from cleveragents.model.effect import Outlook
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
-loss_option = click.option(
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any] | click.Command)
+Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
+
+
+class Decorator(Protocol):
+    """What click makes of an option or an argument."""
+
+    def __call__(self, function: F, /) -> F: ...
+
+
+def complete_with(kind: str) -> Complete:
+    """What the shell offers for an argument; looked up only when it asks."""
+
+    def complete(
+        ctx: click.Context, _parameter: click.Parameter, begun: str
+    ) -> "list[CompletionItem]":
+        from cleveragents.cli import completion
+
+        return completion.offered(kind, ctx.params.get("plan") or "", begun)
+
+    return complete
+
+
+def resource_option(help: str) -> Decorator:
+    complete = complete_with("resource")
+    return click.option("--on", metavar="RESOURCE", shell_complete=complete, help=help)
+
+
+plan_argument: Decorator = click.argument(
+    "plan", default="", metavar="[PLAN]", shell_complete=complete_with("plan")
+)
+"""Left out: the newest plan of this directory, else the newest; the reply says which."""
+named_plan_argument: Decorator = click.argument("plan", shell_complete=complete_with("plan"))
+"""For what cannot be undone: nobody is to hit another plan by leaving it out."""
+first_argument: Decorator = click.argument(
+    "plan", default="", metavar="[PLAN]", shell_complete=complete_with("plan or checkpoint")
+)
+decision_argument: Decorator = click.argument("decision", shell_complete=complete_with("decision"))
+checkpoint_argument: Decorator = click.argument(
+    "checkpoint", default="", metavar="CHECKPOINT", shell_complete=complete_with("checkpoint")
+)
+loss_option: Decorator = click.option(
     "--accept-loss", is_flag=True, help="Roll back even past effects that cannot be undone."
 )
-repeat_option = click.option(
+repeat_option: Decorator = click.option(
     "--repeat",
     multiple=True,
     metavar="STEP",
+    shell_complete=complete_with("step"),
     help="Repeat this step even if its effects outside the sandboxes may have happened.",
 )
-dry_option = click.option(
+stream_option: Decorator = click.option(
+    "--stream", is_flag=True, help="Show all that the steps print, as it comes."
+)
+"""Becomes `Options.stream`."""
+dry_option: Decorator = click.option(
     "--dry-run", is_flag=True, help="Show what would happen and change nothing."
 )
-yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+yes_option: Decorator = click.option(
+    "--yes", "-y", is_flag=True, help="Do not ask for confirmation."
+)
 _CONSENT = {"accept_loss": loss_option, "yes": yes_option, "dry_run": dry_option}
 
 
@@ -57,6 +108,31 @@ class Consent(msgspec.Struct, frozen=True, kw_only=True):
 
     def require_accepted(self, effects: Outlook, command: str) -> None:
         require_accepted(effects, self.accept_loss, command)
+
+
+class CheckpointCommand(click.Command):
+    """A command of which an argument is a checkpoint: `-1` is one, and no option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [f"@{{{w}}}" if _is_ago(w) else w for w in args])
+
+
+def _is_ago(word: str) -> bool:
+    return word[:1] == "-" and word[1:].isdigit()
+
+
+def plan_and_checkpoint(function: Callable[..., Reply]) -> Callable[..., Reply]:
+    """Both as arguments, of which PLAN may be left out."""
+
+    @functools.wraps(function)
+    def run(*positional: Any, plan: str, checkpoint: str, **arguments: Any) -> Reply:
+        if not plan:
+            raise UsageError("no checkpoint was named", "agents plan checkpoints lists them")
+        if not checkpoint:
+            plan, checkpoint = "", plan
+        return function(*positional, plan=plan, checkpoint=checkpoint, **arguments)
+
+    return first_argument(checkpoint_argument(run))
 
 
 def consent_options(

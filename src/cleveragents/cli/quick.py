@@ -1,7 +1,8 @@
-"""The installed command, and the one subcommand that programs call at every tool call.
+"""The installed command, and those that programs and people call again and again.
 
-`plan checkpoint create` is recognised before click is imported: its start-up is part of every
-checkpoint. Whatever is not written in the plainest way goes to click, which has the last word.
+`plan checkpoint create` and `plan status` are recognised before click is imported: their start-up
+is most of what they take. Whatever is not written in the plainest way goes to click, which has the
+last word.
 """
 
 import atexit
@@ -23,29 +24,36 @@ if TYPE_CHECKING:
 CREATE = ("plan", "checkpoint", "create")
 
 
-class Create(NamedTuple):
-    """What was typed behind `plan checkpoint create`."""
+STATUS = ("plan", "status")
+
+
+class Typed(NamedTuple):
+    """What was typed: the command, and what stands behind it."""
 
     plan: str
     label: str | None = None
     form: str | None = None
     as_json: bool = False
     quiet: bool = False
+    command: tuple[str, ...] = CREATE
 
 
-def parsed(words: list[str]) -> Create | None:
-    """The plain forms of the command; None for anything click should look at."""
-    if tuple(words[:3]) != CREATE or "_AGENTS_COMPLETE" in os.environ:
+def parsed(words: list[str]) -> Typed | None:
+    """The plain forms of the commands; None for anything click should look at."""
+    if words[:1] == ["status"]:
+        words = ["plan", *words]
+    command = next((one for one in (CREATE, STATUS) if tuple(words[: len(one)]) == one), None)
+    if command is None or "_AGENTS_COMPLETE" in os.environ:
         return None
     plans: list[str] = []
-    found = Create("")
-    rest = iter(words[3:])
+    found = Typed("", command=command)
+    rest = iter(words[len(command) :])
     for word in rest:
         if word == "--json":
             found = found._replace(as_json=True)
         elif word in ("--quiet", "-q"):
             found = found._replace(quiet=True)
-        elif word == "--label" and (label := next(rest, "-"))[:1] != "-":
+        elif command is CREATE and word == "--label" and (label := next(rest, "-"))[:1] != "-":
             found = found._replace(label=label)
         elif word == "--format" and (form := next(rest, "")) in ("plain", "json", "yaml", "rich"):
             found = found._replace(form=form)
@@ -53,7 +61,9 @@ def parsed(words: list[str]) -> Create | None:
             plans.append(word)
         else:
             return None
-    return found._replace(plan=plans[0]) if len(plans) == 1 else None
+    if len(plans) > 1 or (command is CREATE and not plans):
+        return None
+    return found._replace(plan="".join(plans))
 
 
 def create(ws: "Workspace", options: "Options", plan: str, label: str | None) -> "Reply":
@@ -107,9 +117,10 @@ def entry() -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, a tool's exit code would be lost
     if "--debug" in sys.argv:
         sys.excepthook = _show_traceback
-    given = parsed(sys.argv[1:])
+    words = sys.argv[1:]
+    given = parsed(words)
     try:
-        code = _with_click() if given is None else _at_once(given)
+        code = _version() if words == ["--version"] else _with_click(given)
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read us has gone; nothing of ours depends on it.
@@ -144,25 +155,40 @@ def _have_streams() -> None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
-def _with_click() -> int:
+def _version() -> int:
+    from cleveragents import __version__
+
+    sys.stdout.write(f"agents {__version__}\n")
+    return 0
+
+
+def _with_click(given: Typed | None) -> int:
+    """Of what is imported nothing can be collected: that is looked for only afterwards."""
+    gc.disable()
+    import_msgspec()
+    if given is not None:
+        return _at_once(given)
     from cleveragents.cli.main import main
 
     return main()
 
 
-def _at_once(given: Create) -> int:
-    gc.disable()  # nothing here lives long enough to be worth looking for
-    _import_msgspec()
+def _at_once(given: Typed) -> int:
+    """The garbage is left alone: nothing here lives long enough to be worth looking for."""
     from cleveragents.cli.common import Options, form_of, run_command
 
     options = Options(
         form=form_of(given.form, given.as_json), quiet=given.quiet, debug=False, settings={}
     )
+    if given.command is STATUS:
+        from cleveragents.cli.plan.status import show_status
+
+        return run_command("plan status", show_status, options, True, {"plan": given.plan})
     words = {"plan": given.plan, "label": given.label}
     return run_command(" ".join(CREATE), create, options, True, words)
 
 
-class _Later(ModuleType):
+class Later(ModuleType):
     """Stands for a module that is imported when something of it is used."""
 
     def __getattr__(self, name: str) -> Any:
@@ -171,16 +197,16 @@ class _Later(ModuleType):
         return getattr(importlib.import_module(self.__name__), name)
 
 
-def _import_msgspec() -> None:
+def import_msgspec() -> None:
     """Without what it imports and does not need here, which takes as long again.
 
     `uuid` asks `platform` for nothing but the system's name.
     """
-    platform = _Later("platform")
+    platform = Later("platform")
     vars(platform)["system"] = lambda: os.uname().sysname
     stand_ins = {"typing_extensions": None, "platform": platform}
     for name in ("textwrap", "msgspec.inspect", "msgspec.toml", "msgspec.yaml"):
-        stand_ins[name] = _Later(name)
+        stand_ins[name] = Later(name)
     hidden = {name: one for name, one in stand_ins.items() if name not in sys.modules}
     sys.modules.update(hidden)  # pyright: ignore[reportArgumentType, reportCallIssue]
     try:

@@ -8,40 +8,33 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
+from cleveragents.cli.terminal.blocks import (
+    Block,
+    Panel,
+    Reply,
+    Table,
+    Text,
+    safe,
+    safe_cell,
+    safe_item,
+)
+
 if TYPE_CHECKING:
     import re
 
-
-class Panel(msgspec.Struct, frozen=True):
-    """Names and values under a title."""
-
-    title: str
-    rows: tuple[tuple[str, str], ...]
-
-
-class Table(msgspec.Struct, frozen=True):
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    title: str = ""
-
-
-class Text(msgspec.Struct, frozen=True):
-    text: str
-    style: str = ""
-    verbatim: bool = False
-    """Lines of a patch: each begins where it began."""
-
-
-Block = Panel | Table | Text
-
-
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    data: dict[str, Any]
-    blocks: tuple[Block, ...] = ()
-    messages: tuple[str, ...] = ()
-    exit_code: int = 0
-    on_stderr: bool = False
-    """What is for people goes there: standard output is somebody else's."""
+__all__ = [
+    "Block",
+    "Panel",
+    "Reply",
+    "Table",
+    "Text",
+    "envelope",
+    "plain_lines",
+    "safe",
+    "safe_cell",
+    "safe_item",
+    "write",
+]
 
 
 def envelope(
@@ -84,29 +77,6 @@ def write_plain(reply: Reply, out: TextIO) -> None:
     for block in reply.blocks:
         for line in plain_lines(block):
             out.write(line + "\n")
-
-
-def safe(text: str) -> str:
-    """No terminal takes orders from a file name or a tool's output.
-
-    Everything that people read passes here: escape sequences, characters that are not seen or turn
-    the direction of writing appear as \\x1b, \\u202e.
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text
-    )
-
-
-def safe_item(text: str, indent: int = 2) -> str:
-    """The same for one item among others: a line break in it cannot begin another item."""
-    return safe(text).replace("\n", "\n" + " " * indent)
-
-
-def safe_cell(text: str) -> str:
-    """The same for a cell, which is one line."""
-    return safe(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def _hidden() -> "re.Pattern[str]":
@@ -156,34 +126,9 @@ def plain_lines(block: Block) -> list[str]:
 
 
 def write_rich(reply: Reply, out: TextIO) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.panel import Panel as RichPanel
-    from rich.table import Table as RichTable
-    from rich.text import Text as RichText
+    from cleveragents.cli.terminal import screen
 
-    class Ours(Console):
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError
-
-    console = Ours(file=out, highlight=False)
-    for block in reply.blocks:
-        if isinstance(block, Text):
-            console.print(RichText(_shown(block), style=block.style))
-        elif isinstance(block, Panel):
-            grid = RichTable.grid(padding=(0, 2))
-            for name, value in block.rows:
-                grid.add_row(RichText(safe_cell(name), style="dim"), RichText(safe(value)))
-            title = RichText(safe_cell(block.title))
-            console.print(RichPanel(grid, title=title, title_align="left", expand=False))
-        else:
-            title = RichText(safe_cell(block.title)) if block.title else None
-            table = RichTable(box=box.SIMPLE_HEAD, title=title, title_justify="left")
-            for column in block.columns:
-                table.add_column(RichText(safe_cell(column)))
-            for row in block.rows:
-                table.add_row(*(RichText(safe_cell(cell)) for cell in row))
-            console.print(table)
+    screen.write(reply, out)
 
 
 def write(

@@ -13,7 +13,10 @@ from cleveragents.plan_handle import PlanHandle
 from cleveragents.workspace import Workspace
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from cleveragents.apply.database_backups import Held
+    from cleveragents.cli.options import Decorator
 
 
 @command("check")
@@ -59,6 +62,8 @@ def gc(ws: Workspace, options: Options, dry_run: bool, grace: str | None, databa
         f"{show_bytes(result.freed_bytes)} {word} freed; "
         f"{result.waiting} waiting for the end of the grace period"
     )
+    if result.plans_swept:
+        text += f"; {plural(result.plans_swept, 'deleted plan')} {word} removed from the bucket"
     data = {**msgspec.to_builtins(result), "databases": [msgspec.to_builtins(one) for one in held]}
     return Reply(data=data, blocks=(Text(text),), messages=told)
 
@@ -118,8 +123,27 @@ def config_list(options: Options) -> Reply:
     return Reply(data=data, blocks=(Table(("key", "value", "from"), rows),))
 
 
+def complete_key(
+    _context: click.Context, _parameter: click.Parameter, begun: str
+) -> "list[CompletionItem]":
+    from cleveragents.cli.completion import settings_named
+
+    return settings_named(begun)
+
+
+def complete_value(
+    context: click.Context, _parameter: click.Parameter, begun: str
+) -> "list[CompletionItem]":
+    from cleveragents.cli.completion import values_of
+
+    return values_of(context.params.get("key") or "", begun)
+
+
+key_argument: "Decorator" = click.argument("key", shell_complete=complete_key)
+
+
 @command("config get", context=False)
-@click.argument("key")
+@key_argument
 def config_get(options: Options, key: str) -> Reply:
     """Show a setting."""
     from cleveragents.config import explain
@@ -142,8 +166,8 @@ def _shown(value: Any) -> str:
 
 
 @command("config set", context=False)
-@click.argument("key")
-@click.argument("value")
+@key_argument
+@click.argument("value", shell_complete=complete_value)
 @click.option("--project", is_flag=True, help="Use the project's .cleveragents.toml.")
 def config_set(options: Options, key: str, value: str, project: bool) -> Reply:
     """Change a setting, in your own file or the project's."""
@@ -155,7 +179,7 @@ def config_set(options: Options, key: str, value: str, project: bool) -> Reply:
 
 
 @command("config unset", context=False)
-@click.argument("key")
+@key_argument
 @click.option("--project", is_flag=True, help="Use the project's .cleveragents.toml.")
 def config_unset(options: Options, key: str, project: bool) -> Reply:
     """Remove a setting."""

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from cleveragents.cli import data as reports
+from cleveragents.cli import rollback_data
 from cleveragents.cli.common import Options, command
-from cleveragents.cli.options import Consent, consent_options
-from cleveragents.cli.plan_effects import (
+from cleveragents.cli.options import Consent, consent_options, decision_argument, stream_option
+from cleveragents.cli.plan.effects import (
     as_ended,
     not_compensated,
     outside_blocks,
     outside_text,
 )
-from cleveragents.cli.plan_run import plan_reply
+from cleveragents.cli.plan.run import plan_reply
 from cleveragents.cli.render import Block, Panel, Reply, Table
 from cleveragents.errors import UsageError
 from cleveragents.lookup import find_decision
@@ -24,11 +24,11 @@ from cleveragents.plan_handle import PlanHandle
 from cleveragents.workspace import Workspace
 
 if TYPE_CHECKING:
-    from cleveragents.history.correct import Outlook
+    from cleveragents.history.affected import Outlook
 
 
 @command("plan correct")
-@click.argument("decision")
+@decision_argument
 @click.option(
     "--mode",
     type=click.Choice(("revert", "append")),
@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 @click.option(
     "--guidance", required=True, help="Say what to do differently; tools and actors see it."
 )
-@click.option("--plan-file", help="Use a plan file with changed steps.")
+@click.option("--plan-file", type=click.Path(), help="Use a plan file with changed steps.")
 @click.option("--cascade", is_flag=True, help="Redo every later decision too.")
+@stream_option
 @consent_options("accept_loss", "yes", "dry_run")
 def correct_command(
     ws: Workspace,
@@ -110,7 +111,7 @@ def _corrected(ws: Workspace, plan: PlanHandle, outlook: "Outlook", done: Correc
     hint = f"correction {done.correction_id}; agents plan diff {plan.plan_id} --correction last"
     told = msgspec.structs.replace(
         reply,
-        data={**reply.data, **about, "effects": reports.outlook_data(ended)},
+        data={**reply.data, **about, "effects": rollback_data.outlook_data(ended)},
         blocks=(*_blocks(outlook), *outside_blocks(ended), *reply.blocks),
         messages=(*reply.messages, hint),
     )
@@ -165,8 +166,8 @@ def _data(outlook: "Outlook") -> dict[str, Any]:
         "steps_again": list(outlook.steps),
         "child_plans_cancelled": list(outlook.children),
         "from_group": outlook.group_id,
-        "changes": [reports.change_data(change) for change in outlook.changes],
-        "effects": reports.outlook_data(outlook.effects),
+        "changes": [rollback_data.change_data(change) for change in outlook.changes],
+        "effects": rollback_data.outlook_data(outlook.effects),
     }
 
 
@@ -183,7 +184,7 @@ def _blocks(outlook: "Outlook") -> tuple[Block, ...]:
             ("action", "resource", "file"),
             tuple(
                 (item["action"], item["resource"], item["file"])
-                for item in map(reports.change_data, outlook.changes)
+                for item in map(rollback_data.change_data, outlook.changes)
             ),
             "Files to roll back",
         ),

@@ -1,16 +1,26 @@
 """Commands that begin a plan or continue it: use, run, execute, resume."""
 
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from cleveragents.cli import data as reports
+from cleveragents.cli import rollback_data
 from cleveragents.cli.common import Options, command, found
-from cleveragents.cli.options import Consent, consent_options, repeat_option
-from cleveragents.cli.plan_read import status_blocks
+from cleveragents.cli.conversation import resumed
+from cleveragents.cli.options import (
+    Consent,
+    consent_options,
+    plan_argument,
+    repeat_option,
+    stream_option,
+)
+from cleveragents.cli.plan.read_data import last_lines
+from cleveragents.cli.plan.status import status_blocks
 from cleveragents.cli.render import Panel, Reply, Text
+from cleveragents.errors import UsageError
 from cleveragents.model.plan import Phase, Plan, State
 from cleveragents.model.tool import Attach
 from cleveragents.model.units import plural
@@ -49,18 +59,20 @@ def plan_reply(
         blocks=tuple(blocks),
         messages=(*notes, *messages) if not failed else notes,
         exit_code=5 if failed else 0,
+        said=last_lines(ws.ctx, plan) if failed else (),
     )
 
 
 @command("plan use")
-@click.argument("file")
+@click.argument("file", type=click.Path())
 def use(ws: Workspace, options: Options, file: str) -> Reply:
     """Register a plan file without running it."""
     return plan_reply(ws, ws.use(file))
 
 
 @command("plan run")
-@click.argument("file")
+@click.argument("file", type=click.Path())
+@stream_option
 def run(ws: Workspace, options: Options, file: str) -> Reply:
     """Register a plan file and execute it."""
     return plan_reply(ws, ws.run(file))
@@ -71,27 +83,73 @@ def run(ws: Workspace, options: Options, file: str) -> Reply:
     own_failure=OWN_FAILURE,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
-@click.option("--on", "path", default=".", help="Sandbox this repository or directory.")
+@click.option(
+    "--on", "path", default=".", type=click.Path(), help="Sandbox this repository or directory."
+)
 @click.option("--name", help="Name the plan; default: the command's name.")
+@click.option(
+    "--resource",
+    "resources",
+    multiple=True,
+    metavar="NAME=PATH",
+    help="Cover this database or directory too; for agents.",
+)
+@click.option(
+    "--env", "variables", multiple=True, metavar="NAME", help="Pass this variable on; for agents."
+)
+@click.option("--plan", help="Continue in the sandboxes of this plan; for agents.")
 @click.argument("argv", nargs=-1, required=True, metavar="-- CMD...", type=click.UNPROCESSED)
 def run_command(
-    ws: Workspace, options: Options, path: str, name: str | None, argv: tuple[str, ...]
+    ws: Workspace,
+    options: Options,
+    path: str,
+    name: str | None,
+    resources: tuple[str, ...],
+    variables: tuple[str, ...],
+    plan: str | None,
+    argv: tuple[str, ...],
 ) -> Reply:
     """Run a command in a sandbox of the current directory, as a plan of one step.
 
     It has your terminal, your input and your output, and its exit code is returned; 125 is an
-    internal error, 126 a command that cannot be run, 127 one that does not exist.
+    internal error, 126 a command that cannot be run, 127 one that does not exist. An agent that is
+    known (claude, codex, gemini, opencode, qwen, copilot) is followed call by call.
     """
+    from cleveragents.integrations.agent import COMMANDS, agent_of_command
+
+    if (agent := agent_of_command(argv)) is not None:
+        from cleveragents.cli.agent_run import named_paths, run_known
+        from cleveragents.integrations.launch import AgentRequest
+
+        request = AgentRequest(
+            argv=argv,
+            path=path,
+            name=name,
+            resources=named_paths(resources),
+            variables=variables,
+            attach=Attach.ALL if options.form in ("rich", "plain") else Attach.INPUT,
+            plan=found(ws, plan)[0] if plan else None,
+        )
+        reply, ended = run_known(ws, options, agent, request)
+        return msgspec.structs.replace(reply, exit_code=_passed_on(ended, False), on_stderr=True)
+    if resources or variables or plan:
+        told = "--resource, --env and --plan are for agents"
+        raise UsageError(told, f"known: {', '.join(COMMANDS)}")
     attach = Attach.ALL if options.form in ("rich", "plain") else Attach.INPUT
-    talk = msgspec.structs.replace(ws.ctx.talk, attach=attach)
+
+    def tell(event: str, data: dict[str, Any]) -> None:
+        # Who typed the command knows that it begins, and sees what it prints.
+        ws.ctx.talk.tell("made" if event in ("step", "output") else event, data)
+
+    talk = msgspec.structs.replace(ws.ctx.talk, attach=attach, tell=tell)
     attached = Workspace(msgspec.structs.replace(ws.ctx, talk=talk))
-    plan = attached.run_command(argv, path, name=name)
-    reply = plan_reply(ws, plan)
-    calls = plan.tool_calls()
+    made = attached.run_command(argv, path, name=name)
+    reply = plan_reply(ws, made)
+    calls = made.tool_calls()
     code = calls[-1].exit_code if calls else None
     data = {**reply.data, "output": calls[-1].output if calls else "", "exit_code": code}
     return msgspec.structs.replace(
-        reply, data=data, exit_code=_passed_on(code, reply.exit_code != 0), on_stderr=True
+        reply, data=data, exit_code=_passed_on(code, reply.exit_code != 0), on_stderr=True, said=()
     )
 
 
@@ -99,12 +157,18 @@ def _passed_on(code: int | None, failed: bool) -> int:
     """The exit code of the command as a shell has it, or ours if there is none that says enough."""
     if code is None or (failed and code == 0):
         return OWN_FAILURE
+    return shell_code(code)
+
+
+def shell_code(code: int) -> int:
+    """As a shell has it: 128 + n for a process that signal n ended."""
     return code if code >= 0 else 128 - code
 
 
 @command("plan execute")
-@click.argument("plan")
+@plan_argument
 @repeat_option
+@stream_option
 def execute(ws: Workspace, options: Options, plan: str, repeat: tuple[str, ...]) -> Reply:
     """Execute a plan, or continue it."""
     one, notes = found(ws, plan)
@@ -114,12 +178,13 @@ def execute(ws: Workspace, options: Options, plan: str, repeat: tuple[str, ...])
 
 
 @command("plan resume")
-@click.argument("plan")
-@click.option("--plan-file", help="Continue with this changed plan file.")
+@plan_argument
+@click.option("--plan-file", type=click.Path(), help="Continue with this changed plan file.")
 @click.option(
     "--discard-edits", is_flag=True, help="Discard manual edits instead of adopting them."
 )
 @repeat_option
+@stream_option
 @consent_options("accept_loss", "dry_run")
 def resume(
     ws: Workspace,
@@ -137,6 +202,8 @@ def resume(
     """
     one, notes = found(ws, plan)
     before = one.plan
+    if (agent := resumed(ws, options, one)) is not None:
+        return agent
     if consent.dry_run:
         return _would_resume(before, one.preview_resume(discard_edits=discard_edits), notes)
     done = one.resume(
@@ -163,10 +230,10 @@ def _would_resume(plan: Plan, todo: "Resumption", notes: tuple[str, ...]) -> Rep
         "dry_run": True,
         "resumed_from": todo.resumed_from,
         "settled": str(todo.reconciled),
-        "changes": [reports.change_data(change) for change in todo.changes],
+        "changes": [rollback_data.change_data(change) for change in todo.changes],
         "next_step": todo.next_step,
-        "compensated": [reports.effect_data(effect) for effect in todo.compensable],
-        "in_doubt": [reports.effect_data(effect) for effect in todo.in_doubt],
+        "compensated": [rollback_data.effect_data(effect) for effect in todo.compensable],
+        "in_doubt": [rollback_data.effect_data(effect) for effect in todo.in_doubt],
     }
     return Reply(data=data, blocks=(Panel("Would resume", rows),), messages=notes)
 

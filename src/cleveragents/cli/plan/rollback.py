@@ -5,10 +5,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cleveragents.cli import data as reports
+from cleveragents.cli import in_place, rollback_data
 from cleveragents.cli.common import Options, command, found
-from cleveragents.cli.options import Consent, consent_options, loss_option
-from cleveragents.cli.plan_effects import not_compensated, outside_blocks, outside_text
+from cleveragents.cli.conversation import (
+    Part,
+    going_of,
+    part_options,
+    roll_back_alone,
+    with_conversation,
+)
+from cleveragents.cli.in_place import choices_options
+from cleveragents.cli.options import (
+    CheckpointCommand,
+    Consent,
+    Decorator,
+    complete_with,
+    consent_options,
+    plan_and_checkpoint,
+    plan_argument,
+)
+from cleveragents.cli.plan.effects import not_compensated, outside_blocks, outside_text
 from cleveragents.cli.render import Block, Panel, Reply, Table, Text
 from cleveragents.model.checkpoint import RollbackResult
 from cleveragents.model.lifecycle import require_rollback
@@ -17,18 +33,21 @@ from cleveragents.model.units import plural
 from cleveragents.workspace import Workspace
 
 if TYPE_CHECKING:
+    from cleveragents.history.owners import Choices
     from cleveragents.history.undo import Undone
 
 
-@command("plan rollback")
-@click.argument("plan")
-@click.argument("checkpoint")
+@command("plan rollback", cls=CheckpointCommand)
+@plan_and_checkpoint
 @click.option(
     "--only",
     multiple=True,
     metavar="RESOURCE|PATH",
+    shell_complete=complete_with("resource"),
     help="Restore only this path or resource and leave the plan as it is; repeatable.",
 )
+@choices_options
+@part_options
 @consent_options("accept_loss", "yes", "dry_run")
 def rollback(
     ws: Workspace,
@@ -36,14 +55,19 @@ def rollback(
     plan: str,
     checkpoint: str,
     only: tuple[str, ...],
+    choices: "Choices",
+    part: Part,
     consent: Consent,
 ) -> Reply:
     """Roll back every sandbox and the plan's own view to a checkpoint."""
     one, notes = found(ws, plan)
     before = one.plan
     require_rollback(before)
-    group_id = one.group(checkpoint).group_id
-    command = f"agents plan rollback {plan} {checkpoint}"
+    going, group = going_of(ws, one), one.group(checkpoint)
+    if not part.files:
+        return roll_back_alone(one, going, group, notes, consent.dry_run)
+    group_id = group.group_id
+    command = f"agents plan rollback {plan or one.plan_id} {checkpoint}"
 
     def question(todo: RollbackResult) -> str:
         if only:
@@ -58,20 +82,27 @@ def rollback(
     def do() -> RollbackResult:
         if only:
             return one.restore(group_id, *only)
-        return one.rollback(group_id, accept_loss=consent.accept_loss)
+        return one.rollback(
+            group_id,
+            accept_loss=consent.accept_loss,
+            choices=choices,
+            remember=part.remember(going),
+        )
 
     return consent.preview_ask_do(
         options,
         command,
-        preview=lambda: one.preview_rollback(group_id, *only),
-        show=lambda todo: rollback_reply(before, todo, notes),
+        preview=lambda: one.preview_rollback(group_id, *only, choices=choices),
+        show=lambda todo: with_conversation(
+            rollback_reply(before, todo, notes), going.conversation
+        ),
         question=question,
-        do=lambda: rollback_reply(before, do(), notes),
+        do=lambda: with_conversation(rollback_reply(before, do(), notes), going.conversation),
     )
 
 
 def rollback_reply(plan: Plan, result: RollbackResult, notes: tuple[str, ...]) -> Reply:
-    data = reports.rollback_data(plan, result)
+    data = rollback_data.rollback_data(plan, result)
     summary, impact, after = (
         data["rollback_summary"],
         data["impact"],
@@ -92,7 +123,7 @@ def rollback_reply(plan: Plan, result: RollbackResult, notes: tuple[str, ...]) -
             tuple(
                 (item["action"], item["resource"], item["file"])
                 for item, change in zip(data["changes_reverted"], result.changes, strict=True)
-                if not reports.is_git_internal(plan, change)
+                if not rollback_data.is_git_internal(plan, change)
             ),
             "Changes Reverted",
         ),
@@ -114,8 +145,8 @@ def rollback_reply(plan: Plan, result: RollbackResult, notes: tuple[str, ...]) -
             ),
         ),
     )
-    blocks = (*blocks, *outside_blocks(result.effects))
-    reply = Reply(data=data, blocks=blocks, messages=notes)
+    blocks = (*blocks, *in_place.owner_blocks(result), *outside_blocks(result.effects))
+    reply = Reply(data=data, blocks=blocks, messages=(*notes, *result.notes))
     return reply if result.dry_run else not_compensated(reply, plan, result.effects)
 
 
@@ -130,37 +161,57 @@ def _reverted(summary: dict[str, Any], dry_run: bool) -> str:
     return ", ".join(told) + (" would be reverted" if dry_run else " reverted")
 
 
+files_only_option: Decorator = click.option(
+    "--files-only", is_flag=True, help="Leave the agent's conversation as it is."
+)
+
+
 @command("plan undo")
-@click.argument("plan")
-@loss_option
-def undo(ws: Workspace, options: Options, plan: str, accept_loss: bool) -> Reply:
+@plan_argument
+@consent_options("accept_loss", "dry_run")
+@files_only_option
+def undo(ws: Workspace, options: Options, plan: str, consent: Consent, files_only: bool) -> Reply:
     """Undo the last execute, resume, rollback or manual edit as a whole."""
     one, notes = found(ws, plan)
-    return _travelled(one.plan, one.undo(accept_loss=accept_loss), "undone", notes)
+    before, going = one.plan, going_of(ws, one)
+    remember = Part(conversation=not files_only).remember(going)
+    if consent.dry_run:
+        done = one.preview_undo()
+    else:
+        done = one.undo(accept_loss=consent.accept_loss, remember=remember)
+    return with_conversation(_travelled(before, done, "undone", notes), going.conversation)
 
 
 @command("plan redo")
-@click.argument("plan")
-@loss_option
-def redo(ws: Workspace, options: Options, plan: str, accept_loss: bool) -> Reply:
+@plan_argument
+@consent_options("accept_loss", "dry_run")
+@files_only_option
+def redo(ws: Workspace, options: Options, plan: str, consent: Consent, files_only: bool) -> Reply:
     """Redo what was undone."""
     one, notes = found(ws, plan)
-    return _travelled(one.plan, one.redo(accept_loss=accept_loss), "redone", notes)
+    before, going = one.plan, going_of(ws, one)
+    remember = Part(conversation=not files_only).remember(going)
+    if consent.dry_run:
+        done = one.preview_undo(redo=True)
+    else:
+        done = one.redo(accept_loss=consent.accept_loss, remember=remember)
+    return with_conversation(_travelled(before, done, "redone", notes), going.conversation)
 
 
 def _travelled(plan: Plan, done: "Undone", word: str, notes: tuple[str, ...]) -> Reply:
     data: dict[str, Any] = {
         word: done.operation,
         "entry": done.entry_id,
-        **reports.rollback_data(plan, done.result),
+        **rollback_data.rollback_data(plan, done.result),
     }
     after = data["post_rollback_state"]
+    dry, verb = ("would be ", "would be") if done.result.dry_run else ("", "is")
     blocks = (
         Text(
-            f"{word}: {done.operation}; {plural(len(done.result.changes), 'change')}; "
-            f"the plan is {after['phase']}/{after['state']}"
+            f"{dry}{word}: {done.operation}; {plural(len(done.result.changes), 'change')}; "
+            f"the plan {verb} {after['phase']}/{after['state']}"
         ),
         *outside_blocks(done.result.effects),
     )
-    reply = Reply(data=data, blocks=blocks, messages=notes)
-    return not_compensated(reply, plan, done.result.effects)
+    reply = Reply(data=data, blocks=blocks, messages=(*notes, *done.result.notes))
+    return reply if done.result.dry_run else not_compensated(reply, plan, done.result.effects)

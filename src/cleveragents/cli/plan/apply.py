@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from cleveragents.cli.common import Options, command, found
-from cleveragents.cli.options import Consent, consent_options
+from cleveragents.cli.options import Consent, consent_options, plan_argument
 from cleveragents.cli.render import Block, Reply, Table, Text
 from cleveragents.model.units import plural
 from cleveragents.plan_handle import PlanHandle
@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 
 
 @command("plan apply")
-@click.argument("plan")
-@click.option("--as", "mode", type=click.Choice(("commit", "changes", "branch")))
+@plan_argument
+@click.option(
+    "--as",
+    "mode",
+    type=click.Choice(("commit", "changes", "branch")),
+    help="Commit, change the work tree only, or make a branch; default: commit where possible.",
+)
 @click.option("--ignored", is_flag=True, help="Apply ignored files too.")
 @click.option("--hooks", is_flag=True, help="Run the repository's hooks, as git commit does.")
 @consent_options("yes", "dry_run")
@@ -41,22 +46,24 @@ def apply(
         return do()
     return consent.preview_ask_do(
         options,
-        f"agents plan apply {plan}",
+        f"agents plan apply {plan or one.plan_id}",
         preview=lambda: one.preview_apply(mode, ignored=ignored, hooks=hooks),
-        show=lambda todo: _proposal_reply(one, todo, (*notes, *_dropped(ws, one, todo))),
-        question=lambda todo: _question(todo, _dropped(ws, one, todo)),
+        show=lambda todo: _proposal_reply(one, todo, (*notes, *dropped_backups(ws, one, todo))),
+        question=lambda todo: apply_question(todo, dropped_backups(ws, one, todo)),
         do=do,
     )
 
 
-def _dropped(ws: Workspace, plan: PlanHandle, proposals: "tuple[Proposal, ...]") -> tuple[str, ...]:
+def dropped_backups(
+    ws: Workspace, plan: PlanHandle, proposals: "tuple[Proposal, ...]"
+) -> tuple[str, ...]:
     """The database backups that would go, in words."""
     from cleveragents.apply.database_backups import left_behind
 
     return tuple(left_behind(one) for one in ws.replaced_backups(plan, proposals))
 
 
-def _question(proposals: "tuple[Proposal, ...]", dropped: tuple[str, ...]) -> str:
+def apply_question(proposals: "tuple[Proposal, ...]", dropped: tuple[str, ...]) -> str:
     controls = [name for item in proposals for name in item.control_files]
     warning = f" It changes control files: {', '.join(controls)}." if controls else ""
     warning += "".join(f" Also, {text}." for text in dropped)

@@ -4,8 +4,9 @@ import click
 import msgspec
 
 from cleveragents.cli import data as reports
+from cleveragents.cli import rollback_data
 from cleveragents.cli.common import Options, command, failure, found
-from cleveragents.cli.plan_read import WORDS, plan_argument
+from cleveragents.cli.plan.read import WORDS, plan_argument
 from cleveragents.cli.render import Block, Panel, Reply, Table
 from cleveragents.errors import CompensationFailed
 from cleveragents.model.effect import Effect, EffectState, Outlook
@@ -36,7 +37,7 @@ def effects(ws: Workspace, options: Options, plan: str, retry: bool) -> Reply:
     reply = Reply(
         data={
             "plan_id": one.plan_id,
-            "effects": [reports.effect_data(effect) for effect in recorded],
+            "effects": [rollback_data.effect_data(effect) for effect in recorded],
             "count": reports.effects_count(recorded),
         },
         blocks=(Table(("step", "tool", "class", "what", "state"), rows),),

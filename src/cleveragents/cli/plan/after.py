@@ -1,23 +1,25 @@
 """Commands for what comes after the work: export, revert-applied."""
 
 import base64
+import os
 import sys
 from typing import Any
 
 import click
 import msgspec
 
-from cleveragents.cli.common import Options, command, found
-from cleveragents.cli.plan_run import plan_reply
+from cleveragents.cli.common import Options, command, found, require_web
+from cleveragents.cli.options import plan_argument, resource_option
+from cleveragents.cli.plan.run import plan_reply
 from cleveragents.cli.render import Reply, Table, Text, safe
-from cleveragents.errors import UsageError
+from cleveragents.errors import NotAllowed, UsageError
 from cleveragents.model.units import plural
 from cleveragents.plan_handle import PlanHandle
 from cleveragents.workspace import Workspace
 
 
 @command("plan revert-applied")
-@click.argument("plan")
+@plan_argument
 def revert_applied(ws: Workspace, options: Options, plan: str) -> Reply:
     """Create a plan that reverts what an applied plan did; review it, then apply it."""
     one, notes = found(ws, plan)
@@ -29,7 +31,7 @@ def revert_applied(ws: Workspace, options: Options, plan: str) -> Reply:
 
 
 @command("plan export")
-@click.argument("plan")
+@plan_argument
 @click.option("--branch", metavar="NAME", help="Export commits on a new branch of the repository.")
 @click.option(
     "--patch",
@@ -38,7 +40,7 @@ def revert_applied(ws: Workspace, options: Options, plan: str) -> Reply:
     metavar="[DIR|-]",
     help="Export patches: files in DIR, or all on stdout.",
 )
-@click.option("--on", metavar="RESOURCE", help="Choose the resource, if the plan has several.")
+@resource_option(help="Choose the resource, if the plan has several.")
 @click.option("--force", is_flag=True, help="Replace the branch or the files if they exist.")
 def export(
     ws: Workspace,
@@ -58,6 +60,40 @@ def export(
     if branch is not None:
         return _branch(one, branch, on, force, notes)
     return _patches(options, one, patch or "-", on, force, notes)
+
+
+@command("plan report")
+@plan_argument
+@click.option("--html", metavar="FILE", help="Write one self-contained page.")
+@click.option(
+    "--markdown",
+    is_flag=False,
+    flag_value="-",
+    metavar="[FILE|-]",
+    help="Write the text of a pull request: to FILE, or to stdout.",
+)
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
+def report(
+    ws: Workspace, options: Options, plan: str, html: str | None, markdown: str | None, force: bool
+) -> Reply:
+    """Write what a plan decided and changed as one page, or as the text of a pull request."""
+    if (html is None) == (markdown is None):
+        raise UsageError("choose one: --html FILE or --markdown [FILE|-]", "agents plan report -h")
+    require_web("agents plan report")
+    from cleveragents.web.report import html_report, markdown_report
+
+    one, notes = found(ws, plan)
+    path = html or markdown or "-"
+    if path != "-" and os.path.lexists(path) and not force:
+        raise NotAllowed(f"{path} already exists", "choose another file, or --force")
+    text = markdown_report(ws, one) if html is None else html_report(ws, one)
+    data = {"plan_id": one.plan_id, "form": "markdown" if html is None else "html", "path": path}
+    if path == "-":
+        block = Text(text.rstrip("\n"), verbatim=True)
+        return Reply(data={**data, "text": text}, blocks=(block,), messages=notes)
+    with open(path, "w", encoding="utf-8") as target:
+        target.write(text)
+    return Reply(data=data, blocks=(Text(f"wrote {path}"),), messages=notes)
 
 
 def _branch(

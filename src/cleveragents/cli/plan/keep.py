@@ -5,8 +5,15 @@ import msgspec
 
 from cleveragents.cli import quick
 from cleveragents.cli.common import Options, command, found
-from cleveragents.cli.options import dry_option, yes_option
-from cleveragents.cli.plan_run import plan_reply
+from cleveragents.cli.options import (
+    CheckpointCommand,
+    dry_option,
+    named_plan_argument,
+    plan_and_checkpoint,
+    plan_argument,
+    yes_option,
+)
+from cleveragents.cli.plan.run import plan_reply
 from cleveragents.cli.render import Reply, Table, Text
 from cleveragents.cli.upkeep import backups_dropped
 from cleveragents.model.units import plural
@@ -14,16 +21,20 @@ from cleveragents.workspace import Workspace
 
 
 @command("plan cancel")
-@click.argument("plan")
+@named_plan_argument
 def cancel(ws: Workspace, options: Options, plan: str) -> Reply:
     """End a plan without applying it; its sandbox and checkpoints stay."""
     one, notes = found(ws, plan)
+    if ws.ctx.store.is_shared:
+        from cleveragents.cluster.submit import withdraw
+
+        withdraw(ws.ctx, one.plan_id)
     one.cancel()
     return plan_reply(ws, one, notes=notes)
 
 
 @command("plan delete")
-@click.argument("plan")
+@named_plan_argument
 @yes_option
 def delete(ws: Workspace, options: Options, plan: str, yes: bool) -> Reply:
     """Delete a plan with its sandboxes and checkpoints; ask if work was never applied."""
@@ -52,7 +63,7 @@ def delete(ws: Workspace, options: Options, plan: str, yes: bool) -> Reply:
 
 
 @command("plan prune")
-@click.argument("plan")
+@plan_argument
 @click.option(
     "--databases", is_flag=True, help="Delete the database backups kept for revert-applied too."
 )
@@ -74,16 +85,15 @@ def prune(ws: Workspace, options: Options, plan: str, databases: bool, dry_run: 
 
 
 @command("plan checkpoint create")
-@click.argument("plan")
+@plan_argument
 @click.option("--label", help="Label the checkpoint; labelled groups are never pruned.")
 def checkpoint_create(ws: Workspace, options: Options, plan: str, label: str | None) -> Reply:
     """Create a checkpoint group of the sandboxes as they are now."""
     return quick.create(ws, options, plan, label)
 
 
-@command("plan checkpoint pin")
-@click.argument("plan")
-@click.argument("checkpoint")
+@command("plan checkpoint pin", cls=CheckpointCommand)
+@plan_and_checkpoint
 @click.option("--off", is_flag=True, help="Remove the pin.")
 def checkpoint_pin(ws: Workspace, options: Options, plan: str, checkpoint: str, off: bool) -> Reply:
     """Keep a checkpoint group from being pruned."""
@@ -94,9 +104,8 @@ def checkpoint_pin(ws: Workspace, options: Options, plan: str, checkpoint: str, 
     return Reply(data=data, blocks=(Text(text),), messages=notes)
 
 
-@command("plan checkpoint delete")
-@click.argument("plan")
-@click.argument("checkpoint")
+@command("plan checkpoint delete", cls=CheckpointCommand)
+@plan_and_checkpoint
 @yes_option
 def checkpoint_delete(
     ws: Workspace, options: Options, plan: str, checkpoint: str, yes: bool
@@ -107,7 +116,7 @@ def checkpoint_delete(
     if not yes:
         options.confirm(
             f"drop group {group.group_id}?",
-            f"agents plan checkpoint delete {plan} {checkpoint} --yes",
+            f"agents plan checkpoint delete {plan or one.plan_id} {checkpoint} --yes",
         )
     one.delete_checkpoint(group.group_id)
     data = {"group_id": group.group_id, "deleted": True}

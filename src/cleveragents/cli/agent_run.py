@@ -1,0 +1,158 @@
+"""`agents run -- claude ...`: a known agent in a sandbox, and what becomes of its work."""
+
+from shlex import quote, split
+from typing import Any
+
+import click
+
+from cleveragents.cli import data as reports
+from cleveragents.cli.common import Options
+from cleveragents.cli.conversation import going_of
+from cleveragents.cli.plan.apply import apply_question, dropped_backups
+from cleveragents.cli.plan.read import groups_table
+from cleveragents.cli.plan.read_data import timeline_data
+from cleveragents.cli.render import Block, Reply, Table, Text, plain_lines
+from cleveragents.errors import AgentsError, NotFound, UsageError
+from cleveragents.integrations.launch import AgentRequest, Ran, run_agent
+from cleveragents.model.decision import DecisionState
+from cleveragents.model.triggers import nearest
+from cleveragents.model.units import plural
+from cleveragents.plan_handle import PlanHandle
+from cleveragents.workspace import Workspace
+
+NOT_HEARD = "the agent never called its hooks: what it did is one group"
+
+
+def run_known(
+    ws: Workspace, options: Options, agent: str, request: AgentRequest
+) -> tuple[Reply, int | None]:
+    """What to print, and the agent's own exit code."""
+    ran = run_agent(ws, agent, request)
+    if options.interactive and any(item["files"] for item in prompts_of(ws, ran.plan)):
+        _review(ws, options, ran.plan)
+    return _reply(ws, ran, prompts_of(ws, ran.plan)), ran.result.exit_code
+
+
+def named_paths(resources: tuple[str, ...]) -> dict[str, str]:
+    """`db=app.db` as given to `--resource`."""
+    found: dict[str, str] = {}
+    for text in resources:
+        name, _, path = text.partition("=")
+        if not name or not path:
+            raise UsageError(f"--resource is NAME=PATH, not {text!r}", "--resource db=app.db")
+        found[name] = path
+    return found
+
+
+def prompts_of(ws: Workspace, plan: PlanHandle) -> list[dict[str, Any]]:
+    """What the person asked for, each with how many calls it took and what they changed."""
+    store = ws.ctx.store
+    decisions = store.plans.decisions(plan.plan_id)
+    above = {item.decision_id: item.parent_id for item in decisions}
+    root = next((item.decision_id for item in decisions if item.parent_id is None), None)
+
+    def prompt_of(decision_id: str | None) -> str | None:
+        while decision_id is not None and above.get(decision_id) not in (root, None):
+            decision_id = above[decision_id]
+        return decision_id
+
+    files: dict[str | None, set[bytes]] = {}
+    for decision_id, write in store.calls.writes_by_decision(plan.plan_id):
+        files.setdefault(prompt_of(decision_id), set()).add(write.path)
+    steps = [prompt_of(step.decision_id) for step in store.plans.steps(plan.plan_id)]
+    return [
+        {
+            "decision_id": item.decision_id,
+            "prompt": item.question,
+            "tool_calls": steps.count(item.decision_id),
+            "files": len(files.get(item.decision_id, ())),
+        }
+        for item in decisions
+        if item.parent_id == root and root is not None and item.state is DecisionState.ACTIVE
+    ]
+
+
+def _reply(ws: Workspace, ran: Ran, prompts: list[dict[str, Any]]) -> Reply:
+    plan, result = ran.plan.plan, ran.result
+    data = {
+        **reports.plan_data(ws.ctx, plan, None),
+        "prompts": prompts,
+        "exit_code": result.exit_code,
+        "output": result.output,
+        "not_rolled_back": list(ran.state),
+    }
+    own = quote(plan.plan_id)
+    following = (
+        "next: the plan is applied"
+        if plan.is_final
+        else f"next: agents plan diff {own}, agents plan apply {own}, agents plan undo {own}"
+    )
+    notes = () if ran.heard else (result.error or NOT_HEARD,)
+    kept = ", ".join(ran.state)
+    blocks = (*_prompts(prompts), Text(f"not rolled back: {kept}"), Text(following))
+    return Reply(data=data, blocks=blocks, messages=notes)
+
+
+def _prompts(prompts: list[dict[str, Any]]) -> tuple[Table, ...]:
+    rows = [
+        (
+            (item["prompt"].strip().splitlines() or [""])[0][:60],
+            plural(item["tool_calls"], "call"),
+            plural(item["files"], "file"),
+        )
+        for item in prompts
+    ]
+    return (Table(("prompt", "calls", "changed"), tuple(rows)),) if rows else ()
+
+
+def _review(ws: Workspace, options: Options, plan: PlanHandle) -> None:
+    """Show what it did by prompt; apply all, some paths or nothing, or go back and ask again."""
+    while True:
+        _show(*_prompts(prompts_of(ws, plan)))
+        words = click.Choice(["all", "some", "nothing", "back"])
+        chosen = click.prompt("apply", type=words, default="nothing", err=True)
+        if chosen == "nothing":
+            return
+        try:
+            if chosen == "back":
+                _go_back(ws, plan)
+                continue
+            if chosen == "some":
+                _leave_out_others(plan)
+            todo = plan.preview_apply()
+            options.confirm(apply_question(todo, dropped_backups(ws, plan, todo)), "")
+            plan.apply()
+            return
+        except AgentsError as error:
+            _show(Text("\n".join(filter(None, (f"error: {error.message}", error.hint)))))
+
+
+def _leave_out_others(plan: PlanHandle) -> None:
+    """Roll everything back but the paths that are typed; earlier groups keep the rest."""
+    files = plan.diff().files
+    _show(Table(("change", "path"), tuple((file.status, file.path) for file in files)))
+    typed = click.prompt("paths or folders, with spaces between", err=True)
+    chosen = [word.rstrip("/") for word in split(typed)]
+    names = [file.path for file in files]
+    for word in chosen:
+        if not any(_names(word, name) for name in names):
+            raise NotFound(f"nothing changed at {word!r}{nearest(word, names)}")
+    others = [name for name in names if not any(_names(word, name) for word in chosen)]
+    if others:
+        plan.restore("first", *others)
+
+
+def _names(word: str, path: str) -> bool:
+    return path == word or path.startswith(f"{word}/")
+
+
+def _go_back(ws: Workspace, plan: PlanHandle) -> None:
+    _show(groups_table(timeline_data(ws.ctx, plan.plan)))
+    group = plan.group(click.prompt("back to group", err=True))
+    plan.rollback(group.group_id, remember=going_of(ws, plan).remember)
+
+
+def _show(*blocks: Block) -> None:
+    for block in blocks:
+        for line in plain_lines(block):
+            click.echo(line, err=True)

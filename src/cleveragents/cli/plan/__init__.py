@@ -1,0 +1,1 @@
+"""`agents plan ...`: a module per topic; each parses, calls `PlanHandle` and renders."""

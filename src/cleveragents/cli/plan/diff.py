@@ -1,0 +1,225 @@
+"""`plan diff`: a patch with rows of databases, shown while it is being made."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+import msgspec
+
+from cleveragents.cli.common import NO_READER, Options, command, found
+from cleveragents.cli.options import complete_with, plan_argument
+from cleveragents.cli.render import Block, Reply, Table, Text, plain_lines, safe_cell
+from cleveragents.errors import UsageError
+from cleveragents.model.units import plural
+
+if TYPE_CHECKING:
+    from cleveragents.history.diff import Comparison, FileDiff
+    from cleveragents.model.resource import Change
+    from cleveragents.plan_handle import PlanHandle
+    from cleveragents.workspace import Workspace
+
+SIGNS = {"added": ("+", "green"), "changed": ("~", "yellow"), "removed": ("-", "red")}
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What was typed."""
+
+    start: str | None
+    end: str | None
+    correction: str | None
+    on: tuple[str, ...]
+    stat: bool
+    name_only: bool
+    ignored: bool
+    pager: bool
+
+
+@command("plan diff")
+@plan_argument
+@click.option(
+    "--from",
+    "start",
+    metavar="CHECKPOINT",
+    shell_complete=complete_with("checkpoint"),
+    help="Compare from this checkpoint; default: the start of the plan.",
+)
+@click.option(
+    "--to",
+    "end",
+    metavar="CHECKPOINT",
+    shell_complete=complete_with("checkpoint"),
+    help="Compare to this checkpoint; default: the sandboxes now.",
+)
+@click.option(
+    "--correction",
+    metavar="ID",
+    help="Compare the attempt before a correction with the one after; `last` for the latest.",
+)
+@click.option(
+    "--on",
+    multiple=True,
+    metavar="RESOURCE",
+    shell_complete=complete_with("resource"),
+    help="Show only this resource; repeatable.",
+)
+@click.option("--stat", is_flag=True, help="List the files, with how much changed in each.")
+@click.option("--name-only", is_flag=True, help="List the names of the files only.")
+@click.option("--ignored", is_flag=True, help="Include ignored files.")
+@click.option(
+    "--pager/--no-pager", default=True, help="Use $PAGER where it is longer than the screen."
+)
+def diff(ws: "Workspace", options: Options, plan: str, **given: Any) -> Reply:
+    """Show what changed between two checkpoints of a plan."""
+    wanted = Wanted(**given)
+    one, notes = found(ws, plan)
+    if wanted.correction is not None and (wanted.start or wanted.end):
+        raise UsageError("--correction goes without --from and --to")
+    with _compared(one, wanted) as comparison:
+        if options.form in ("json", "yaml"):
+            return Reply(data=msgspec.to_builtins(comparison.diff()), messages=notes)
+        code = 0 if options.quiet else _show(comparison, wanted, options.form == "rich")
+    return Reply(data={}, messages=notes, exit_code=code)
+
+
+def _compared(one: "PlanHandle", wanted: Wanted) -> Any:
+    return one.compare(
+        wanted.start,
+        wanted.end,
+        ignored=wanted.ignored,
+        on=wanted.on,
+        correction=wanted.correction,
+    )
+
+
+def _show(comparison: "Comparison", wanted: Wanted, rich: bool) -> int:
+    """Write it as it comes; returns the exit code."""
+    from cleveragents.cli.terminal.pager import paged
+
+    try:
+        with paged(wanted.pager and rich) as out:
+            for line in _lines(comparison, wanted, out, rich):
+                out.write(line + "\n")
+            out.flush()
+    except BrokenPipeError:
+        return NO_READER
+    return 0
+
+
+def _lines(comparison: "Comparison", wanted: Wanted, out: TextIO, rich: bool) -> Iterator[str]:
+    if wanted.name_only:
+        yield from (safe_cell(_named(one, comparison.is_named)) for one in comparison.names())
+        return
+    files: list[FileDiff] = []
+    for piece in comparison.pieces():
+        files += piece.files
+        if not wanted.stat:
+            yield from _shown(Text(piece.patch, "patch", verbatim=True), out, rich)
+            for file in piece.files:
+                for table in file.tables:
+                    yield from _table_lines(table, out, rich)
+    if wanted.stat:
+        for block in stat_blocks(files):
+            yield from _shown(block, out, rich)
+    yield from _shown(Text(summary(files)), out, rich)
+    if comparison.ignored:
+        left = f"{plural(comparison.ignored, 'ignored path')} left out (--ignored shows them)"
+        yield from _shown(Text(left), out, rich)
+
+
+def _shown(block: Block, out: TextIO, rich: bool) -> Iterator[str]:
+    if isinstance(block, Text) and not block.text:
+        return
+    if rich:
+        from cleveragents.cli.terminal.screen import lines_of
+
+        yield from lines_of(block, out)
+    else:
+        yield from plain_lines(block)
+
+
+def _named(change: "Change", with_resource: bool) -> str:
+    return f"{change.resource}: {change.shown}" if with_resource else change.shown
+
+
+def summary(files: "list[FileDiff]") -> str:
+    added = sum(file.insertions for file in files)
+    removed = sum(file.deletions for file in files)
+    return (
+        f"{plural(len(files), 'file')} changed, {plural(added, 'insertion')},"
+        f" {plural(removed, 'deletion')}"
+    )
+
+
+def stat_blocks(files: "list[FileDiff]") -> list[Block]:
+    rows = tuple(
+        (f"{f.resource}: {_moved(f)}", f.status, str(f.insertions), str(f.deletions)) for f in files
+    )
+    blocks: list[Block] = [Table(("file", "status", "+", "-"), rows)]
+    tables = tuple(_table_row(f.resource, one) for f in files for one in f.tables)
+    if tables:
+        blocks.append(Table(("database", "what", "status", "rows", "+", "-"), tables))
+    return blocks
+
+
+def _moved(file: "FileDiff") -> str:
+    return f"{file.renamed_from} => {file.path}" if file.renamed_from else file.path
+
+
+def _table_row(resource: str, one: Any) -> tuple[str, ...]:
+    status = f"{one.status}, definition too" if one.definition_changed else one.status
+    counts = (one.rows_before, one.rows_after)
+    rows = " -> ".join(str(count) for count in counts if count is not None)
+    shown = ("" if n is None else str(n) for n in (one.rows_added, one.rows_removed))
+    return (resource, _table_name(one), status, rows, *shown)
+
+
+def _table_name(one: Any) -> str:
+    was = f", was {one.renamed_from}" if one.renamed_from else ""
+    return f"{one.kind} {one.name}{was}"
+
+
+def _table_lines(one: Any, out: TextIO, rich: bool) -> Iterator[str]:
+    """A table, and the first of its rows that differ."""
+    counts = [count for count in (one.rows_before, one.rows_after) if count is not None]
+    rows = f", {' -> '.join(map(str, counts))} rows" if counts else ""
+    new = [column for column in one.columns if column not in one.columns_before]
+    columns = f", new: {', '.join(new)}" if new and one.columns_before else ""
+    status = f"{one.status}, definition too" if one.definition_changed else one.status
+    text = f"  {_table_name(one)}: {status}{columns}{rows}"
+    yield from _shown(Text(safe_cell(text), "bold"), out, rich)
+    for row in one.rows:
+        sign, style = SIGNS[row.action]
+        line = safe_cell(f"  {sign} {_row_text(one, row)}")
+        yield from _shown(Text(line, style), out, rich)
+    if one.rows_left_out:
+        yield from _shown(Text("  more rows differ"), out, rich)
+
+
+def _row_text(one: Any, row: Any) -> str:
+    if row.before is None:
+        return _values(one.columns, row.after)
+    if row.after is None:
+        return _values(one.columns_before, row.before)
+    before = dict(zip(one.columns_before, row.before, strict=True))
+    after = dict(zip(one.columns, row.after, strict=True))
+    changed = [
+        f"{name}: {_value(before[name])} -> {_value(value)}"
+        for name, value in after.items()
+        if name in before and before[name] != value
+    ]
+    first = next(iter(after))
+    same = f"{first}={_value(after[first])}  " if before.get(first) == after[first] else ""
+    return same + ", ".join(changed)
+
+
+def _values(columns: tuple[str, ...], values: tuple[Any, ...]) -> str:
+    pairs = zip(columns, values, strict=True)
+    return "  ".join(f"{name}={_value(value)}" for name, value in pairs)
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, str) and not value.startswith("x'"):
+        return f"'{value}'"
+    return str(value)

@@ -1,0 +1,1 @@
+"""Commands for whoever begins: files to start from, what is wrong with one, what each holds."""

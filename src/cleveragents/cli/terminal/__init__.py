@@ -1,0 +1,1 @@
+"""What people see while a command works, and how its answer looks in a terminal."""

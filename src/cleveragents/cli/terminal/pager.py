@@ -1,0 +1,67 @@
+"""What may be longer than the screen, through the user's pager, while it is still being made."""
+
+import os
+import signal
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import TextIO, cast
+
+DEFAULT = "less"
+
+
+def pager_of() -> str:
+    """The command; empty: there is none, or none is wanted."""
+    found = os.environ.get("PAGER", DEFAULT)
+    dumb = os.environ.get("TERM") in ("dumb", "", None)
+    return "" if dumb or found.strip() == "cat" else found.strip()
+
+
+@contextmanager
+def paged(wanted: bool = True) -> Generator[TextIO]:
+    """Where to write; who leaves the pager early is not written to any more.
+
+    `less` ends at once if all of it fits on the screen, and shows colours, unless LESS says
+    otherwise, as with git.
+    """
+    command = pager_of() if wanted and sys.stdout.isatty() else ""
+    if not command:
+        yield sys.stdout
+        return
+    import subprocess
+
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", command],
+        stdin=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="backslashreplace",
+        env={"LESS": "FRX", "LV": "-c", **os.environ},
+    )
+    assert process.stdin is not None
+    # Ctrl-C is for the pager: it stops a search there.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with suppress(BrokenPipeError):
+            yield cast("TextIO", _Terminal(cast("TextIO", process.stdin)))
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+        process.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class _Terminal:
+    """The pager's input, which stands for the terminal behind it."""
+
+    def __init__(self, pipe: TextIO) -> None:
+        self._pipe = pipe
+        self.encoding = "utf-8"
+        self.write = pipe.write
+        self.flush = pipe.flush
+
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return sys.stdout.fileno()
