@@ -149,7 +149,7 @@ Feature: Checkpoints of all sandboxes, taken together at every decision
       | on_decision        | 2    |          |
       | after_tool_execute | 2    |          |
 
-  Scenario: Pruning by hand says first what it would drop
+  Scenario: Manual pruning says first what it would drop
     Given the plan "shop" with the steps
       """
       - {id: one, on: app, run: "echo 1 > file.txt"}

@@ -1,14 +1,14 @@
 """Keywords that run the installed command in a home of its own, one per test."""
 
 import os
-import subprocess
 import tempfile
 from pathlib import Path
 
 from robot.api.deco import keyword, library
 
 from tests import scratch
-from tests.harness import Agents, Outcome, command
+from tests.harness import Agents, Outcome
+from tests.rig import Shop
 
 
 @library(scope="TEST", listener="SELF")
@@ -17,8 +17,8 @@ class agents:  # noqa: N801 - Robot finds a library by its file name
         self._folder = tempfile.TemporaryDirectory(
             prefix="agents-robot-", ignore_cleanup_errors=True
         )
-        self._agents = Agents(Path(self._folder.name))
-        self._running: subprocess.Popen[bytes] | None = None
+        self._agents = Agents(Path(self._folder.name), installed=True)
+        self._shop: Shop | None = None
 
     def _path(self, path: str) -> Path:
         return self._agents.work / path  # an absolute one stays as it is
@@ -27,6 +27,12 @@ class agents:  # noqa: N801 - Robot finds a library by its file name
     def run_agents(self, *argv: str, rc: int = 0) -> Outcome:
         """The result has `rc`, `stdout`, `stderr`, `json` (the envelope) and `data`."""
         return self._agents.run(*argv).expect(rc)
+
+    @keyword
+    def make_shop(self, *steps: str, policy: str = "", more: str = "") -> None:
+        """A git repository, a database beside it, and `shop.yaml`, a plan with these steps."""
+        self._shop = Shop(self._agents)
+        self._shop.write("\n".join(steps), "shop.yaml", policy, more, resources=("app", "db"))
 
     @keyword
     def write_file(self, path: str, content: str) -> Path:
@@ -98,24 +104,16 @@ class agents:  # noqa: N801 - Robot finds a library by its file name
         return str(link.resolve())
 
     @keyword
-    def start_plan_and_wait_for_file(self, file: str, written: str) -> None:
-        """The plan goes on running; a tool has written the file into the sandbox of `app`."""
-        store = Path(self._agents.env["CLEVERAGENTS_HOME"])
-        self._running = subprocess.Popen(
-            [command(), "plan", "run", file, "--json"],
-            cwd=self._agents.work,
-            env=self._agents.env,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        scratch.wait_until(lambda: list(store.glob(f"sandboxes/*/app/{written}")), written)
+    def start_plan_and_wait(self) -> None:
+        """The plan goes on running; a tool has written `waiting` into the sandbox of `app`."""
+        assert self._shop is not None
+        self._shop.start_waiting("shop.yaml")
 
     @keyword
     def kill_the_running_plan(self) -> None:
         """SIGKILL to our process alone: its tool lives on, as after any crash."""
-        assert self._running is not None
-        self._running.kill()
-        self._running.wait()
+        assert self._shop is not None
+        self._shop.kill()
 
     @keyword
     def processes_of_plan(self, plan_id: str) -> list[str]:
@@ -124,9 +122,8 @@ class agents:  # noqa: N801 - Robot finds a library by its file name
         return [pid for pid in os.listdir("/proc") if pid.isdigit() and wanted in _environ(pid)]
 
     def end_test(self, data: object, result: object) -> None:
-        if self._running is not None:
-            self._running.kill()
-            self._running.wait()
+        if self._shop is not None:
+            self._shop.kill()
         self._folder.cleanup()
 
 

@@ -11,7 +11,7 @@ ${WAIT}             touch waiting; test -e "$AGENTS_PLAN_DIR/go" || sleep 60
 *** Test Cases ***
 Rollback Shows Four Panels
     Make Shop    ${GREET}    ${HIRE}
-    Run Agents    plan    run    plan.yaml
+    Run Agents    plan    run    shop.yaml
     ${result} =    Run Agents    plan    rollback    shop    first    --yes
     FOR    ${title}    IN    Rollback Summary    Changes Reverted    Impact    Post-Rollback State
         Should Contain    ${result.stdout}    ${title}
@@ -19,7 +19,7 @@ Rollback Shows Four Panels
 
 Rollback Tells Programs What It Did
     Make Shop    ${GREET}    ${HIRE}
-    ${ran} =    Run Agents    plan    run    plan.yaml    --json
+    ${ran} =    Run Agents    plan    run    shop.yaml    --json
     ${rolled} =    Run Agents    plan    rollback    shop    first    --yes    --json
     ${summary} =    Set Variable    ${rolled.data}[rollback_summary]
     Should Be Equal    ${summary}[plan]    ${ran.data}[plan_id]
@@ -38,7 +38,7 @@ Rollback Tells Programs What It Did
 Names Instead Of Ids
     [Documentation]    A plan by name, `last`, and the end of its id; a checkpoint by the end of its id.
     Make Shop    ${GREET}
-    ${ran} =    Run Agents    plan    run    plan.yaml    --json
+    ${ran} =    Run Agents    plan    run    shop.yaml    --json
     ${end} =    Get Substring    ${ran.data}[plan_id]    -8
     FOR    ${name}    IN    shop    last    ${end}
         ${status} =    Run Agents    plan    status    ${name}    --json
@@ -50,7 +50,7 @@ Names Instead Of Ids
 
 Rollback After A Failed Apply
     Make Shop    ${GREET}    ${HIRE}
-    Run Agents    plan    run    plan.yaml
+    Run Agents    plan    run    shop.yaml
     ${sandbox} =    Sandbox Of    shop    app
     # Meanwhile the user edits the same line.
     Write File    app/greeting.txt    hello, dear customer\n
@@ -93,8 +93,8 @@ Rollback After A Failed Apply
     Should Be Equal    ${refused.data}[error][type]    PlanApplied
 
 A Validation That Fails Leaves The Targets Alone
-    Make Shop    ${GREET}    validate: [{on: app, run: "rm greeting.txt; false"}]
-    Run Agents    plan    run    plan.yaml
+    Make Shop    ${GREET}    more=validate: [{on: app, run: "rm greeting.txt; false"}]
+    Run Agents    plan    run    shop.yaml
     ${mine} =    Take Snapshot    app
     ${result} =    Run Agents    plan    apply    shop    --yes    --json    rc=${4}
     Should Be Equal    ${result.data}[error][type]    ValidationFailed
@@ -111,7 +111,7 @@ A Plan Whose Process Was Killed Is Resumed
     ...    - {id: once, on: app, run: "echo once >> once.txt"}
     ...    - {id: wait, on: app, run: 'echo half >> half.txt; ${WAIT}; echo done > done.txt'}
     ...    ${HIRE}
-    Start Plan And Wait For File    plan.yaml    waiting
+    Start Plan And Wait
     Kill The Running Plan
     ${status} =    Run Agents    plan    status    shop    --json
     Should Be Equal    ${status.data}[state]    errored
@@ -135,7 +135,7 @@ A Plan Whose Process Was Killed Is Rolled Back
     Make Shop
     ...    - {id: once, on: app, run: "echo once >> once.txt"}
     ...    - {id: wait, on: app, run: 'echo half >> half.txt; rm greeting.txt; ${WAIT}'}
-    Start Plan And Wait For File    plan.yaml    waiting
+    Start Plan And Wait
     Kill The Running Plan
     ${rolled} =    Run Agents    plan    rollback    shop    first    --yes    --json
     ${reverted} =    Evaluate    {c["file"]: c["action"] for c in $rolled.data["changes_reverted"]}
@@ -162,7 +162,6 @@ Nothing Should Be Left Over
     Should Be Empty    ${intents}
     ${sandbox} =    Sandbox Of    ${plan}    app
     ${around} =    Take Snapshot    ${sandbox}/..
-    # A killed tool's own temporary directory does stay: tests/test_found_bugs.py
     ${staging} =    Evaluate    [path for path in $around if path.startswith(b".staging-")]
     Should Be Empty    ${staging}
     Run Agents    check    --read-data

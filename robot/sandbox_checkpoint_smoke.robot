@@ -10,7 +10,7 @@ Resource            common.resource
 *** Test Cases ***
 Status Names The Last Checkpoint And Rollback Works Against It
     Make Shop    ${GREET}    ${HIRE}
-    ${ran} =    Run Agents    plan    run    plan.yaml    --json
+    ${ran} =    Run Agents    plan    run    shop.yaml    --json
     ${status} =    Run Agents    plan    status    shop    --json
     ${last} =    Set Variable    ${status.data}[last_checkpoint_id]
     Should Be Equal    ${last}    ${ran.data}[last_checkpoint_id]
@@ -31,20 +31,20 @@ Status Names The Last Checkpoint And Rollback Works Against It
 Status Has A Last Checkpoint Before There Is One
     [Documentation]    Always present, so that programs need not ask whether it is there.
     Make Shop    ${GREET}
-    Run Agents    plan    use    plan.yaml    --json
+    Run Agents    plan    use    shop.yaml    --json
     ${status} =    Run Agents    plan    status    shop    --json
     Dictionary Should Contain Item    ${status.data}    last_checkpoint_id    ${None}
 
 Status Has What Programs Rely On
     Make Shop    ${GREET}    ${HIRE}
-    Run Agents    plan    run    plan.yaml
+    Run Agents    plan    run    shop.yaml
     ${status} =    Run Agents    plan    status    shop    --json
     FOR    ${key}    IN    plan_id    name    phase    state    attempt    progress    checkpoints    execution
         Dictionary Should Contain Key    ${status.data}    ${key}
     END
     Dictionary Should Not Contain Key    ${status.data}    error
-    ${greet} =    Create Dictionary    step=greet    status=complete
-    Should Be Equal    ${status.data}[progress][0]    ${greet}
+    Should Be Equal    ${status.data}[progress][0][step]    greet
+    Should Be Equal    ${status.data}[progress][0][status]    complete
     ${keys} =    Get Dictionary Keys    ${status.data}[checkpoints][0]
     Lists Should Be Equal    ${keys}
     ...    ${{ sorted("id group type step_index label created_at state_hash".split()) }}
@@ -56,7 +56,7 @@ Status Has What Programs Rely On
 
 The Envelope Is The Same For Every Command
     Make Shop    ${GREET}    ${FAIL}
-    Envelope Should Be Right    5    plan run    plan.yaml
+    Envelope Should Be Right    5    plan run    shop.yaml
     Envelope Should Be Right    0    plan status    shop
     Envelope Should Be Right    0    plan list
     Envelope Should Be Right    0    plan tree    shop
@@ -70,7 +70,7 @@ The Envelope Is The Same For Every Command
 
 Exit Codes Tell What Happened
     Make Shop    ${GREET}    ${FAIL}
-    Run Agents    plan    run    plan.yaml    rc=${5}
+    Run Agents    plan    run    shop.yaml    rc=${5}
     Run Agents    plan    status    shop    rc=${0}
     Run Agents    plan    no-such-command    rc=${2}
     Run Agents    plan    run    no-such-file.yaml    rc=${2}
@@ -82,7 +82,7 @@ Exit Codes Tell What Happened
 
 A Failed Plan Says Why And What To Type
     Make Shop    ${GREET}    ${FAIL}
-    ${ran} =    Run Agents    plan    run    plan.yaml    --json    rc=${5}
+    ${ran} =    Run Agents    plan    run    shop.yaml    --json    rc=${5}
     Error Should Have A Hint    ${ran}
     Should Be Equal    ${ran.data}[steps][1][state]    errored
     Should Contain    ${ran.data}[error][hint]    agents plan resume
@@ -100,7 +100,7 @@ Git Works In The Sandbox And Is Rolled Back With It
     Run Git    app    config    user.name    Tester
     Run Git    app    config    user.email    tester@example.invalid
     ${mine} =    Take Snapshot    app
-    Run Agents    plan    run    plan.yaml
+    Run Agents    plan    run    shop.yaml
     ${sandbox} =    Sandbox Of    shop    app
     Git In Sandbox Should Say    ${sandbox}    work\nstart    topic    1    A\ \ staged.txt
     Should Be Unchanged    app    ${mine}

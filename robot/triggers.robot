@@ -21,35 +21,32 @@ When A Child Plan Was Merged    after_subplan    after_subplan    1
 When A Step Fails
     [Template]    NONE
     Make Shop With Triggers    on_error    ${GREET}    ${FAIL}
-    Run Agents    plan    run    plan.yaml    rc=${5}
+    Run Agents    plan    run    shop.yaml    rc=${5}
     Groups Should Be    on_error    1
     Rollback To Should Work    on_error
 None
     [Template]    NONE
     Make Shop With Triggers    ${EMPTY}    ${GREET}    ${HIRE}    ${KID}
-    Run Agents    plan    run    plan.yaml
+    Run Agents    plan    run    shop.yaml
     ${kinds} =    Query Store
     ...    SELECT group_concat(checkpoint_type, ' ') FROM (SELECT checkpoint_type FROM checkpoint_groups JOIN plans USING (plan_id) WHERE name = 'shop' AND checkpoint_type IN ('before_step', 'after_step', 'before_tool_execute', 'after_tool_execute', 'on_decision', 'on_subplan_spawn'))
     Should Be Equal    ${kinds}[0][0]    ${None}
 One That Does Not Exist
     [Template]    NONE
     Make Shop With Triggers    on_decison    ${GREET}
-    ${result} =    Run Agents    plan    run    plan.yaml    --json    rc=${2}
+    ${result} =    Run Agents    plan    run    shop.yaml    --json    rc=${2}
     Should Contain    ${result.stdout}    did you mean 'on_decision'?
 
 
 *** Keywords ***
 Make Shop With Triggers
     [Arguments]    ${triggers}    @{steps}
-    Make Shop    @{steps}
-    ${plan} =    Read File    plan.yaml
-    ${plan} =    Replace String    ${plan}    steps:\n    policy: {auto_create_on: [${triggers}]}\nsteps:\n    count=1
-    Write File    plan.yaml    ${plan}
+    Make Shop    @{steps}    policy={auto_create_on: [${triggers}]}
 
 Trigger Should Make A Group
     [Arguments]    ${trigger}    ${type}    ${number}
     Make Shop With Triggers    ${trigger}    ${GREET}    ${HIRE}    ${KID}
-    Run Agents    plan    run    plan.yaml
+    Run Agents    plan    run    shop.yaml
     Plan Should Be    shop    execute    complete
     Groups Should Be    ${type}    ${number}
     Rollback To Should Work    ${type}

@@ -1,16 +1,27 @@
-"""The installed `agents` command in a home of its own; pytest, Behave and Robot all use it."""
+"""The `agents` command in a home of its own; pytest, Behave and Robot all use it.
 
+Robot starts the installed command. The others let `command_server` do it, once per process of
+tests, unless the environment has something that an interpreter reads when it starts.
+"""
+
+import functools
 import json
 import os
 import shutil
+import signal
+import socket
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR")
+KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "CLEVERAGENTS_STORE_URL")
+PATIENCE = 600.0
+"""Seconds after which a command hangs, on a machine that has much else to do."""
+READ_AT_THE_START = ("LANG", "LC_", "LD_", "PYTHON", "TZ", "FAKETIME")
 IDENTITY = {
     "GIT_AUTHOR_NAME": "Test",
     "GIT_AUTHOR_EMAIL": "test@example.invalid",
@@ -19,6 +30,16 @@ IDENTITY = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": "/dev/null",
 }
+
+
+STOPPING = """
+name: small
+resources: {app: {kind: fs-directory, path: app}}
+steps:
+  - {id: one, run: 'echo 1 > one'}
+  - {id: two, run: 'test -e "$AGENTS_PLAN_DIR/ok" && echo 2 > two'}
+"""
+"""A plan whose second step fails until there is a file `ok` beside it."""
 
 
 def private_environment(root: Path) -> dict[str, str]:
@@ -48,11 +69,15 @@ class Outcome:
 
     @property
     def json(self) -> dict[str, Any]:
-        """The envelope that `--json` prints."""
+        """The envelope that `--json` prints; as its schema says."""
         try:
-            return json.loads(self.stdout)
+            envelope = json.loads(self.stdout)
         except ValueError:
             raise AssertionError(f"not JSON: {self}") from None
+        from tests.schemas import wrong_with
+
+        assert not (wrong := wrong_with(envelope)), f"{wrong}: {self}"
+        return envelope
 
     @property
     def data(self) -> dict[str, Any]:
@@ -69,7 +94,8 @@ class Outcome:
 class Agents:
     """Everything it writes is below `root`; commands start in `root/work` unless told otherwise."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, installed: bool = False) -> None:
+        self.installed = installed
         self.work = root / "work"
         self.env = private_environment(root)
         for folder in (self.work, Path(self.env["XDG_CONFIG_HOME"])):
@@ -80,19 +106,89 @@ class Agents:
         *argv: str,
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
-        timeout: float = 120,
+        timeout: float = PATIENCE,
     ) -> Outcome:
-        done = subprocess.run(
-            [command(), *argv],
-            cwd=cwd or self.work,
-            env=self.env | dict(env or {}),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-        return Outcome(("agents", *argv), done.returncode, done.stdout, done.stderr)
+        whole = self.env | dict(env or {})
+        start = start_installed if self.installed or started_anew(whole) else ask_server
+        done = start([command(), *argv], cwd or self.work, whole, timeout)
+        return Outcome(("agents", *argv), *done)
+
+
+def started_anew(env: Mapping[str, str]) -> bool:
+    """Whether a variable differs that counts only when an interpreter starts."""
+    return any(
+        name.startswith(READ_AT_THE_START) and os.environ.get(name) != value
+        for name, value in env.items()
+    )
+
+
+def start_installed(
+    argv: list[str], cwd: Path, env: Mapping[str, str], timeout: float
+) -> tuple[int, str, str]:
+    done = subprocess.run(
+        argv,
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def ask_server(
+    argv: list[str], cwd: Path, env: Mapping[str, str], timeout: float
+) -> tuple[int, str, str]:
+    ours, theirs = socket.socketpair()
+    request = os.memfd_create("request")
+    streams = [os.open(os.devnull, os.O_RDONLY), os.memfd_create("out"), os.memfd_create("err")]
+    try:
+        asked = {"argv": argv, "cwd": os.fspath(cwd), "env": dict(env)}
+        os.pwrite(request, json.dumps(asked).encode(), 0)
+        with theirs:
+            socket.send_fds(
+                Server.of_this_process().requests, [b"."], [request, *streams, theirs.fileno()]
+            )
+        with ours, ours.makefile() as answer:
+            pid = int(answer.readline())
+            ours.settimeout(timeout)
+            try:
+                code = int(answer.readline())
+            except TimeoutError:
+                os.kill(pid, signal.SIGKILL)
+                raise
+        return code, *(written(fd) for fd in streams[1:])
+    finally:
+        for fd in (request, *streams):
+            os.close(fd)
+
+
+def written(fd: int) -> str:
+    os.lseek(fd, 0, os.SEEK_SET)
+    with open(fd, closefd=False, encoding="utf-8") as text:
+        return text.read()
+
+
+class Server:
+    """The process that runs commands; it ends when nobody holds our end any more."""
+
+    def __init__(self) -> None:
+        self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        script = Path(__file__).with_name("command_server.py")
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, os.fspath(script), str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+
+    @staticmethod
+    @functools.cache
+    def of_this_process() -> "Server":
+        return Server()
 
 
 def command() -> str:

@@ -62,7 +62,7 @@ class PgServer:
         """As the superuser, committed at once; the rows of the last statement."""
         import psycopg
 
-        with psycopg.connect(self.url(database), autocommit=True, connect_timeout=20) as db:
+        with psycopg.connect(self.url(database), autocommit=True, connect_timeout=300) as db:
             cursor = db.execute(script.encode())
             while cursor.nextset():
                 pass
@@ -107,8 +107,8 @@ def run(server: PgServer, program: str, *argv: str) -> None:
 
 
 @contextmanager
-def running(**settings: str) -> Generator[PgServer]:
-    SETTINGS.update(settings)
+def installed() -> Generator[tuple[Path, Path, str | None]]:
+    """A folder of its own, the programs where the server's user reaches them, and that user."""
     top = Path(tempfile.mkdtemp(prefix="agents-pg-", dir="/tmp"))
     user = "nobody" if os.geteuid() == 0 else None
     try:
@@ -124,6 +124,15 @@ def running(**settings: str) -> Generator[PgServer]:
                     file = os.path.join(folder, name)
                     if not os.path.islink(file):
                         os.chmod(file, 0o755)
+        yield top, found, user
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+
+
+@contextmanager
+def running(**settings: str) -> Generator[PgServer]:
+    SETTINGS.update(settings)
+    with installed() as (top, found, user):
         work = top / "work"
         work.mkdir()
         secret = work / "secret"
@@ -132,7 +141,7 @@ def running(**settings: str) -> Generator[PgServer]:
             owner = pwd.getpwnam(user)
             os.chown(work, owner.pw_uid, owner.pw_gid)
             os.chown(secret, owner.pw_uid, owner.pw_gid)
-        server = PgServer(_free_port(), found, work / "data", user)
+        server = PgServer(free_port(), found, work / "data", user)
         run(
             server, "initdb", "-D", str(server.data), "-U", "postgres", "-A", "scram-sha-256",
             "--pwfile", str(secret), "--no-sync", "-E", "UTF8", "--locale=C",
@@ -143,8 +152,6 @@ def running(**settings: str) -> Generator[PgServer]:
         finally:
             if (server.data / "postmaster.pid").exists():
                 server.stop_hard()
-    finally:
-        shutil.rmtree(top, ignore_errors=True)
 
 
 def _reachable(folder: Path) -> bool:
@@ -155,7 +162,7 @@ def _reachable(folder: Path) -> bool:
     return done is not None and done.returncode == 0
 
 
-def _free_port() -> int:
+def free_port() -> int:
     import socket
 
     with socket.socket() as probe:
@@ -189,7 +196,7 @@ class Shop:
         import psycopg
 
         url = self.pg.url(database or self.name, self.role, PASSWORD)
-        with psycopg.connect(url, autocommit=True, connect_timeout=20) as db:
+        with psycopg.connect(url, autocommit=True, connect_timeout=300) as db:
             cursor = db.execute(script.encode())
             while cursor.nextset():
                 pass

@@ -12,6 +12,7 @@ import io
 import os
 import pkgutil
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -57,12 +58,12 @@ def needed() -> str | None:
 class Disk:
     """An ext4 file system that is mounted at the same place after every cut."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, size: int) -> None:
         self.image = folder / f"{name}.img"
         self.point = folder / name
         self.point.mkdir()
         with open(self.image, "wb") as image:
-            image.truncate(96 << 20)
+            image.truncate(size)
         run("mkfs.ext4", "-q", "-E", "lazy_itable_init=1", "-O", "^metadata_csum", self.image)
         # Always the same device: its number is part of what names an inode.
         self.device = run("losetup", "--find", "--show", str(self.image)).strip()
@@ -74,8 +75,10 @@ class Disk:
 class Machine:
     """Disks that lose what was not synced, and the commands that run on them."""
 
-    def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, names: tuple[str, ...], size: int) -> None:
         self.folder = folder
+        self.services: list[subprocess.Popen[bytes]] = []
+        """What runs until the power is cut; whoever adds one starts it again."""
         self._boot = folder / "boot_id"
         self._holder = subprocess.Popen(
             ["unshare", "--mount", "--propagation", "private", "sh", "-c", "echo; exec sleep 3600"],
@@ -86,7 +89,7 @@ class Machine:
             ready.read(1)
         self.disks: dict[str, Disk] = {}
         for name in names:
-            self.disks[name] = Disk(folder, name)
+            self.disks[name] = Disk(folder, name, size)
         self._start()
 
     def inside(self, path: Path | str) -> Path:
@@ -104,7 +107,7 @@ class Machine:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
         )
         return Outcome(argv, done.returncode, done.stdout, done.stderr)
@@ -153,11 +156,33 @@ class Machine:
                 fcntl.ioctl(fd, SHUTDOWN, WITHOUT_FLUSH)
             finally:
                 os.close(fd)
+        # After the disks: what they still write on hearing of it is lost.
+        self._kill_services()
         for disk in self.disks.values():
             self.run("umount", str(disk.point)).expect(0)
         self.run("umount", BOOT_ID).expect(0)
         meanwhile()
         self._start()
+
+    def serve(self, *argv: str, cwd: str, log: Path) -> None:
+        """Start a program with a process namespace of its own: it ends with all its children."""
+        enter = ("nsenter", f"--target={self._holder.pid}", "--mount", f"--wd={cwd}", "--")
+        alone = ("unshare", "--pid", "--fork", "--kill-child")
+        with open(log, "ab") as said:
+            service = subprocess.Popen(
+                [*enter, *alone, *argv], stdin=subprocess.DEVNULL, stdout=said, stderr=said
+            )
+        self.services.append(service)
+
+    def _kill_services(self) -> None:
+        for service in self.services:
+            # The first process of the namespace; it ends when all the others are gone.
+            for child in (
+                Path(f"/proc/{service.pid}/task/{service.pid}/children").read_text().split()
+            ):
+                os.kill(int(child), signal.SIGKILL)
+            service.wait()
+        self.services.clear()
 
     def _start(self) -> None:
         for disk in self.disks.values():
@@ -168,6 +193,7 @@ class Machine:
         self.run("mount", "--bind", str(self._boot), BOOT_ID).expect(0)
 
     def release(self) -> None:
+        self._kill_services()
         for disk in self.disks.values():
             self.run("umount", str(disk.point))
         self._holder.kill()
@@ -177,8 +203,8 @@ class Machine:
 
 
 @contextmanager
-def _machine(folder: Path, names: tuple[str, ...]) -> Generator[Machine]:
-    machine = Machine(folder, names)
+def _machine(folder: Path, names: tuple[str, ...], size: int = 96 << 20) -> Generator[Machine]:
+    machine = Machine(folder, names, size)
     try:
         yield machine
     finally:
@@ -213,8 +239,7 @@ class PoweredAgents:
     def _become(self, argv: list[str], kill_at: int) -> None:
         os.environ.clear()
         os.environ.update(self.env)
-        setattr(fsio, "_points", 0)  # noqa: B010
-        setattr(fsio, "_kill_at", kill_at)  # noqa: B010
+        fsio.arm(kill_at or None)
         sys.argv = ["agents", *argv]
         quick.entry()
 

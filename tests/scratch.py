@@ -72,7 +72,7 @@ def reverted(before: Snapshot, after: Snapshot) -> dict[bytes, str]:
     return actions | {path: "restored" for path in both if before[path] != after[path]}
 
 
-def wait_until(happened: Callable[[], object], what: str, seconds: float = 30) -> None:
+def wait_until(happened: Callable[[], object], what: str, seconds: float = 600) -> None:
     end = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < end, f"waited {seconds} s for {what}"

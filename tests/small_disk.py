@@ -45,7 +45,7 @@ class SmallDisk:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
         )
         return Outcome(argv, done.returncode, done.stdout, done.stderr)
@@ -75,7 +75,9 @@ class SmallDisk:
 
 
 @contextmanager
-def small_disk(agents: Agents, folder: Path, megabytes: int) -> Generator[SmallDisk]:
+def small_disk(
+    agents: Agents, folder: Path, megabytes: int, block: int = 4096
+) -> Generator[SmallDisk]:
     """Skips, with the reason, where such a thing cannot be made."""
     missing = [name for name in NEEDED if shutil.which(name) is None]
     if os.geteuid() != 0 or missing:
@@ -84,7 +86,7 @@ def small_disk(agents: Agents, folder: Path, megabytes: int) -> Generator[SmallD
     mounted.mkdir()
     with open(image, "wb") as file:
         file.truncate(megabytes << 20)
-    subprocess.run(["mkfs.ext4", "-q", "-m", "0", "-b", "4096", str(image)], check=True)
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", "-b", str(block), str(image)], check=True)
     script = 'mount -o loop "$0" "$1" && echo ready && read _'
     holder = subprocess.Popen(
         ["unshare", "--mount", "sh", "-c", script, str(image), str(mounted)],

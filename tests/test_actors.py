@@ -340,12 +340,12 @@ def test_what_cannot_be_understood_is_named_with_its_line(
 
 def test_a_line_without_end_is_refused(stage: Stage) -> None:
     assert "a line of more than 4 MiB" in stage.fails(
-        "while True: os.write(1, b'x' * 65536)", timeout=60
+        "while True: os.write(1, b'x' * 65536)", timeout=600
     )
 
 
 def test_a_flood_of_messages_is_refused(stage: Stage) -> None:
-    found = stage.fails("for n in range(10**6): say(type='state', state=0)", timeout=60)
+    found = stage.fails("for n in range(10**6): say(type='state', state=0)", timeout=600)
     assert "1000 messages without a step" in found
 
 
@@ -354,7 +354,7 @@ def test_an_actor_that_floods_and_does_not_listen_is_refused(stage: Stage) -> No
     found = stage.fails(
         "say(type='step', run='head -c 500000 /dev/zero | tr \\\\\\\\0 x')\n"
         'while True: os.write(1, b\'{"type": "state", "state": 1}\\n\' * 2000)',
-        timeout=60,
+        timeout=600,
     )
     assert "more than 4 MiB and does not read its answers" in found
 
@@ -363,7 +363,7 @@ def test_a_flood_of_errors_and_blank_lines_is_bounded_by_the_time_limit(stage: S
     found = stage.fails(
         "while True: os.write(2, b'e' * 65536); os.write(1, b'\\n' * 1000)",
         env={"CLEVERAGENTS_ACTORS_ANSWER_TIMEOUT": "1s"},
-        timeout=60,
+        timeout=600,
     )
     assert found == "the actor did not answer within 1 s"
 
@@ -373,7 +373,7 @@ def test_an_actor_that_never_answers_is_ended_with_what_it_started(stage: Stage)
         "import subprocess\nsubprocess.Popen(['sleep', '4711'], start_new_session=True)\n"
         "time.sleep(1000)",
         env={"CLEVERAGENTS_ACTORS_ANSWER_TIMEOUT": "1s"},
-        timeout=60,
+        timeout=600,
     )
     assert found == "the actor did not answer within 1 s"
     assert not sleeping("4711")
@@ -412,7 +412,7 @@ def test_an_actor_that_ends_too_early_leaves_a_plan_to_resume(
 
 def test_an_actor_that_closes_its_output_has_ended(stage: Stage) -> None:
     """Under bwrap its pipe stays open with it, and the time limit counts."""
-    found = stage.fails("os.close(1); time.sleep(1000)", "policy: {confine: landlock}", timeout=60)
+    found = stage.fails("os.close(1); time.sleep(1000)", "policy: {confine: landlock}", timeout=600)
     assert found == "the actor ended before it said done: it closed its output"
 
 
@@ -708,7 +708,7 @@ def test_guidance_reaches_the_tools_of_a_list_of_steps(stage: Stage) -> None:
     assert (stage.sandbox / "said").read_text() == "be brief\nin German"
 
 
-def test_a_correction_takes_the_decision_back_and_tells_the_actor_why(stage: Stage) -> None:
+def test_a_correction_rolls_the_decision_back_and_tells_the_actor_why(stage: Stage) -> None:
     """State and files as they were at the decision; the other decision's step stays done."""
     stage.run(
         NOTE_START
@@ -942,7 +942,7 @@ def test_ctrl_c_while_the_actor_thinks_leaves_a_plan_to_resume(stage: Stage) -> 
     with subprocess.Popen(argv, cwd=agents.work, env=agents.env, stderr=-1) as process:
         wait_until(lambda: sleeping("4713"), "the actor")
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(600) == 130
     assert not sleeping("4713")
     assert stage.agents.run("plan", "status", "acted", "--json").data["state"] == "errored"
     stage.resume().expect(0)

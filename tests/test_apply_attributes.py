@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_targets import Bench
+from tests.test_apply_targets import Bench
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 
@@ -101,7 +101,7 @@ def test_in_a_repository_too(bench: Bench) -> None:
     assert len(done["notes"]) == 1
 
 
-def test_an_apply_that_is_taken_back_leaves_attributes_alone(bench: Bench) -> None:
+def test_an_apply_that_is_undone_leaves_attributes_alone(bench: Bench) -> None:
     bench.repository()
     hook = bench.target / ".git/hooks/pre-commit"
     hook.write_text("#!/bin/sh\nexit 1\n")

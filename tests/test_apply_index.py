@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cleveragents.errors import ApplyRefused
-from tests.test_targets import LINES, Bench, look
+from tests.test_apply_targets import LINES, Bench, look
 
 
 class Repository(Bench):
@@ -137,7 +137,7 @@ def test_afterwards_nothing_is_dirty(target: Repository) -> None:
     assert target.git("status", "--porcelain") == ""
 
 
-def test_after_an_apply_that_was_taken_back_nothing_is_dirty(target: Repository) -> None:
+def test_after_an_apply_that_was_undone_nothing_is_dirty(target: Repository) -> None:
     hook = target.target / ".git/hooks/pre-commit"
     hook.write_text("#!/bin/sh\nexit 1\n")
     hook.chmod(0o755)

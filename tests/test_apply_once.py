@@ -49,7 +49,7 @@ def test_ten_applies_at_the_same_time_all_get_the_first_result(agents: Agents) -
         )
         for _ in range(10)
     ]
-    ended = [(*process.communicate(timeout=120), process.returncode) for process in started]
+    ended = [(*process.communicate(timeout=600), process.returncode) for process in started]
     assert [code for *_, code in ended] == [0] * 10, ended
     results = [json.loads(out)["data"] for out, *_ in ended]
     assert all(result == results[0] for result in results)

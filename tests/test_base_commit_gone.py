@@ -45,7 +45,7 @@ def inodes(sandbox: Path) -> dict[str, int]:
     return {str(path.relative_to(sandbox)): path.stat().st_ino for path in paths}
 
 
-def test_what_the_plan_changed_is_rolled_back_all_the_same(agents: Agents, sandbox: Path) -> None:
+def test_what_the_plan_changed_is_rolled_back_anyway(agents: Agents, sandbox: Path) -> None:
     agents.run("plan", "rollback", "job", "first", "--yes").expect(0)
     assert (sandbox / "d" / "a").read_text() == "d/a\n"
     assert (sandbox / "changed.txt").read_text() == "changed.txt\n"

@@ -16,8 +16,14 @@ from cleveragents.config import (
     tomledit,
     unset_value,
 )
-from cleveragents.errors import ConfigError, NotFound
+from cleveragents.errors import (
+    ConfigError,
+    NotFound,
+)
 from cleveragents.model.settings import KEYS, Settings
+from cleveragents.workspace import settings_here
+from tests.harness import Agents
+from tests.in_process import Yard, cli
 
 
 class Place:
@@ -655,3 +661,52 @@ def test_an_edit_that_toml_does_not_allow_is_an_error() -> None:
 
     with pytest.raises(ConfigError, match="cannot change this file"):
         tomledit.edited("sandbox = 3\n", change)
+
+
+def test_settings_can_be_read_where_the_directory_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert settings_here(str(tmp_path / "store")).home == str(tmp_path / "store")
+
+
+def test_settings_are_set_and_unset_for_oneself_and_for_the_project(yard: Yard) -> None:
+    key = "sandbox.cleanup"
+    cli("config", "set", key, "manual")
+    assert cli("config", "get", key).stdout == "manual\n"
+    cli("config", "set", key, "on_terminal", "--project", "--json")
+    told = cli("config", "get", key, "--json").data
+    assert told["value"] == "on_terminal"
+    assert (yard.top / ".cleveragents.toml").exists()
+    assert cli("config", "get", key, "--set", f"{key}=on_apply").stdout == "on_apply\n"
+    cli("config", "unset", key, "--project")
+    assert cli("config", "get", key).stdout == "manual\n"
+    cli("config", "unset", key, "--json")
+    assert cli("config", "get", key).stdout == "on_apply\n"
+    said = cli("config", "get", "sandbox.claenup", expect=2)
+    assert "unknown setting" in said.stderr
+    assert key in said.stderr
+
+
+def test_a_pipe_in_place_of_the_settings_is_told_and_not_waited_for(agents: Agents) -> None:
+    os.mkfifo(agents.work / ".cleveragents.toml")
+    assert "it is not a file" in agents.run("plan", "list", timeout=600).expect(2).stderr
+
+
+def test_the_resources_of_sessions_are_a_table_or_one_text(tmp_path: Path) -> None:
+    file = tmp_path / ".cleveragents.toml"
+    file.write_text('[session.resources]\ndb = "data/app.db"\ndocs = "/docs"\n')
+    found = load_settings(str(tmp_path), {"HOME": str(tmp_path)})
+    assert found.session_resources == {"db": f"{tmp_path}/data/app.db", "docs": "/docs"}
+    text = {"HOME": str(tmp_path), "CLEVERAGENTS_SESSION_RESOURCES": "a=x.db, b = /y"}
+    assert load_settings(str(tmp_path), text).session_resources == {
+        "a": f"{tmp_path}/x.db",
+        "b": "/y",
+    }
+    for wrong in ("resources = 7", 'resources = "db"', "resources = {db = 7}"):
+        file.write_text(f"[session]\n{wrong}\n")
+        with pytest.raises(ConfigError, match="names with a path each"):
+            load_settings(str(tmp_path), {"HOME": str(tmp_path)})

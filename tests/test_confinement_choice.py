@@ -7,7 +7,7 @@ import pytest
 
 from tests.harness import Agents
 from tests.scratch import git, make_repository
-from tests.test_confine import needs_bwrap, needs_landlock, plan, tool_outputs
+from tests.test_confinement import needs_bwrap, needs_landlock, plan, tool_outputs
 
 WORD = "the plan file turns confinement off: its tools can write wherever you can"
 OFF = "policy: {confine: off}\n"

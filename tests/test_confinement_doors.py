@@ -26,7 +26,7 @@ from cleveragents.tools.confinement import bwrap, denied, landlock, syscalls
 from cleveragents.tools.confinement.capabilities import UNDER_BWRAP, UNDER_LANDLOCK
 from cleveragents.tools.confinement.confine import MARKS, Cell
 from cleveragents.tools.runner import run_tool
-from tests.test_confine import Yard, confined, needs_bwrap, needs_landlock, yard
+from tests.test_confinement import Yard, confined, needs_bwrap, needs_landlock, yard
 
 ROOT = os.geteuid() == 0
 NOBODY = "nobody"
@@ -314,7 +314,7 @@ def test_an_environment_that_no_process_can_have_starts_nothing(
 LATE = """
 import sys, threading, time, subprocess
 from pathlib import Path
-from tests.test_confine import Yard, confined, needs_bwrap, needs_landlock, yard
+from tests.test_confinement import Yard, confined, needs_bwrap, needs_landlock, yard
 yard = Yard(Path(sys.argv[1]))
 def mount():
     while not (yard.sandbox / "started").exists():
@@ -336,7 +336,7 @@ def test_a_file_system_that_is_mounted_meanwhile_does_not_appear_inside(tmp_path
     done = subprocess.run(
         ["unshare", "-m", "--propagation", "shared", sys.executable, "-c", LATE, str(tmp_path)],
         cwd=PROBES.parent.parent, env={**os.environ, "PYTHONPATH": "."},
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Read-only file system" in done.stdout
@@ -371,3 +371,33 @@ def test_a_socket_that_sandbox_writable_names_stays_open(
         assert not yard.python("bwrap", connect).ok
         yard.writable = (str(agent),)
         assert yard.python("bwrap", connect).ok
+
+
+@needs_bwrap
+@pytest.mark.parametrize("kind", ["folder", "socket"])
+def test_what_is_to_be_hidden_may_vanish_while_bwrap_starts(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """As if somebody ended a terminal multiplexer just then: it goes when bwrap is started."""
+    name = f"tmux-{time.time_ns()}" if kind == "folder" else f"vscode-{uuid.uuid4().hex}.sock"
+    hidden = Path("/tmp", name)
+    real = bwrap.probe().path
+    starter = yard.top / "bwrap"
+    starter.write_text(f'#!/bin/sh\nrm -rf {hidden}\nexec {real} "$@"\n')
+    starter.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{yard.top}:{os.environ['PATH']}")
+    bwrap.probe.cache_clear()
+    try:
+        assert bwrap.probe() == bwrap.Found(path=str(starter), works=True)
+        if kind == "folder":
+            hidden.mkdir()
+        else:
+            with socket.socket(socket.AF_UNIX) as server:
+                server.bind(str(hidden))
+        result = yard.sh("bwrap", "echo ran; cat")
+        assert (result.ok, result.error, result.output) == (True, None, "ran\n")
+    finally:
+        bwrap.probe.cache_clear()
+        if hidden.is_dir():
+            hidden.rmdir()
+        hidden.unlink(missing_ok=True)

@@ -11,7 +11,8 @@ import pytest
 
 from tests.harness import Agents, Outcome
 from tests.pgserver import Shop
-from tests.scratch import git, make_repository
+from tests.scratch import git, make_repository, query
+from tests.test_hostile_store import die_in_apply, with_database
 from tests.test_postgres import Project
 
 PLAN = """name: job
@@ -126,7 +127,7 @@ def test_a_copy_does_not_finish_what_the_original_had_begun(original: Original) 
 
 
 @pytest.mark.parametrize("by", ["mv", "cp and rm"])
-def test_a_moved_store_is_adopted_and_goes_on(original: Original, by: str) -> None:
+def test_a_moved_store_is_adopted_and_continues(original: Original, by: str) -> None:
     moved = original.store.with_name("moved")
     if by == "mv":
         original.store.rename(moved)
@@ -144,6 +145,23 @@ def test_a_moved_store_is_adopted_and_goes_on(original: Original, by: str) -> No
     original.run("plan", "undo", "job", home=moved).expect(0)
     original.run("plan", "apply", "job", "--yes", home=moved).expect(0)
     assert (original.app / "two.txt").read_text() == "two\n"
+
+
+@pytest.mark.parametrize("by", ["path", "link"])
+def test_an_apply_that_died_is_finished_where_the_store_lies_now(agents: Agents, by: str) -> None:
+    store = with_database(agents)
+    if by == "link":
+        (agents.work / "link").symlink_to(store)
+        agents.env["CLEVERAGENTS_HOME"] = str(agents.work / "link")
+    die_in_apply(agents)
+    moved = store.with_name("moved")
+    store.rename(moved)
+    agents.env["CLEVERAGENTS_HOME"] = str(moved)
+    agents.run("doctor", "--adopt").expect(0)
+    assert agents.run("plan", "status", "last", "--json").expect(0).data["state"] == "applied"
+    assert (agents.work / "app" / "own").read_text() == "more\n"
+    assert query(agents.work / "live.db", "SELECT * FROM t") == [(1,)]
+    assert not list((moved / "staging").iterdir())
 
 
 def test_a_backup_put_back_in_its_place_is_the_store_again(original: Original) -> None:

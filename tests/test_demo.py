@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tests.harness import Agents
+from tests.schemas import wrong_with
 
 
 def test_the_demo_fails_recovers_and_applies_both_resources(agents: Agents) -> None:
@@ -40,7 +41,9 @@ def test_the_demo_fails_recovers_and_applies_both_resources(agents: Agents) -> N
 
 
 def test_the_demo_can_speak_to_programs_and_leave_nothing(agents: Agents) -> None:
-    data = agents.run("demo", "--remove", "--json").expect(0).data
+    done = agents.run("demo", "--remove", "--json").expect(0)
+    assert not wrong_with(done.json, is_closed=True)
+    data = done.data
     assert not Path(data["folder"]).exists()
     assert [command["exit_code"] for command in data["commands"]] == [5, 0, 0, 0, 0, 0, 0]
     assert data["seconds"] > 0

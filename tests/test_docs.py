@@ -1,8 +1,10 @@
 """The documents point at things that exist: files, commands, plan files, settings, tests."""
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -12,10 +14,12 @@ from cleveragents import errors
 from cleveragents.cli.main import root
 from cleveragents.errors import AgentsError, PlanFileError
 from cleveragents.model.checkpoint import CheckpointType
-from cleveragents.model.settings import KEYS
 from cleveragents.planfile import parse_plan
+from cleveragents.planfile.schema import plan_schema
 from cleveragents.sandbox.registry import kinds
+from tests import reference
 from tests import test_errors_page as errors_page
+from tests.reference import all_commands
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted(
@@ -60,6 +64,32 @@ def test_decisions_are_numbered_without_gaps_and_listed() -> None:
     assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
     listed = re.findall(r"\(([0-9]{4}-[^)]*)\)", (ROOT / "docs/decisions/README.md").read_text())
     assert listed == names
+
+
+def test_contributing_names_all_sessions_and_runs_that_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    sessions = re.findall(r"^@nox\.session.*\ndef (\w+)", (ROOT / "noxfile.py").read_text(), re.M)
+    assert len(sessions) > 8
+    named = {name for part in re.findall(r"nox (?:-R )?-s ([\w ]+)", text) for name in part.split()}
+    assert named == set(sessions)
+    tests = {path: path.read_text() for path in (ROOT / "tests").rglob("*.py")}
+    for file in re.findall(r"\b(?:tests|benchmarks)/[\w/]+\.py", text):
+        assert (ROOT / file).exists(), file
+    for variable in re.findall(r"`?\b([A-Z_]{6,})=", text):
+        assert any(variable in source for source in tests.values()), variable
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    site = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
+
+    def pages(entries: list[dict[str, Any]]) -> Iterator[str]:
+        for entry in entries:
+            for below in entry.values():
+                yield from [below] if isinstance(below, str) else pages(below)
+
+    written = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    records = {page for page in written if re.match(r"decisions/\d", page)}
+    assert sorted(pages(site["nav"])) == sorted(written - records)
 
 
 def named_commands(text: str) -> Iterator[list[str]]:
@@ -113,24 +143,47 @@ def test_a_wrong_command_is_noticed(text: str, wrong: bool) -> None:
     assert any(trouble_with(words) for words in named_commands(text)) is wrong
 
 
-def all_commands(group: click.Group, path: str) -> Iterator[str]:
-    for name in group.list_commands(click.Context(group)):
-        found = group.get_command(click.Context(group), name)
-        if isinstance(found, click.Group):
-            yield from all_commands(found, f"{path} {name}")
-        else:
-            yield f"{path} {name}"
-
-
 def test_every_command_is_documented() -> None:
-    headings = re.findall(r"^### (agents .*)$", (REFERENCE / "commands.md").read_text(), re.M)
-    assert sorted(headings) == sorted(all_commands(root, "agents"))
+    text = (REFERENCE / "commands.md").read_text()
+    headings = re.findall(r"^### (agents .*)$", text, re.M)
+    known = {path for path, _ in all_commands()}
+    short = {name for name in known if name.replace("agents", "agents plan", 1) in known - {RUN}}
+    assert sorted(headings) == sorted(known - short | {RUN})
+    assert all(f"`{name.removeprefix('agents ')}`" in text for name in short - {RUN})
 
 
-def test_every_setting_is_documented() -> None:
-    text = (REFERENCE / "configuration.md").read_text()
-    rows = re.findall(r"^\| `([a-z-]+\.[a-z.-]+)`", text, re.MULTILINE)
-    assert rows == [key.name for key in KEYS]
+RUN = "agents run"
+"""The one command that is not short for the plan's of the same name."""
+
+
+@pytest.mark.parametrize("page", reference.PAGES, ids=lambda page: page.stem)
+def test_usage_options_and_settings_are_those_of_the_code(page: Path) -> None:
+    text = page.read_text()
+    assert reference.PAGES[page](text) == text, "python -m tests.test_pages --write"
+
+
+def test_every_option_says_what_it_does() -> None:
+    options = [(path, option) for path, command in all_commands() for option in command.params]
+    silent = [
+        f"{path} {o.name}" for path, o in options if isinstance(o, click.Option) and not o.help
+    ]
+    assert silent == []
+
+
+def keys_of(schema: Any) -> Iterator[str]:
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {})
+    if isinstance(schema, dict | list):
+        for below in schema.values() if isinstance(schema, dict) else schema:
+            yield from keys_of(below)
+
+
+def test_every_key_of_the_plan_file_is_documented() -> None:
+    pages = (REFERENCE / "plan-file.md", REFERENCE / "child-plans.md")
+    text = "".join(page.read_text() for page in pages)
+    keys = set(keys_of(plan_schema()))
+    assert len(keys) > 50
+    assert [key for key in sorted(keys) if f"`{key}`" not in text] == []
 
 
 def test_every_type_of_checkpoint_is_documented() -> None:

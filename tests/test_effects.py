@@ -348,7 +348,7 @@ def test_a_compensation_is_tried_three_times_and_failing_it_is_loud(yard: Yard) 
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_after_a_death_in_the_middle_the_next_command_goes_on(yard: Yard, number: int) -> None:
+def test_after_a_death_in_the_middle_the_next_command_continues(yard: Yard, number: int) -> None:
     agents("plan", "run", yard.plan(TRIP))
     argv = ("plan", "rollback", "trip", "first", "--yes")
     assert dying(nth("compensate", number), *argv) == -signal.SIGKILL
@@ -460,7 +460,7 @@ def test_stop_leaves_everything_and_asks_before_it_repeats(yard: Yard) -> None:
     assert yard.world == ["rent ", "rent ", "tried car", "tried car"]
 
 
-def test_a_plan_that_is_taken_back_whole_is_compensated_whole(yard: Yard) -> None:
+def test_a_plan_that_is_rolled_back_whole_is_compensated_whole(yard: Yard) -> None:
     yard.flag("stop")
     steps = MAILED + "{id: fee, tool: pay}\n"
     agents("plan", "run", yard.plan(steps, policy="{on_failure: rollback_plan}"), expect=5)
@@ -479,7 +479,7 @@ def die_in(yard: Yard, steps: str, policy: str = "{}", change: tuple[str, str] =
     Path(file).write_text(Path(file).read_text().replace(*change))
     child = os.fork()
     if child == 0:
-        from cleveragents.execution import executor
+        from cleveragents.execution.steps import executor
 
         run = executor.run_tool
 
@@ -574,7 +574,9 @@ def decision_of(step: str) -> str:
 CORRECT = ("--guidance", "another one", JSON)
 
 
-def test_a_correction_compensates_what_hangs_on_the_decision_and_nothing_else(yard: Yard) -> None:
+def test_a_correction_compensates_the_dependents_of_the_decision_and_nothing_else(
+    yard: Yard,
+) -> None:
     agents("plan", "run", yard.plan(TRIP.replace("tool: book", "tool: rent", 1)))
     foreseen = agents("plan", "correct", decision_of("hotel"), *CORRECT, "--dry-run").data
     assert [one["step"] for one in foreseen["effects"]["compensated"]] == ["hotel"]
@@ -659,7 +661,7 @@ def plan_with(yard: Yard, tools: str, steps: str, policy: str = "{}") -> Path:
         ("checkpoint_scope: plan", "touch $AGENTS_SANDBOX_OTHER/c", ""),
     ],
 )
-def test_a_tool_that_writes_out_of_its_scope_fails_and_is_taken_back(
+def test_a_tool_that_writes_out_of_its_scope_fails_and_is_rolled_back(
     yard: Yard, says: str, does: str, wrong: str
 ) -> None:
     file = plan_with(yard, f"{{run: '{does}', {says}}}", "  - {id: s, tool: t, on: app}")

@@ -143,7 +143,7 @@ def test_a_branch_that_stands_in_the_way_is_named(agents: Agents) -> None:
     assert "agents/x cannot be written" in refused.data["error"]["message"]
 
 
-def test_what_failed_or_was_gone_back_from_is_not_exported(agents: Agents) -> None:
+def test_what_failed_or_was_rolled_back_is_not_exported(agents: Agents) -> None:
     app = make_app(agents)
     run_plan(
         agents,

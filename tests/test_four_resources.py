@@ -102,7 +102,7 @@ def clear(four: Four) -> None:
             four.shop.pg.sql("postgres", f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
-def test_four_resources_fail_go_back_resume_and_are_applied(four: Four) -> None:
+def test_four_resources_fail_roll_back_resume_and_are_applied(four: Four) -> None:
     before = four.targets()
     four.run("plan", "run", "plan.yaml", rc=5)
     changed = four.sandboxes()

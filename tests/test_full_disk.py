@@ -5,6 +5,8 @@ The file systems are real and small, mounted where only the commands under test 
 
 import os
 import random
+import shutil
+import sys
 import threading
 from collections.abc import Generator
 from pathlib import Path
@@ -224,3 +226,38 @@ def test_a_disk_that_fills_up_while_a_verb_works_costs_no_more_than_that_verb(
     checked = disk.run("check", "--read-data", "--json").expect(0)
     assert not checked.data["problems"], checked
     assert disk.run("plan", "list", "--json").expect(0).data["plans"] == []
+
+
+WRITES = """
+import os, sqlite3, sys
+from cleveragents.store.database import connect
+folder, left = sys.argv[1], int(sys.argv[2])
+db = connect(f"{folder}/store.db")
+with open(f"{folder}/filler", "ab", buffering=0) as file:
+    try:
+        while True:
+            file.write(bytes(1024))
+    except OSError:
+        os.fsync(file.fileno())
+    file.truncate(file.tell() - left)
+    os.fsync(file.fileno())
+try:
+    db.execute("INSERT INTO store (name, value) VALUES ('x', 'y')")
+    print("written")
+except sqlite3.Error as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("block", [1024, 2048])
+def test_small_blocks_and_no_room_end_no_process(
+    agents: Agents, tmp_path: Path, block: int
+) -> None:
+    """SQLite's index is mapped: a block that is missing there is a SIGBUS and no error."""
+    with small_disk(agents, tmp_path, 48, block) as disk:
+        for left in range(0, 48 << 10, 8 << 10):
+            (disk.world / "store").mkdir()
+            script = (sys.executable, "-c", WRITES, str(disk.store), str(left))
+            done = disk.run_any(*script)
+            assert done.rc == 0, (left, done.rc, done.stderr)
+            shutil.rmtree(disk.world / "store")

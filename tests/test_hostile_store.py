@@ -1,5 +1,6 @@
 """What the store says is looked at before it is used: a name that leads elsewhere goes nowhere."""
 
+import itertools
 import json
 import os
 from pathlib import Path
@@ -50,6 +51,64 @@ def run(agents: Agents) -> Path:
     )
     agents.run("plan", "run", "plan.yaml").expect(0)
     return Path(agents.env["CLEVERAGENTS_HOME"])
+
+
+def die_in_apply(agents: Agents) -> None:
+    """Leave an apply of a directory and a database whose files are staged."""
+    for number in range(_BEFORE, 200):
+        kill = {"CLEVERAGENTS_TEST_KILL_AT": str(number)}
+        assert agents.run("plan", "apply", "last", "--yes", env=kill).rc == -9
+        store = Path(agents.env["CLEVERAGENTS_HOME"]) / "store.db"
+        if query(store, "SELECT state FROM intents") == [("staged",)]:
+            return
+    pytest.fail("it never left an intent")
+
+
+_BEFORE = 22
+"""Fault points of an apply that come before anything can be staged."""
+
+
+def with_database(agents: Agents) -> Path:
+    app = agents.work / "app"
+    app.mkdir()
+    (app / "own").write_text("own\n")
+    query(agents.work / "live.db", "CREATE TABLE t(x)")
+    (agents.work / "plan.yaml").write_text(
+        "name: hostile\nresources:\n  app: {kind: fs-directory, path: app}\n"
+        "  db: {kind: sqlite, path: live.db}\n"
+        "steps:\n  - {id: work, on: app, run: echo more > own}\n"
+        "  - {id: row, on: db, tool: sql, with: {script: INSERT INTO t VALUES (1)}}\n"
+    )
+    agents.run("plan", "run", "plan.yaml").expect(0)
+    return Path(agents.env["CLEVERAGENTS_HOME"])
+
+
+def test_staging_that_a_row_says_lies_elsewhere_is_left_alone(agents: Agents) -> None:
+    """Else a recovery would remove the user's folder, or switch what lies in it."""
+    store = with_database(agents) / "store.db"
+    die_in_apply(agents)
+    mine = agents.work / "mine"
+    mine.mkdir()
+    (mine / "kept").write_text("kept\n")
+    own, live = agents.work / "app" / "own", agents.work / "live.db"
+    [(text,)] = query(store, "SELECT body FROM intents")
+    names = dict(query(store, "SELECT name, resource_id FROM resources"))
+    before = own.read_text(), query(live, ROWS)
+    for which, state in itertools.product(("whole", "app", "db"), ("staged", "committed")):
+        body = json.loads(text)
+        told = body if which == "whole" else body["staged"][names[which]]
+        told["staging"] = str(mine)
+        query(store, "UPDATE intents SET body = ?, state = ?", json.dumps(body), state)
+        done = agents.run("plan", "list", "--json").expect(0)
+        assert [text for text in done.json["messages"] if str(mine) in text], (which, state)
+        assert (mine / "kept").read_text() == "kept\n"
+        assert (own.read_text(), query(live, ROWS)) == before
+    query(store, "UPDATE intents SET body = ?, state = 'staged'", text)
+    agents.run("plan", "list").expect(0)
+    assert (own.read_text(), query(live, ROWS)) == ("more\n", [(1,)]), "with the right row"
+
+
+ROWS = "SELECT * FROM t"
 
 
 def plant(listing: Listing, database: Path) -> None:

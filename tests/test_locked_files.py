@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.needed import needs
-from tests.test_exact_state import exactly, sandbox
-from tests.test_targets import Bench
+from tests.test_apply_targets import Bench
+from tests.test_attributes_and_times import exactly, sandbox
 
 ROOT = Path(__file__).parent.parent
 
@@ -38,7 +38,7 @@ LOCKS = {
 
 
 @pytest.mark.parametrize("name", LOCKS)
-def test_what_a_step_made_immutable_goes_back(bench: Bench, name: str) -> None:
+def test_what_a_step_made_immutable_is_rolled_back(bench: Bench, name: str) -> None:
     needs("chattr")
     probe = bench.write("probe")
     done = subprocess.run(["chattr", "+i", str(probe)], check=False, capture_output=True)
@@ -91,7 +91,7 @@ def ordinary_python() -> str:
 
 
 @pytest.mark.parametrize("step", CLOSED)
-def test_what_a_step_closed_goes_back_for_an_ordinary_user(tmp_path: Path, step: str) -> None:
+def test_what_a_step_closed_is_rolled_back_for_an_ordinary_user(tmp_path: Path, step: str) -> None:
     """Neither an internal error nor a sandbox that nobody gets rid of."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("only root can become another user, with setpriv")

@@ -135,7 +135,7 @@ def test_eight_processes_share_four_plans(agents: Agents, tmp_path: Path) -> Non
                 assert recorded[name] == acknowledged[name], (name, recorded, acknowledged)
             labels = {group.label for group in store.checkpoints.groups(plan_id) if group.label}
             assert labels == {line[2] for line in mine if line[0] == "checkpoint"}
-        assert store.leases.held() == []
+        assert store.leases.holders() == []
         assert store.intents.all() == []
         assert store.integrity() == []
     require_whole_histories(agents, plans)
@@ -181,7 +181,7 @@ def test_the_second_execute_is_told_who_holds_the_plan(agents: Agents) -> None:
         assert "plan execute" in error["message"]
         assert f"kill {first.pid}" in error["hint"]
         (agents.work / "go").touch()
-        first.communicate(timeout=60)
+        first.communicate(timeout=600)
     assert first.returncode == 0
     assert agents.run("plan", "status", plan_id, "--json").expect(0).data["state"] == "complete"
     journal = agents.run("plan", "log", plan_id, "--json").expect(0).data

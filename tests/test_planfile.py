@@ -698,8 +698,9 @@ def test_a_postgres_database_may_journal_its_statements(read: Reader) -> None:
 
 
 def test_a_strategy_of_another_kind_is_refused(read: Reader) -> None:
+    wrong = "plan.yaml:3: resource 'a': unknown strategy 'none' for a sqlite"
     assert read.problems(resources("a: {kind: sqlite, path: data/app.db, strategy: none}")) == (
-        "plan.yaml:3: resource 'a': unknown strategy 'none' for a sqlite, valid: snapshot",
+        f"{wrong}, valid: snapshot, in_place",
     )
     assert read.problems(resources("a: {kind: fs-directory, path: ., strategy: copy_on_wrt}")) == (
         (

@@ -1,6 +1,5 @@
 """The contract of sandboxes, kept by `postgres` with `snapshot`; `pg_dump` is the judge."""
 
-import sys
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +16,14 @@ from cleveragents.sandbox.postgres.snapshot import working_name
 from cleveragents.sandbox.protocol import Place
 from cleveragents.sandbox.registry import open_sandbox
 from cleveragents.store import open_store
-from cleveragents.testing import Bench, Change, SandboxContract
+from cleveragents.testing import (
+    Bench,
+    Change,
+    SandboxContract,
+    bench,
+    sandbox_contract,
+    state_contract,
+)
 from tests.pgserver import PASSWORD, PgServer, Shop, shop_on
 
 
@@ -61,7 +67,6 @@ class TestPostgresSnapshot(SandboxContract):
         """Where files are walked, the databases they stand for are dumped."""
         self.pg = pg
         monkeypatch.setenv("PGPASSWORD", PASSWORD)
-        module = sys.modules[SandboxContract.__module__]
 
         def look(root: Path, leave_out: tuple[bytes, ...] = ()) -> dict[bytes, Any]:
             databases = pg.databases()
@@ -71,8 +76,10 @@ class TestPostgresSnapshot(SandboxContract):
         def stamps(root: Path) -> dict[bytes, tuple[int, int]]:
             return {}
 
-        monkeypatch.setattr(module, "look", look)
-        monkeypatch.setattr(module, "stamps", stamps)
+        for module in (bench, sandbox_contract, state_contract):
+            monkeypatch.setattr(module, "look", look)
+        for module in (bench, state_contract):
+            monkeypatch.setattr(module, "stamps", stamps)
         self.look = look
 
     @pytest.fixture

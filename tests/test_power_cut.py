@@ -240,7 +240,7 @@ steps:
 """
 
 
-def test_a_child_plan_goes_on_with_what_its_groups_say(build: Built) -> None:
+def test_a_child_plan_continues_with_what_its_groups_say(build: Built) -> None:
     world = build(CHILDREN)
     world.run("plan", "run", "plan.yaml").expect(5)
     world.machine.cut_power()

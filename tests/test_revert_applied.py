@@ -49,7 +49,7 @@ def run_and_apply(agents: Agents, *options: str) -> dict[str, Any]:
     return ran
 
 
-def test_all_three_targets_go_back_and_the_reversal_can_be_taken_back_too(agents: Agents) -> None:
+def test_all_three_targets_are_reverted_and_so_can_be_the_reversal(agents: Agents) -> None:
     app = make_targets(agents)
     before = (without(snapshot(app), b".git"), snapshot(agents.work / "data"), rows(agents))
     ran = run_and_apply(agents)
@@ -127,7 +127,7 @@ def test_what_the_user_did_since_is_kept(agents: Agents) -> None:
     assert not (app / "new").exists()
 
 
-def test_a_conflict_changes_nothing_and_is_settled_in_the_sandbox(agents: Agents) -> None:
+def test_a_conflict_changes_nothing_and_is_resolved_in_the_sandbox(agents: Agents) -> None:
     app = make_targets(agents)
     run_and_apply(agents)
     (app / "code.txt").write_text(LINES.replace("two", "deux"))
@@ -148,7 +148,7 @@ def test_a_conflict_changes_nothing_and_is_settled_in_the_sandbox(agents: Agents
     assert rows(agents) == [(2,), (3,)]
 
 
-def test_a_process_that_dies_while_taking_back_leaves_nothing_half_done(agents: Agents) -> None:
+def test_a_process_that_dies_while_reverting_leaves_nothing_half_done(agents: Agents) -> None:
     app = make_targets(agents)
     run_and_apply(agents)
     for number in range(30, 400, 9):
@@ -170,7 +170,7 @@ def test_a_process_that_dies_while_taking_back_leaves_nothing_half_done(agents: 
     assert "TWO" in (app / "code.txt").read_text()
 
 
-def test_ignored_files_go_back_only_if_they_were_applied(agents: Agents) -> None:
+def test_ignored_files_are_reverted_only_if_they_were_applied(agents: Agents) -> None:
     app = agents.work / "app"
     app.mkdir()
     (app / ".gitignore").write_text("*.log\n")
@@ -195,7 +195,7 @@ def test_ignored_files_go_back_only_if_they_were_applied(agents: Agents) -> None
     assert (app / "a.log").read_text() == "since\n"
 
 
-def test_a_branch_is_left_to_git_and_the_rest_goes_back(agents: Agents) -> None:
+def test_a_branch_is_left_to_git_and_the_rest_is_reverted(agents: Agents) -> None:
     app = make_targets(agents)
     run_and_apply(agents, "--as", "branch")
     made = agents.run("plan", "revert-applied", "shop", "--json").expect(0)
@@ -207,7 +207,7 @@ def test_a_branch_is_left_to_git_and_the_rest_goes_back(agents: Agents) -> None:
 
 
 @pytest.mark.parametrize("extra", ["policy: {rollback_enabled: false}\n", ""])
-def test_only_an_applied_plan_that_kept_something_is_taken_back(agents: Agents, extra: str) -> None:
+def test_only_an_applied_plan_that_kept_something_is_reverted(agents: Agents, extra: str) -> None:
     app = agents.work / "app"
     make_repository(agents, app)
     (agents.work / "plan.yaml").write_text(

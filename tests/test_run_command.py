@@ -36,7 +36,7 @@ def run(
         env=agents.env,
         input=given.encode() if isinstance(given, str) else given,
         capture_output=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
 
@@ -55,7 +55,7 @@ def test_in_a_subfolder_it_runs_in_that_subfolder_of_the_sandbox(
     assert (repo / "sub" / "own.txt").exists()
 
 
-def test_on_a_folder_around_it_still_runs_where_one_stands(agents: Agents) -> None:
+def test_on_a_folder_around_it_still_runs_in_the_current_directory(agents: Agents) -> None:
     tree = agents.work / "tree"
     (tree / "a" / "b").mkdir(parents=True)
     assert run(agents, tree / "a" / "b", "--on", "../..", "--", "touch", "here").returncode == 0
@@ -95,6 +95,7 @@ def test_what_we_have_to_say_is_not_in_the_output(agents: Agents, repo: Path) ->
     done = run(agents, repo, "--", "echo", "hi")
     assert done.stdout == b"hi\n"
     assert b"agents plan apply echo" in done.stderr
+    assert b"> run" not in done.stderr
 
 
 def test_output_comes_while_the_command_runs(agents: Agents, repo: Path) -> None:
@@ -171,7 +172,7 @@ def test_a_reader_that_goes_away_ends_the_command(agents: Agents, repo: Path) ->
     assert process.stdout is not None
     assert process.stdout.readline() == b"y\n"
     process.stdout.close()
-    assert process.wait(60) == 141
+    assert process.wait(600) == 141
 
 
 def test_json_has_the_output_inside_and_the_exit_code_of_the_command(

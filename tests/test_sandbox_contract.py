@@ -726,7 +726,7 @@ class TestSnapshotOfASqliteFile(SqliteContract):
             assert dump(bench.path) == before
 
     @pytest.mark.parametrize("what", ["nothing", "directory", "pipe", "link", "no database"])
-    def test_a_file_that_a_tool_broke_is_refused_and_can_be_gone_back_from(
+    def test_a_file_that_a_tool_broke_is_refused_and_can_be_rolled_back(
         self, made: Bench, what: str
     ) -> None:
         first = made.capture()

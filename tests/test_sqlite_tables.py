@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 from cleveragents.sandbox.sqlite import tables as sqlite_tables
-from cleveragents.sandbox.sqlite.tables import hardened, is_sound, table_changes
+from cleveragents.sandbox.sqlite.tables import (
+    TableChange,
+    hardened,
+    is_sound,
+    table_changes,
+)
 from tests.harness import Agents
 from tests.scratch import query
 
@@ -155,3 +160,101 @@ def test_a_damaged_database_is_never_applied(agents: Agents, database: Path) -> 
     refused = agents.run("plan", "apply", "last", "--yes", "--json").expect(4).data["error"]
     assert "damaged" in refused["message"]
     assert database.read_bytes() == before
+
+
+def changed(path: Path, before: str, after: str) -> dict[str, TableChange]:
+    """What differs between two files, the second made of the first."""
+    for name, scripts in (("a.db", (before,)), ("b.db", (before, after))):
+        with closing(sqlite3.connect(path / name)) as db:
+            for script in scripts:
+                db.executescript(script)
+    found = table_changes(str(path / "a.db"), str(path / "b.db"))
+    return {item.name: item for item in found}
+
+
+def test_rows_are_told_apart_by_the_primary_key(tmp_path: Path) -> None:
+    found = changed(
+        tmp_path,
+        "CREATE TABLE t (a, b, v, PRIMARY KEY (b, a));"
+        "INSERT INTO t VALUES (1, 1, 'x'), (1, 2, x'00ff'), (2, 1, 1.5), (3, 3, NULL)",
+        "UPDATE t SET v = 'X' WHERE a = 1 AND b = 1; DELETE FROM t WHERE b = 2;"
+        "INSERT INTO t VALUES (9, 9, 9e999)",
+    )["t"]
+    assert found.columns == found.columns_before == ("a", "b", "v")
+    assert [(row.action, row.before, row.after) for row in found.rows] == [
+        ("removed", (1, 2, "x'00ff'"), None),
+        ("changed", (1, 1, "x"), (1, 1, "X")),
+        ("added", None, (9, 9, "inf")),
+    ]
+    assert not found.rows_left_out
+
+
+def test_a_value_that_only_a_collation_takes_for_equal_has_changed(tmp_path: Path) -> None:
+    found = changed(
+        tmp_path,
+        "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT COLLATE NOCASE);"
+        "INSERT INTO t VALUES (1, 'ada')",
+        "UPDATE t SET v = 'Ada'",
+    )["t"]
+    assert [(row.before, row.after) for row in found.rows] == [((1, "ada"), (1, "Ada"))]
+
+
+def test_without_a_key_a_changed_row_is_one_removed_and_one_added(tmp_path: Path) -> None:
+    found = changed(
+        tmp_path,
+        "CREATE TABLE t (v); INSERT INTO t VALUES ('a'), ('b'); CREATE TABLE u (v)",
+        "UPDATE t SET v = 'c' WHERE v = 'a';"
+        "ALTER TABLE u ADD COLUMN w; INSERT INTO u VALUES (1, 2)",
+    )
+    assert [(r.action, r.before or r.after) for r in found["t"].rows] == [
+        ("removed", ("a",)),
+        ("added", ("c",)),
+    ]
+    assert found["u"].rows == ()
+
+
+def test_rows_and_values_are_bounded(tmp_path: Path) -> None:
+    found = changed(
+        tmp_path,
+        "CREATE TABLE t (id INTEGER PRIMARY KEY, v)",
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200)"
+        "INSERT INTO t SELECT i, printf('%.*c', 5000, 'x') FROM n",
+    )["t"]
+    assert len(found.rows) == 50
+    assert found.rows_left_out
+    assert (found.rows_added, found.rows[0].after) == (200, (1, "x" * 200 + "..."))
+
+
+def test_text_that_is_no_text_is_shown(tmp_path: Path) -> None:
+    found = changed(
+        tmp_path,
+        "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)",
+        "INSERT INTO t VALUES (1, CAST(x'ff61' AS TEXT))",
+    )["t"]
+    assert found.rows[0].after == (1, "\\xffa")
+
+
+def test_a_renamed_table_is_one_table(tmp_path: Path) -> None:
+    found = changed(
+        tmp_path,
+        "CREATE TABLE users (id INTEGER PRIMARY KEY, name); INSERT INTO users VALUES (1, 'Ada')",
+        "ALTER TABLE users RENAME TO people; ALTER TABLE people ADD COLUMN active DEFAULT 1;"
+        "INSERT INTO people VALUES (2, 'Grace', 0)",
+    )
+    assert list(found) == ["people"]
+    people = found["people"]
+    assert (people.renamed_from, people.status, people.definition_changed) == (
+        "users",
+        "changed",
+        True,
+    )
+    assert (people.rows_before, people.rows_after) == (1, 2)
+    assert [row.after for row in people.rows] == [(2, "Grace", 0)]
+
+
+def test_another_table_in_the_place_of_one_that_went_is_not_that_one(tmp_path: Path) -> None:
+    found = changed(tmp_path, "CREATE TABLE gone (x)", "DROP TABLE gone; CREATE TABLE fresh (y, x)")
+    assert {name: item.status for name, item in found.items()} == {
+        "gone": "removed",
+        "fresh": "added",
+    }

@@ -447,7 +447,7 @@ def nested(box: Sandbox) -> Sandbox:
     return box
 
 
-def test_a_path_below_a_place_goes_on_in_the_other_sandbox(nested: Sandbox) -> None:
+def test_a_path_below_a_place_continues_in_the_other_sandbox(nested: Sandbox) -> None:
     inner = nested.outside.parent / "inner"
     assert nested.run("file.read", path="vendor/lib/f") == "inner\n"
     assert nested.run("file.read", path=f"{inner}/f") == "inner\n"

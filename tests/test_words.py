@@ -15,7 +15,8 @@ from cleveragents.cli.main import root
 from cleveragents.model.settings import KEYS
 from cleveragents.model.units import plural
 
-PACKAGE = Path(__file__).parents[1] / "src" / "cleveragents"
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "cleveragents"
 
 RETIRED = {
     r"(take|takes|taken|taking|took)( \w+){0,3} back": "roll back, undo, revert or discard",
@@ -35,9 +36,9 @@ RETIRED = {
     r"(says?|said) no": "rejected, declined",
     r"did not take": "could not",
 }
+CODE = re.compile(r"^```.*?^```$|<!--.*?-->|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 EXCEPTIONS = {
     "settled",  # a key of the answer to `plan resume`
-    "let go",  # the name of a fault point
 }
 PATTERN = {re.compile(rf"\b{old}\b", re.IGNORECASE): new for old, new in RETIRED.items()}
 
@@ -88,6 +89,19 @@ def test_messages_use_one_word_per_idea() -> None:
 def test_help_uses_one_word_per_idea() -> None:
     found = [f"{where}: {word}" for where, text in helps(root, "agents") for word in retired(text)]
     found += [f"{key.name}: {word}" for key in KEYS for word in retired(key.help)]
+    assert not found, "\n".join(found)
+
+
+def test_pages_use_one_word_per_idea() -> None:
+    """What is written for users; code and quoted outputs are not looked at."""
+    pages = [ROOT / "README.md", ROOT / "AGENTS.md", ROOT / "SECURITY.md"]
+    pages += [page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "decisions"]
+    found = [
+        f"{page.relative_to(ROOT)}: {word}"
+        for page in sorted(pages)
+        for line in CODE.sub("", page.read_text()).splitlines()
+        for word in retired(line)
+    ]
     assert not found, "\n".join(found)
 
 

@@ -5,27 +5,23 @@ import textwrap
 
 from behave import given, step, then
 
-from features.shop import RESOURCES
-
 
 @given('the plan "{name}" with the actor')
 def write_actor(context, name):
     context.name = name
-    work, policy = context.agents.work, context.shop.policy
-    (work / "actor.py").write_text(textwrap.dedent(context.text) + "\n")
-    (work / f"{name}.yaml").write_text(
-        f"name: {name}\nresources: {RESOURCES}\npolicy: {policy}\nactor: {{python: 'actor:act'}}\n"
-    )
+    (context.agents.work / "actor.py").write_text(textwrap.dedent(context.text) + "\n")
+    actor = "actor: {python: 'actor:act'}"
+    context.shop.write("", f"{name}.yaml", more=actor, resources=("app", "db"))
 
 
 @step("the actor's state is {state}")
 def actor_state(context, state):
-    [row] = context.shop.rows("SELECT actor_state FROM plans WHERE name = ?", context.name)
+    [row] = context.shop.records("SELECT actor_state FROM plans WHERE name = ?", context.name)
     assert json.loads(row["actor_state"]) == json.loads(state), row
 
 
 @then('the steps done are "{names}"')
 def steps_done(context, names):
-    rows = context.shop.rows('SELECT step_id, state FROM steps ORDER BY "index"')
+    rows = context.shop.records('SELECT step_id, state FROM steps ORDER BY "index"')
     assert {row["state"] for row in rows} <= {"complete"}, rows
     assert ", ".join(row["step_id"] for row in rows) == names

@@ -53,7 +53,7 @@ def sandbox(context, plan):
 
 def child(context, step):
     """The newest child plan of a step."""
-    return context.shop.rows(
+    return context.shop.records(
         "SELECT c.* FROM plans c JOIN plans p ON p.plan_id = c.parent_plan_id"
         " WHERE p.name = ? AND c.parent_step_id = ? ORDER BY c.plan_id",
         context.name,

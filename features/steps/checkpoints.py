@@ -54,7 +54,7 @@ def no_checkpoint(context):
 @then("every group names a state of both resources")
 def groups_are_whole(context):
     for group in context.shop.groups(context.name):
-        members = context.shop.rows(
+        members = context.shop.records(
             "SELECT r.name FROM group_members m JOIN checkpoints c USING (checkpoint_id)"
             " JOIN resources r ON r.resource_id = c.resource_id WHERE m.group_id = ?",
             group["group_id"],
@@ -95,9 +95,11 @@ def last_checkpoint(context):
 @then("every row of checkpoints is complete")
 def rows_are_complete(context):
     shop = context.shop
-    known = {row["name"] for row in shop.rows("SELECT name FROM pragma_table_info('checkpoints')")}
+    known = {
+        row["name"] for row in shop.records("SELECT name FROM pragma_table_info('checkpoints')")
+    }
     assert known >= COLUMNS, COLUMNS - known
-    sandboxes = {row["sandbox_id"]: row for row in shop.rows("SELECT * FROM sandboxes")}
+    sandboxes = {row["sandbox_id"]: row for row in shop.records("SELECT * FROM sandboxes")}
     plan = shop.plan_id(context.name)
     for group in shop.groups(context.name):
         for row in group["rows"]:
@@ -119,7 +121,7 @@ def row_says(context, name, resource):
     ]
     assert row["resource"] == resource
     metadata = json.loads(row["metadata_json"])
-    [decision] = shop.rows(
+    [decision] = shop.records(
         "SELECT question FROM decisions WHERE decision_id = ?", row["decision_id"]
     )
     found = metadata | {
@@ -136,10 +138,10 @@ def row_says(context, name, resource):
 
 @then('the table refuses a checkpoint of type "{kind}"')
 def table_refuses(context, kind):
-    [row] = context.shop.rows("SELECT * FROM checkpoints LIMIT 1")
+    [row] = context.shop.records("SELECT * FROM checkpoints LIMIT 1")
     row |= {"checkpoint_id": "0" * 26, "seq": None}  # the store gives the number
     insert = f"INSERT INTO checkpoints VALUES ({', '.join('?' * len(row))})"
-    database = context.shop.home / "store.db"
+    database = context.shop.store
     refused = None
     try:
         query(database, insert, *(row | {"checkpoint_type": kind}).values())

@@ -30,7 +30,7 @@ def prepare_world(context):
 @given('the plan "{name}" with these tools and the steps')
 def write_plan_with_tools(context, name):
     context.name = name
-    context.shop.write_plan(name, context.text)
+    context.shop.write(context.text, f"{name}.yaml", resources=("app", "db"))
     file = context.agents.work / f"{name}.yaml"
     tools = textwrap.dedent(TOOLS % {"world": context.world})
     file.write_text(file.read_text().replace("steps:", f"{tools}steps:", 1))

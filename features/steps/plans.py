@@ -4,14 +4,15 @@ import json
 
 from behave import given, step, then, when
 
-from features.shop import Shop
+from tests.rig import Shop
 from tests.scratch import query
+
+BOTH = ("app", "db")
 
 
 @given('a git repository "app" and a database "shop.db"')
 def build_shop(context):
     context.shop = Shop(context.agents)
-    context.shop.build()
 
 
 @given("the policy {policy}")
@@ -27,7 +28,7 @@ def set_environment(context, name, value):
 @given('the plan "{name}" with the steps')
 def write_plan(context, name):
     context.name = name
-    context.shop.write_plan(name, context.text)
+    context.shop.write(context.text, f"{name}.yaml", resources=BOTH)
 
 
 @step("the plan runs")
@@ -44,7 +45,7 @@ def run_failing_plan(context):
 
 @step("the plan is running")
 def start_plan(context):
-    context.shop.start(context.name)
+    context.shop.start_waiting(f"{context.name}.yaml")
     context.add_cleanup(context.shop.process.kill)
 
 
@@ -55,33 +56,33 @@ def finish_plan(context):
 
 @step('I write "{text}" into "{path}" of the sandbox "{name}"')
 def edit_by_hand(context, text, path, name):
-    (context.shop.sandbox(name) / path).write_text(text + "\n")
+    (context.shop.sandbox(name=name) / path).write_text(text + "\n")
 
 
 @step('I add a "{name}" to the database of the sandbox')
 def edit_database(context, name):
-    query(context.shop.sandbox("db"), "INSERT INTO users VALUES (?)", name)
+    query(context.shop.sandbox(name="db"), "INSERT INTO users VALUES (?)", name)
 
 
 @then('the sandbox has "{path}" with "{text}"')
 def sandbox_file(context, path, text):
-    found = (context.shop.sandbox("app") / path).read_text()
+    found = (context.shop.sandbox() / path).read_text()
     assert found.split() == text.split(), f"{path} is {found!r}"
 
 
 @then('the sandbox has no "{path}"')
 def no_sandbox_file(context, path):
-    assert not (context.shop.sandbox("app") / path).exists()
+    assert not (context.shop.sandbox() / path).exists()
 
 
 @then('the users in the sandbox are "{names}"')
 def sandbox_users(context, names):
-    assert users(context.shop.sandbox("db")) == names
+    assert users(context.shop.sandbox(name="db")) == names
 
 
 @then('the users in my database are "{names}"')
 def live_users(context, names):
-    assert users(context.shop.database) == names
+    assert users(context.shop.db) == names
 
 
 def users(database):
@@ -90,7 +91,7 @@ def users(database):
 
 @then('the plan is "{phase}/{state}"')
 def plan_state(context, phase, state):
-    [row] = context.shop.rows("SELECT phase, state FROM plans WHERE name = ?", context.name)
+    [row] = context.shop.records("SELECT phase, state FROM plans WHERE name = ?", context.name)
     assert (row["phase"], row["state"]) == (phase, state), row
 
 
@@ -98,7 +99,9 @@ def plan_state(context, phase, state):
 @then('the step "{name}" is "{state}" after {attempts:d} attempt')
 def step_state(context, name, state, attempts):
     plan = context.shop.plan_id(context.name)
-    [row] = context.shop.rows("SELECT * FROM steps WHERE plan_id = ? AND step_id = ?", plan, name)
+    [row] = context.shop.records(
+        "SELECT * FROM steps WHERE plan_id = ? AND step_id = ?", plan, name
+    )
     assert (row["state"], row["attempts"]) == (state, attempts), row
 
 
@@ -135,10 +138,7 @@ def nothing_changed(context):
 
 @then("my own files have not changed")
 def user_unchanged(context):
-    ours = b"app/.git/refs/cleveragents"
-    now = context.shop.everything()["user's files"]
-    now = {path: seen for path, seen in now.items() if not path.startswith(ours)}
-    assert now == context.remembered["user's files"]
+    assert context.shop.own_files() == context.remembered["user's files"]
 
 
 @then('the error is "{kind}" with exit code {code:d}')

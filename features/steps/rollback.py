@@ -10,8 +10,19 @@ from behave import given, step, then, when
 from tests.scratch import git
 
 
+def checkpoint_named(context, target):
+    """What to type for a target in the words of the features."""
+    if target == "a checkpoint of the other plan":
+        return context.shop.checkpoint("other", 'the decision of "other"')
+    if target == "the oldest pruned group":
+        return context.shop.oldest_pruned(context.name)
+    if target == "the checkpoint of the oldest pruned group":
+        return context.noted[context.shop.oldest_pruned(context.name)]
+    return context.shop.checkpoint(context.name, target)
+
+
 def roll_back(context, target, *flags):
-    checkpoint = context.shop.checkpoint(context.name, target)
+    checkpoint = checkpoint_named(context, target)
     context.outcome = context.shop.run("plan", "rollback", context.name, checkpoint, *flags)
 
 
@@ -101,12 +112,12 @@ def cancel_it(context):
 
 @given("its sandbox was removed from the disk")
 def remove_sandbox(context):
-    shutil.rmtree(context.shop.sandbox("app"))
+    shutil.rmtree(context.shop.sandbox())
 
 
 @given("its sandbox was replaced by another directory with the same files")
 def replace_sandbox(context):
-    ours = context.shop.sandbox("app")
+    ours = context.shop.sandbox()
     copy = ours.with_name("copy")
     shutil.copytree(ours, copy, symlinks=True)
     shutil.rmtree(ours)
@@ -141,13 +152,14 @@ def damage_content(context, text):
 
 @given("another plan ran")
 def another_plan(context):
-    context.shop.write_plan("other", '- {id: other, on: app, run: "echo other > other.txt"}')
+    context.shop.write('- {id: other, on: app, run: "echo other > other.txt"}', "other.yaml")
     context.shop.run("plan", "run", "other.yaml").expect(0)
 
 
 @given("I noted the ids of its checkpoints")
 def note_checkpoints(context):
-    context.shop.note_checkpoints(context.name)
+    groups = context.shop.groups(context.name)
+    context.noted = {group["group_id"]: group["rows"][0]["checkpoint_id"] for group in groups}
 
 
 @then("the hint names the nearest group that is kept")

@@ -1,0 +1,1 @@
+"""Coding agents: recorded payloads, and the real programs against a scripted model."""

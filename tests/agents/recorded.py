@@ -1,0 +1,44 @@
+"""What real agents sent to their hooks, and what an adapter makes of it."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from cleveragents.integrations.agent import Agent
+from cleveragents.integrations.events import Event
+
+PAYLOADS = Path(__file__).with_name("payloads")
+
+
+@cache
+def rows(agent: str, scenario: str) -> tuple[dict[str, Any], ...]:
+    return tuple(json.loads((PAYLOADS / agent / f"{scenario}.json").read_text()))
+
+
+def events(agent: Agent, scenario: str) -> list[Event]:
+    found = rows(agent.name, scenario)
+    return [e for row in found for e in agent.read(row["payload"], row["event"])]
+
+
+def kinds(found: list[Event]) -> list[str]:
+    return [type(event).__name__ for event in found]
+
+
+def of_type(found: list[Event], *wanted: type) -> list[Any]:
+    return [event for event in found if isinstance(event, wanted)]
+
+
+HOSTILE: tuple[dict[str, Any], ...] = (
+    {},
+    {"hook_event_name": 7},
+    {"hook_event_name": "NeverHeardOf"},
+    *(
+        {"hook_event_name": name, "tool_input": [1], "tool_response": 3, "background_tasks": "x"}
+        for name in ("PreToolUse", "PostToolUse", "Stop", "BeforeTool", "AfterTool", "AfterAgent")
+    ),
+    {"hook_event_name": "PostToolBatch", "tool_calls": [None, 1, {"tool_use_id": 5}]},
+    {"session_id": {"a": 1}, "cwd": None, "prompt": 4, "hook_event_name": "UserPromptSubmit"},
+    {"hook_event_name": "PreToolUse", "tool_input": {"x": "y" * 1_000_000}},
+)
+"""Payloads that no agent should send and any may: an adapter reads them and does not raise."""

@@ -1,0 +1,107 @@
+"""Runs the command in forks of a process that has imported it and done nothing else.
+
+Each run is a process of its own, with its own directory, environment and streams, as if it had
+been started anew; what is saved is the start of an interpreter. Requests come over a socket, each
+with its descriptors: the request itself, the three streams, and where the answer goes.
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import selectors
+import signal
+import socket
+import sys
+import sysconfig
+import threading
+
+
+def serve(requests: socket.socket) -> None:
+    children: dict[int, socket.socket] = {}
+    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    waiting = selectors.DefaultSelector()
+    waiting.register(requests, selectors.EVENT_READ)
+    waiting.register(woken, selectors.EVENT_READ)
+    while True:
+        ready = {key.fileobj for key, _ in waiting.select()}
+        if woken in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(woken, 4096)
+            tell_who_ended(children)
+        if requests in ready:
+            data, fds, _, _ = socket.recv_fds(requests, 1, 5)
+            if not data:
+                return
+            pid = os.fork()
+            if pid == 0:
+                waiting.close()
+                become(fds)
+            answer = socket.socket(fileno=fds.pop())
+            for fd in fds:
+                os.close(fd)
+            answer.send(b"%d\n" % pid)
+            children[pid] = answer
+
+
+def tell_who_ended(children: dict[int, socket.socket]) -> None:
+    for pid, answer in tuple(children.items()):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            with contextlib.suppress(OSError), answer:
+                answer.send(b"%d\n" % os.waitstatus_to_exitcode(status))
+            del children[pid]
+
+
+def become(fds: list[int]) -> None:
+    """In the child: what the installed script does, where and as it was asked for."""
+    status = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        with open(fds[0]) as request:
+            given = json.load(request)
+        for number in range(3):
+            os.dup2(fds[1 + number], number)
+        os.closerange(3, max(fds) + 1)
+        os.environ.clear()
+        os.environ.update(given["env"])
+        os.chdir(given["cwd"])
+        sys.argv = given["argv"]
+        if at := given["env"].get("CLEVERAGENTS_TEST_KILL_AT"):
+            from cleveragents.content import fsio
+
+            fsio.arm(int(at))
+        from cleveragents.cli.quick import program
+
+        program()
+    except SystemExit as stop:  # threads are left that an interpreter would wait for
+        status = stop.code if isinstance(stop.code, int) else 1
+        for thread in threading.enumerate():
+            if thread is not threading.main_thread() and not thread.daemon:
+                thread.join()
+    finally:
+        if (error := sys.exc_info()[1]) is not None:
+            sys.excepthook(type(error), error, error.__traceback__)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def main() -> None:
+    import cleveragents
+
+    sys.path[0] = sysconfig.get_path("scripts")
+    for found in pkgutil.walk_packages(cleveragents.__path__, "cleveragents."):
+        if "__main__" not in found.name and "migrations" not in found.name:
+            importlib.import_module(found.name)
+    gc.freeze()
+    serve(socket.socket(fileno=int(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()

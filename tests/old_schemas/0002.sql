@@ -1,0 +1,2 @@
+-- Added to 0001.
+CREATE INDEX plans_by_state ON plans (state);

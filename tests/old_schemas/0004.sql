@@ -1,0 +1,2 @@
+-- Added to 0003.
+DROP INDEX objects_by_pack;

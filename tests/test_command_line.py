@@ -1,0 +1,156 @@
+"""Every command answers people and programs, in this process."""
+
+import json
+import os
+import signal
+import sys
+
+import pytest
+
+from cleveragents.cli.quick import entry
+from cleveragents.errors import (
+    NotFound,
+)
+from cleveragents.workspace import open_workspace
+from tests.in_process import FAILING, Yard, cli, loose
+
+
+@pytest.mark.parametrize("way", [(), ("--json",)])
+def test_looking_at_a_plan_works_for_people_and_for_programs(
+    yard: Yard, way: tuple[str, ...]
+) -> None:
+    if not way:
+        assert "no plan yet" in cli("plan", "list").stdout
+    failed = cli("plan", "run", yard.plan(FAILING), *way, expect=5)
+    assert ("x 3/3 three" in failed.stderr) is (not way)
+    expected = {
+        ("plan", "list"): "shop",
+        ("plan", "status"): "three",
+        ("plan", "tree"): "which name",
+        ("plan", "checkpoints"): "pre_execute",
+        ("plan", "checkpoint", "show", "shop", "first"): "group",
+        ("plan", "diff", "--stat"): "one.txt",
+        ("plan", "log"): "execute",
+        ("plan", "errors"): "half.txt",
+        ("plan", "prune", "shop", "--dry-run"): "first",
+        ("plan", "resume", "shop", "--dry-run"): "three",
+        ("plan", "rollback", "shop", "first", "--dry-run"): "one.txt",
+        ("check",): "checkpoints",
+        ("check", "--read-data"): "objects",
+        ("gc", "--dry-run"): "removed",
+        ("du",): "shop",
+        ("config", "list"): "sandbox.cleanup",
+        ("config", "get", "sandbox.cleanup"): "on_apply",
+    }
+    for argv, text in expected.items():
+        said = cli(*argv, *way)
+        assert text in said.stdout, argv
+        if way:
+            told = json.loads(said.stdout)
+            assert told["status"] == "ok"
+            assert told["exit_code"] == 0
+            words = [w for w in argv if w.isalpha() and w not in ("shop", "first")]
+            assert told["command"].split()[1:] == words[: len(told["command"].split()) - 1]
+
+
+@pytest.mark.parametrize("way", [(), ("--json",)])
+def test_working_on_a_plan_works_for_people_and_for_programs(
+    yard: Yard, way: tuple[str, ...]
+) -> None:
+    with open_workspace() as ws:
+        group = loose(ws, ws.run(yard.plan()))[0].group_id
+    for argv, text in (
+        (("checkpoint", "create", "shop", "--label", "good"), "checkpoint"),
+        (("checkpoint", "pin", "shop", group), group),
+        (("checkpoint", "pin", "shop", group, "--off"), group),
+        (("checkpoint", "delete", "shop", group, "--yes"), group),
+        (("prune", "shop"), "newest"),
+        (("undo", "shop"), "execute"),
+        (("redo", "shop"), "execute"),
+        (("rollback", "shop", "first", "--yes"), "one.txt"),
+        (("resume", "shop"), "shop"),
+        (("apply", "shop", "--dry-run"), "two.txt"),
+        (("apply", "shop", "--yes"), "app"),
+        (("delete", "shop"), "shop"),
+    ):
+        assert text in cli("plan", *argv, *way).stdout, argv
+    assert set(os.listdir(yard.app)) == {"one.txt", "two.txt"}
+
+
+def test_used_then_executed_then_cancelled_on_the_command_line(yard: Yard) -> None:
+    used = cli("plan", "use", yard.plan())
+    assert "next: agents plan execute" in used.stdout
+    assert cli("plan", "execute", "shop", "--json").data["state"] == "complete"
+    cancelled = cli("plan", "cancel", "shop", "--json").data
+    assert cancelled["state"] == "cancelled"
+    assert "is cancelled" in cli("plan", "resume", "shop", "--dry-run", expect=4).stderr
+    assert "3 files changed" in cli("plan", "diff", "shop", "--from", "first").stdout
+
+
+def test_one_command_runs_in_a_sandbox_of_a_directory(yard: Yard) -> None:
+    said = cli("run", "--on", str(yard.app), "--json", "--", "sh", "-c", "rm old.txt; echo hi")
+    assert said.data["output"].strip() == "hi"
+    assert said.data["exit_code"] == 0
+    assert said.data["name"] == "sh"
+    assert os.listdir(yard.app) == ["old.txt"]
+    named = cli("run", "--name", "named", "--on", "app", "--json", "--", "echo", "hi")
+    assert named.data["name"] == "named"
+    assert cli("run", "--on", "app", "--json", "--", "false", expect=1).data["exit_code"] == 1
+    assert "no such directory" in cli("run", "--on", "nowhere", "--", "true", expect=125).stderr
+
+
+def test_a_wrong_grace_and_a_wrong_override_are_wrong_use() -> None:
+    said = cli("gc", "--grace", "soon", "--json", expect=2)
+    assert said.data["error"]["message"].startswith("--grace:")
+    assert cli("gc", "--grace", "0s", "--json").data["removed"] == 0
+    said = cli("plan", "list", "--set", "no.such=1", expect=2)
+    assert "no.such" in said.stderr
+
+
+def test_doctor_answers_in_both_forms() -> None:
+    assert cli("doctor").stdout
+    assert json.loads(cli("doctor", "--json").stdout)["command"] == "agents doctor"
+
+
+def enter(monkeypatch: pytest.MonkeyPatch, *argv: str) -> int:
+    """As the installed command does it, in this process."""
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(sys, "argv", ["agents", *argv])
+    try:
+        with pytest.raises(SystemExit) as stop:
+            entry()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert isinstance(stop.value.code, int)
+    return stop.value.code
+
+
+def test_wrong_use_is_told_in_the_form_that_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert enter(monkeypatch, "plan", "explain", "--json") == 2
+    told = json.loads(capsys.readouterr().out)
+    assert told["exit_code"] == 2
+    assert told["data"]["error"]["type"] == "UsageError"
+    assert told["data"]["error"]["hint"] == "agents plan explain --help"
+    assert enter(monkeypatch, "plan", "rolback") == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "no such command: rolback" in said.err
+    assert "rollback" in said.err
+    assert enter(monkeypatch, "plan", "list", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["data"] == {"plans": []}
+
+
+def test_debug_lets_the_error_itself_through(yard: Yard) -> None:
+    with pytest.raises(NotFound, match="no plan"):
+        cli("plan", "status", "nowhere", "--debug")
+
+
+def test_help_lists_every_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert enter(monkeypatch, "plan", "--help") == 0
+    shown = capsys.readouterr().out
+    for name in ("rollback", "resume", "apply", "checkpoint"):
+        assert f"  {name} " in shown

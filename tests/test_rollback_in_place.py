@@ -1,0 +1,573 @@
+"""A rollback in place undoes what the agent did and keeps what everybody else did."""
+
+import os
+import sqlite3
+import subprocess
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cleveragents.testing import look, require_same
+from tests.harness import Agents, command
+
+NUMBERS = "".join(f"{n}\n" for n in range(1, 30))
+FULL = os.environ.get("CLEVERAGENTS_TEST_FULL") == "1"
+AS_AGENT = "git -c user.name=agent -c user.email=a@example.org"
+
+
+class Place:
+    """A repository with a database in it, and a plan that works on both in place."""
+
+    def __init__(self, agents: Agents) -> None:
+        self.agents = agents
+        self.repo = agents.work / "repo"
+        self.repo.mkdir()
+        for name in ("first.txt", "both.txt", "same.txt"):
+            (self.repo / name).write_text(NUMBERS)
+        (self.repo / "gone.txt").write_text("gone\n")
+        (self.repo / ".gitignore").write_text("app.db*\nbuild/\n")
+        self.git("init", "-q", "-b", "main")
+        self.git("add", ".")
+        self.git("commit", "-q", "-m", "first")
+        self.sql("CREATE TABLE t (x); INSERT INTO t VALUES ('first')")
+
+    def git(self, *arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments],
+            cwd=self.repo,
+            env={**os.environ, **self.agents.env},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+    def sql(self, script: str) -> None:
+        with closing(sqlite3.connect(self.repo / "app.db")) as db:
+            db.executescript(script)
+
+    def rows(self) -> list[str]:
+        with closing(sqlite3.connect(self.repo / "app.db")) as db:
+            return [row[0] for row in db.execute("SELECT x FROM t ORDER BY rowid")]
+
+    def read(self, name: str) -> str | None:
+        path = self.repo / name
+        return path.read_text() if path.exists() else None
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        path = self.repo / name
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new, 1))
+
+    def plan(self, *steps: str, name: str = "p", database: bool = True, more: str = "") -> None:
+        db = "  db: {kind: sqlite, path: repo/app.db, strategy: in_place}\n" if database else ""
+        lines = "".join(f"  - {step}\n" for step in steps)
+        (self.agents.work / f"{name}.yaml").write_text(
+            f"name: {name}\nresources:\n"
+            "  app: {kind: git-checkout, path: repo, strategy: in_place}\n"
+            f"{db}{more}steps:\n{lines}"
+        )
+
+    def ran(self, *steps: str, name: str = "p", rc: int = 0, **given: Any) -> None:
+        self.plan(*steps, name=name, **given)
+        self.agents.run("plan", "run", f"{name}.yaml").expect(rc)
+
+    def ok(self, *argv: str) -> dict[str, Any]:
+        return self.agents.run("plan", *argv, "--json").expect(0).data
+
+    def refused(self, *argv: str) -> dict[str, Any]:
+        return self.agents.run("plan", *argv, "--json").expect(4).data
+
+    def seen(self) -> dict[str, Any]:
+        """Everything a person sees: files, HEAD, branches, what is staged, rows."""
+        files = {
+            p: s for p, s in look(self.repo, (b".git",)).items() if not p.startswith(b"app.db")
+        }
+        return {
+            "files": files,
+            "git": (self.git("log", "--format=%s"), self.git("ls-files", "--stage")),
+            "rows": self.rows(),
+        }
+
+    def decision(self, step_id: str) -> str:
+        """The decision in force that a step hangs on."""
+        waiting = list(self.ok("tree", "p")["tree"])
+        while waiting:
+            node = waiting.pop()
+            if node["state"] == "active" and step_id in node["steps"]:
+                return node["decision_id"]
+            waiting += node["children"]
+        raise AssertionError(step_id)
+
+    def owners(self, data: dict[str, Any]) -> dict[str, tuple[str, str]]:
+        found = [item for item in data["in_place"] if not item["file"].startswith(".git/")]
+        return {item["file"]: (item["owner"], item["action"]) for item in found}
+
+
+def step(name: str, run: str) -> str:
+    return f"{{id: {name}, on: app, run: {run!r}}}"
+
+
+WORK = step(
+    "work", "sed -i 's/^2$/agent/' first.txt both.txt same.txt; rm gone.txt; echo n > new.txt"
+)
+ROW = "{id: row, on: db, tool: sql, with: {script: \"INSERT INTO t VALUES ('agent')\"}}"
+COMMIT = step("commit", f"git add -A; {AS_AGENT} commit -q -m agent")
+
+
+@pytest.fixture
+def place(agents: Agents) -> Place:
+    return Place(agents)
+
+
+def test_what_the_agent_did_is_rolled_back_and_comes_again_with_undo(place: Place) -> None:
+    before = place.seen()
+    place.ran(WORK, ROW, COMMIT)
+    after = place.seen()
+    assert before != after
+    place.ok("rollback", "p", "first", "--yes")
+    require_same(place.seen(), before)
+    place.ok("undo", "p")
+    require_same(place.seen(), after)
+    place.ok("redo", "p")
+    require_same(place.seen(), before)
+    assert not [path for path in look(place.repo) if b".cleveragents-" in path]
+
+
+def test_a_file_only_the_person_touched_stays_to_the_inode(place: Place) -> None:
+    place.ran(WORK, ROW)
+    (place.repo / "mine.txt").write_text("mine\n")
+    about = (place.repo / "mine.txt").stat()
+    data = place.ok("rollback", "p", "first", "--yes")
+    now = (place.repo / "mine.txt").stat()
+    assert (now.st_ino, now.st_mtime_ns) == (about.st_ino, about.st_mtime_ns)
+    assert place.owners(data)["mine.txt"] == ("somebody else", "keep")
+    assert place.read("first.txt") == NUMBERS
+
+
+def test_another_line_of_the_same_file_is_merged_and_the_same_line_refused(place: Place) -> None:
+    place.ran(WORK, ROW)
+    place.edit("both.txt", "\n20\n", "\nperson\n")
+    shown = place.ok("rollback", "p", "first", "--dry-run")
+    assert place.owners(shown) == {
+        "first.txt": ("agent", "restore"),
+        "same.txt": ("agent", "restore"),
+        "both.txt": ("both", "merge"),
+        "gone.txt": ("agent", "restore"),
+        "new.txt": ("agent", "restore"),
+        "app.db": ("agent", "restore"),
+    }
+    place.edit("same.txt", "\nagent\n", "\nperson\n")
+    before, inodes = place.seen(), (place.repo / "first.txt").stat().st_ino
+    data = place.refused("rollback", "p", "first", "--yes")
+    assert data["error"]["type"] == "RollbackConflict"
+    [conflict] = data["conflicts"]
+    assert (conflict["path"], conflict["ours"], conflict["theirs"]) == ("same.txt", "2", "person")
+    require_same(place.seen(), before)
+    assert (place.repo / "first.txt").stat().st_ino == inodes
+    place.ok("rollback", "p", "first", "--yes", "--keep-mine")
+    assert place.read("both.txt") == NUMBERS.replace("\n20\n", "\nperson\n")
+    assert place.read("same.txt") == NUMBERS.replace("\n2\n", "\nperson\n")
+    assert place.read("first.txt") == NUMBERS
+    assert place.rows() == ["first"]
+    place.ok("undo", "p")
+    require_same(place.seen(), before)
+
+
+def test_conflicts_are_shown_with_both_sides_and_pasteable_choices(place: Place) -> None:
+    place.ran(WORK, ROW)
+    place.edit("same.txt", "\nagent\n", "\nperson\n")
+    told = place.agents.run("plan", "rollback", "p", "first", "--yes").expect(4).stderr
+    assert "app: same.txt: changed by the agent and by somebody else" in told
+    assert "checkpoint | 2" in told
+    assert "now        | person" in told
+    assert "--keep-mine leaves them" in told
+    dry = place.agents.run("plan", "rollback", "p", "first", "--dry-run").expect(0).stdout
+    assert "conflict  both" in dry
+    assert "now        | person" in dry
+
+
+def test_each_conflict_can_be_decided_by_itself(place: Place) -> None:
+    place.ran(WORK, ROW)
+    for name in ("same.txt", "both.txt"):
+        place.edit(name, "\nagent\n", "\nperson\n")
+    data = place.refused("rollback", "p", "first", "--yes", "--keep-mine=both.txt")
+    assert [conflict["path"] for conflict in data["conflicts"]] == ["same.txt"]
+    options = ("--keep-mine=both.txt", "--take-checkpoint=app:same.txt")
+    place.ok("rollback", "p", "first", "--yes", *options)
+    assert place.read("same.txt") == NUMBERS
+    assert "person" in (place.read("both.txt") or "")
+    assert place.agents.run("plan", "rollback", "p", "first", "--keep-mine=nowhere").rc == 3
+    same = ("--keep-mine", "--take-checkpoint")
+    assert place.agents.run("plan", "rollback", "p", "first", *same).rc == 2
+
+
+def test_everything_is_byte_for_byte_and_can_be_undone(place: Place) -> None:
+    before = place.seen()
+    place.ran(WORK, ROW, COMMIT)
+    place.edit("same.txt", "\nagent\n", "\nperson\n")
+    (place.repo / "mine.txt").write_text("mine\n")
+    place.sql("INSERT INTO t VALUES ('person')")
+    now = place.seen()
+    place.ok("rollback", "p", "first", "--yes", "--everything")
+    require_same(place.seen(), before)
+    place.ok("undo", "p")
+    require_same(place.seen(), now)
+
+
+def test_rows_that_somebody_else_wrote_since_are_a_conflict(place: Place) -> None:
+    place.ran(WORK, ROW)
+    place.sql("INSERT INTO t VALUES ('person')")
+    data = place.refused("rollback", "p", "first", "--yes")
+    assert [conflict["path"] for conflict in data["conflicts"]] == ["app.db"]
+    assert place.read("first.txt") != NUMBERS
+    place.ok("rollback", "p", "first", "--yes", "--keep-mine=db")
+    assert place.rows() == ["first", "agent", "person"]
+    assert place.read("first.txt") == NUMBERS
+
+
+def test_a_locked_database_leaves_the_files_alone_too(place: Place) -> None:
+    place.ran(WORK, ROW)
+    before = look(place.repo, (b".git",))
+    with closing(sqlite3.connect(place.repo / "app.db", isolation_level=None)) as user:
+        user.execute("BEGIN IMMEDIATE")
+        place.agents.run("plan", "rollback", "p", "first", "--yes").expect(5)
+    require_same(look(place.repo, (b".git",)), before)
+    place.ok("rollback", "p", "first", "--yes")
+    assert place.read("first.txt") == NUMBERS
+    assert place.rows() == ["first"]
+
+
+def test_edits_before_between_and_after_the_agents_steps_are_all_kept(place: Place) -> None:
+    place.plan(
+        step("one", "sed -i 's/^5$/agent/' both.txt"),
+        step("two", "test -e go && sed -i 's/^25$/agent/' both.txt"),
+    )
+    place.agents.run("plan", "run", "p.yaml").expect(5)
+    place.edit("both.txt", "\n15\n", "\nbetween\n")
+    (place.repo / "go").touch()
+    place.agents.run("plan", "resume", "p").expect(0)
+    place.edit("both.txt", "\n10\n", "\nafter\n")
+    place.ok("rollback", "p", "first", "--yes")
+    wanted = NUMBERS.replace("\n15\n", "\nbetween\n").replace("\n10\n", "\nafter\n")
+    assert place.read("both.txt") == wanted
+    assert place.read("go") == ""
+
+
+def test_a_second_rollback_knows_what_the_first_one_wrote(place: Place) -> None:
+    place.ran(
+        step("one", "sed -i 's/^5$/agent/' both.txt"),
+        step("two", "sed -i 's/^25$/agent/' both.txt; echo x > later.txt"),
+    )
+    points = place.ok("checkpoints", "p")["checkpoints"]
+    middle = next(c["group_id"] for c in points if c["type"] == "after_tool_execute")
+    place.edit("both.txt", "\n15\n", "\nmine\n")
+    place.ok("rollback", "p", middle, "--yes")
+    mine = NUMBERS.replace("\n15\n", "\nmine\n")
+    assert place.read("both.txt") == mine.replace("\n5\n", "\nagent\n")
+    place.ok("rollback", "p", "first", "--yes")
+    assert place.read("both.txt") == mine
+    assert place.read("later.txt") is None
+
+
+def test_head_and_index_are_left_if_somebody_else_moved_them_since(place: Place) -> None:
+    place.ran(WORK, COMMIT)
+    (place.repo / "mine.txt").write_text("mine\n")
+    place.git("add", "mine.txt")
+    place.git("commit", "-q", "-m", "mine")
+    done = place.agents.run("plan", "rollback", "p", "first", "--yes", "--json").expect(0)
+    assert place.git("log", "--format=%s").split() == ["mine", "agent", "first"]
+    assert place.read("first.txt") == NUMBERS
+    assert any("left as now: moved by somebody else" in m for m in done.json["messages"])
+
+
+def test_looking_with_git_status_moves_nothing(place: Place) -> None:
+    place.ran(WORK, COMMIT)
+    os.utime(place.repo / "first.txt")
+    place.git("status")
+    done = place.agents.run("plan", "rollback", "p", "first", "--yes", "--json").expect(0)
+    assert place.git("log", "--format=%s").split() == ["first"]
+    assert place.git("status", "--short") == ""
+    assert any("as at the checkpoint again" in m for m in done.json["messages"])
+
+
+def test_commits_that_were_rolled_back_outlive_gc(place: Place) -> None:
+    place.ran(WORK, COMMIT, step("stash", f"echo s > first.txt; {AS_AGENT} stash -q"))
+    after = place.seen()
+    place.ok("rollback", "p", "first", "--yes")
+    place.git("reflog", "expire", "--expire=now", "--all")
+    place.git("-c", "gc.packRefs=false", "gc", "-q", "--prune=now")
+    place.ok("undo", "p", "--accept-loss")
+    require_same(place.seen(), after)
+    assert "s" in place.git("stash", "show", "-p")
+    place.git("fsck", "--connectivity-only")
+
+
+def test_two_sessions_never_undo_each_others_work(place: Place) -> None:
+    place.ran(step("one", "sed -i 's/^5$/one/' both.txt; echo 1 > one.txt"), database=False)
+    place.ran(
+        step("two", "sed -i 's/^25$/two/' both.txt; echo 2 > two.txt"), name="q", database=False
+    )
+    place.ok("rollback", "p", "first", "--yes")
+    assert place.read("both.txt") == NUMBERS.replace("\n25\n", "\ntwo\n")
+    assert (place.read("one.txt"), place.read("two.txt")) == (None, "2\n")
+    place.ok("rollback", "q", "first", "--yes")
+    assert place.read("both.txt") == NUMBERS
+    assert place.read("two.txt") is None
+
+
+def test_nothing_is_restored_after_a_failed_step_but_it_is_the_agents(place: Place) -> None:
+    place.ran(step("fails", "sed -i 's/^2$/agent/' first.txt; exit 3"), rc=5)
+    assert "agent" in (place.read("first.txt") or "")
+    place.ok("rollback", "p", "first", "--yes")
+    assert place.read("first.txt") == NUMBERS
+
+
+def test_of_a_failed_step_only_what_has_a_sandbox_goes_back_by_itself(place: Place) -> None:
+    docs = place.agents.work / "docs"
+    docs.mkdir()
+    (docs / "d").write_text("old\n")
+    run = "echo new > $AGENTS_SANDBOX_DOCS/d; echo new > first.txt; exit 3"
+    more = "  docs: {kind: fs-directory, path: docs}\n"
+    place.ran(step("fails", run), rc=5, database=False, more=more)
+    paths = place.ok("status", "p")["sandboxes"]
+    assert Path(paths["docs"], "d").read_text() == "old\n"
+    assert place.read("first.txt") == "new\n"
+    place.ok("rollback", "p", "first", "--yes")
+    assert place.read("first.txt") == NUMBERS
+    place.ok("undo", "p")
+    assert place.read("first.txt") == "new\n"
+    assert Path(paths["docs"], "d").read_text() == "old\n"
+
+
+def test_nothing_is_restored_after_a_step_that_died(place: Place) -> None:
+    """What it left is the agent's, and is rolled back when somebody asks for it."""
+    again = place.agents.work / "again"
+    place.plan(step("dies", f"test -e {again} || {{ echo half > first.txt; sleep 60; }}"))
+    env = {**os.environ, **place.agents.env}
+    argv = [command(), "plan", "run", "p.yaml"]
+    with subprocess.Popen(argv, cwd=place.agents.work, env=env, stderr=subprocess.DEVNULL) as run:
+        while place.read("first.txt") != "half\n" and run.poll() is None:
+            time.sleep(0.02)
+        run.kill()
+    assert place.read("first.txt") == "half\n"
+    place.agents.run("plan", "status", "p").expect(0)
+    assert place.read("first.txt") == "half\n"
+    again.touch()
+    place.agents.run("plan", "resume", "p").expect(0)
+    assert place.read("first.txt") == "half\n"
+    place.ok("rollback", "p", "first", "--yes")
+    assert place.read("first.txt") == NUMBERS
+
+
+def test_the_resource_outlives_its_plan(place: Place) -> None:
+    place.ran(WORK, ROW)
+    before = place.seen()
+    done = place.agents.run("plan", "apply", "p", "--yes", "--json").expect(0)
+    assert {item["mode"] for item in done.data["applied"]} == {"in_place"}
+    assert any("nothing to apply" in message for message in done.json["messages"])
+    assert "worked in place" in place.refused("revert-applied", "p")["error"]["message"]
+    require_same(place.seen(), before)
+    place.agents.run("plan", "delete", "p", "--yes").expect(0)
+    place.agents.run("gc").expect(0)
+    place.agents.run("doctor", "--fix", "--yes")
+    require_same(place.seen(), before)
+    assert "refs/cleveragents" not in place.git("for-each-ref")
+
+
+def test_large_ignored_files_are_named_and_left_alone(place: Place) -> None:
+    (place.repo / "build").mkdir()
+    (place.repo / "build/large").write_bytes(b"x" * 300_000)
+    place.agents.run("config", "set", "session.cover-limit", "100KB").expect(0)
+    place.ran(step("one", "echo y > build/large; echo 1 > one.txt"))
+    told = place.agents.run("plan", "status", "p").expect(0).stdout
+    assert "build (300" in told
+    assert "agents config set session.cover-limit" in told
+    done = place.agents.run("plan", "rollback", "p", "first", "--yes", "--json").expect(0)
+    assert place.read("build/large") == "y\n"
+    assert place.read("one.txt") is None
+    assert any("not covered" in message for message in done.json["messages"])
+
+
+def test_covered_ignored_files_are_rolled_back(place: Place) -> None:
+    (place.repo / "build").mkdir()
+    (place.repo / "build/small").write_text("x")
+    place.ran(step("one", "echo y > build/small"))
+    place.ok("rollback", "p", "first", "--yes")
+    assert place.read("build/small") == "x"
+
+
+@pytest.mark.parametrize("where", ["/", "home"])
+def test_a_place_that_holds_everything_is_refused(place: Place, where: str) -> None:
+    path = place.agents.env["HOME"] if where == "home" else "/"
+    (place.agents.work / "w.yaml").write_text(
+        f"name: w\nresources: {{app: {{kind: fs-directory, path: {path}, strategy: in_place}}}}\n"
+        "steps: [{id: a, run: 'true'}]\n"
+    )
+    place.agents.run("config", "set", "sandbox.allow-wide", path).expect(0)
+    done = place.agents.run("plan", "run", "w.yaml").expect(2)
+    assert "holds" in done.stderr
+
+
+def test_what_needs_a_copy_is_refused(place: Place) -> None:
+    place.plan("{id: below, subplan: {steps: [{id: x, on: app, run: 'true'}]}}", database=False)
+    assert "a child plan needs a copy" in place.agents.run("plan", "run", "p.yaml").expect(2).stderr
+    place.plan(step("x", "true"), database=False, more="  db: {kind: sqlite, path: repo/app.db}\n")
+    told = place.agents.run("plan", "run", "p.yaml").expect(2).stderr
+    assert "either both are worked on in place or neither" in told
+
+
+def test_git_at_work_is_waited_for(place: Place) -> None:
+    place.ran(WORK, COMMIT)
+    lock = place.repo / ".git/index.lock"
+    lock.touch()
+    place.refused("rollback", "p", "first", "--yes")
+    lock.unlink()
+    place.ok("rollback", "p", "first", "--yes")
+    assert place.read("first.txt") == NUMBERS
+
+
+def test_a_folder_of_the_agents_stays_if_somebody_put_something_into_it(place: Place) -> None:
+    place.ran(step("one", "mkdir -p made/deep; echo 1 > made/deep/f"))
+    (place.repo / "made/mine").write_text("mine")
+    place.ok("rollback", "p", "first", "--yes")
+    assert place.read("made/mine") == "mine"
+    assert not (place.repo / "made/deep").exists()
+
+
+def test_a_folder_with_work_in_it_does_not_become_a_file(place: Place) -> None:
+    place.ran(step("one", "rm gone.txt; mkdir gone.txt; echo 1 > gone.txt/f"))
+    (place.repo / "gone.txt/mine").write_text("mine")
+    data = place.refused("rollback", "p", "first", "--yes")
+    assert [conflict["path"] for conflict in data["conflicts"]] == ["gone.txt"]
+    assert place.read("gone.txt/mine") == "mine"
+
+
+def test_restart_of_the_machine_restores_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.ran(WORK, ROW)
+    place.edit("same.txt", "\nagent\n", "\nperson\n")
+    before = place.seen()
+    store = Path(place.agents.env["CLEVERAGENTS_HOME"]) / "store.db"
+    with closing(sqlite3.connect(store)) as db, db:
+        db.execute("UPDATE sandboxes SET origin = json_set(origin, '$.boot_id', 'another')")
+    place.ok("status", "p")
+    place.ok("diff", "p")
+    place.agents.run("plan", "resume", "p").expect(0)
+    require_same(place.seen(), before)
+
+
+def test_a_correction_keeps_what_the_person_changed_in_the_same_file(place: Place) -> None:
+    run = "cat both.txt > seen.txt; sed -i 's/^5$/agent/' both.txt"
+    place.ran(step("one", run), step("two", "echo 2 > two.txt"), database=False)
+    place.edit("both.txt", "\n25\n", "\nperson\n")
+    one = place.decision("one")
+    place.ok("correct", one, "--mode", "revert", "--guidance", "again", "--yes")
+    mine = NUMBERS.replace("\n25\n", "\nperson\n")
+    assert place.read("seen.txt") == mine
+    assert place.read("both.txt") == mine.replace("\n5\n", "\nagent\n")
+    assert place.read("two.txt") == "2\n"
+    place.edit("both.txt", "\nagent\n", "\nmine\n")
+    again = place.decision("one")
+    before = place.seen()
+    place.refused("correct", again, "--mode", "revert", "--guidance", "again", "--yes")
+    require_same(place.seen(), before)
+
+
+def killed_everywhere(
+    place: Place, argv: tuple[str, ...], back: tuple[str, ...], old: Any, new: Any, stride: int
+) -> int:
+    """Die at each fault point; the next command finds all of the old or all of the new state."""
+    number = 1
+    while True:
+        died = place.agents.run("plan", *argv, env={"CLEVERAGENTS_TEST_KILL_AT": str(number)})
+        place.agents.run("plan", "status", "p").expect(0)
+        seen = place.seen()
+        require_same(seen, old if seen == old else new, f"killed at point {number}")
+        assert not [path for path in look(place.repo) if b".cleveragents-" in path]
+        if seen == new:
+            place.ok(*back)
+            require_same(place.seen(), old, f"back after point {number}")
+        if died.rc == 0:
+            return number
+        number += stride
+
+
+def test_a_rollback_killed_anywhere_is_finished_or_never_happened(place: Place) -> None:
+    before = place.seen()
+    place.ran(WORK, ROW, COMMIT)
+    (place.repo / "mine.txt").write_text("mine\n")
+    place.edit("both.txt", "\n20\n", "\nperson\n")
+    old = place.seen()
+    place.ok("rollback", "p", "first", "--yes")
+    new = place.seen()
+    assert new != before
+    assert new["rows"] == ["first"]
+    place.ok("undo", "p")
+    require_same(place.seen(), old)
+    argv, back = ("rollback", "p", "first", "--yes"), ("undo", "p")
+    points = killed_everywhere(place, argv, back, old, new, 1 if FULL else 7)
+    assert points > 20
+
+
+def test_what_is_edited_between_a_crash_and_the_next_command_stays(place: Place) -> None:
+    place.ran(WORK, ROW)
+    number = 0
+    while True:
+        number += 1
+        env = {"CLEVERAGENTS_TEST_KILL_AT": str(number)}
+        place.agents.run("plan", "rollback", "p", "first", "--yes", env=env).expect(-9)
+        half = place.read("new.txt") is None and "agent" in (place.read("same.txt") or "")
+        if half:
+            break
+        place.agents.run("plan", "status", "p").expect(0)
+        if place.read("new.txt") is None:
+            place.ok("undo", "p")
+    (place.repo / "mine.txt").write_text("mine\n")
+    place.edit("same.txt", "\nagent\n", "\nperson\n")
+    place.agents.run("plan", "status", "p").expect(0)
+    assert place.read("mine.txt") == "mine\n"
+    assert place.read("same.txt") == NUMBERS.replace("\n2\n", "\nperson\n")
+    assert (place.read("first.txt"), place.read("both.txt")) == (NUMBERS, NUMBERS)
+    assert place.read("gone.txt") == "gone\n"
+    assert place.rows() == ["first"]
+
+
+def test_a_store_on_another_file_system_stages_beside_the_files(
+    place: Place,
+) -> None:
+    shared = Path("/dev/shm")
+    if not shared.is_dir() or shared.stat().st_dev == place.repo.stat().st_dev:
+        pytest.skip("there is no other file system to put the store on")
+    with tempfile.TemporaryDirectory(dir=shared) as home:
+        place.agents.env["CLEVERAGENTS_HOME"] = home
+        before = place.seen()
+        place.ran(WORK, ROW, COMMIT)
+        place.ok("rollback", "p", "first", "--yes")
+        require_same(place.seen(), before)
+        place.ok("undo", "p")
+        place.agents.run(
+            "plan", "rollback", "p", "first", "--yes", env={"CLEVERAGENTS_TEST_KILL_AT": "25"}
+        ).expect(-9)
+        place.agents.run("plan", "status", "p").expect(0)
+        assert not [path for path in look(place.repo) if b".cleveragents-" in path]
+
+
+def test_a_directory_that_is_no_repository_is_rolled_back_by_owners_too(agents: Agents) -> None:
+    docs = agents.work / "docs"
+    docs.mkdir()
+    (docs / "a").write_text(NUMBERS)
+    (agents.work / "d.yaml").write_text(
+        "name: d\nresources: {docs: {kind: fs-directory, path: docs, strategy: in_place}}\n"
+        "steps: [{id: a, run: \"sed -i 's/^5$/agent/' a; chmod 600 a\"}]\n"
+    )
+    agents.run("plan", "run", "d.yaml").expect(0)
+    (docs / "a").write_text((docs / "a").read_text().replace("\n25\n", "\nmine\n"))
+    agents.run("plan", "rollback", "d", "first", "--yes").expect(0)
+    assert (docs / "a").read_text() == NUMBERS.replace("\n25\n", "\nmine\n")
+    assert (docs / "a").stat().st_mode & 0o777 == 0o644

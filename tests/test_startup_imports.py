@@ -1,0 +1,48 @@
+"""Commands import only what they use."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.harness import Agents
+
+UNUSED = {"rich", "yaml", "tomlkit", "click"}
+
+
+@pytest.fixture
+def planned(agents: Agents) -> Agents:
+    (agents.work / "app").mkdir()
+    agents.run("run", "--on", "app", "--name", "plain", "--", "true").expect(0)
+    return agents
+
+
+def imported_by(agents: Agents, *argv: str) -> set[str]:
+    """Top-level packages, by Python's own account."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "cleveragents", *argv],
+        cwd=agents.work,
+        # Measuring coverage would import modules of its own.
+        env={k: v for k, v in agents.env.items() if not k.startswith("COVERAGE")},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    found = {line.rpartition("|")[2].strip().split(".")[0] for line in lines}
+    assert "cleveragents" in found
+    return found
+
+
+def test_status_imports_only_what_it_uses(planned: Agents) -> None:
+    assert imported_by(planned, "plan", "status", "plain", "--json").isdisjoint(UNUSED)
+
+
+def test_the_version_is_told_without_anything_else(agents: Agents) -> None:
+    found = imported_by(agents, "--version")
+    assert found.isdisjoint({*UNUSED, "msgspec", "sqlite3", "json"})
+
+
+def test_the_import_test_sees_what_is_imported(planned: Agents) -> None:
+    """`--format yaml` needs yaml: the check above is able to fail."""
+    assert "yaml" in imported_by(planned, "plan", "status", "plain", "--format", "yaml")

@@ -1,0 +1,143 @@
+"""How much a plan asks of its database: statements and journeys, counted and not timed."""
+
+import select
+import socket
+import sqlite3
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from cleveragents.checkpoints.create import CheckpointRequest
+from cleveragents.lease import working_on
+from cleveragents.model.checkpoint import CheckpointType
+from cleveragents.workspace import open_workspace
+from tests.in_process import Yard
+
+STEPS = 10
+PLAN = "steps:\n" + "".join(
+    f"  - {{id: s{n}, tool: file.write, on: app, with: {{path: f{n}, content: '{n}'}}}}\n"
+    for n in range(STEPS)
+)
+MOST = 570
+"""Statements of a plan of ten steps; it were 660 before they were counted."""
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What SQLite is asked from now on."""
+    found: list[str] = []
+    connect = sqlite3.connect
+
+    def traced(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        made = connect(*arguments, **options)
+        made.set_trace_callback(found.append)
+        return made
+
+    monkeypatch.setattr(sqlite3, "connect", traced)
+    return found
+
+
+def groups_in(asked: list[str]) -> list[list[str]]:
+    """The statements of each commit that made a group, without BEGIN and COMMIT.
+
+    Several rows of one table that are sent together count once.
+    """
+    commits: list[list[str]] = []
+    is_open = False
+    for text in asked:
+        if text.startswith(("BEGIN", "COMMIT")):
+            is_open = text.startswith("BEGIN")
+            commits += [[]] if is_open else []
+        elif is_open:
+            kind = text[:40] if text.startswith("INSERT") else text
+            if kind not in commits[-1]:
+                commits[-1].append(kind)
+    return [one for one in commits if any('INTO "checkpoint_groups"' in text for text in one)]
+
+
+def test_a_plan_asks_no_more_than_it_needs(yard: Yard, asked: list[str]) -> None:
+    with open_workspace() as ws:
+        plan = yard.use(ws, PLAN)
+        del asked[:]
+        plan.execute()
+        found = list(asked)
+    made = groups_in(found)
+    # The first group of a lease asks twice more: how many groups and children there are.
+    assert len(made) == 2 * STEPS + 1
+    for one in made[1:]:
+        content = [text for text in one if "objects" in text or "packs" in text]
+        assert len(one) - len(content) <= 10
+        assert len(content) <= 3, "a shared store does not have these"
+    assert len(found) <= MOST
+
+
+class Journeys:
+    """A server in front of another that counts how often the client waited for an answer."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.count = 0
+        self._target = host, port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._relay, args=(client,), daemon=True).start()
+
+    def _relay(self, client: socket.socket) -> None:
+        waits = False
+        with client, socket.create_connection(self._target) as server:
+            while True:
+                for one in select.select([client, server], [], [])[0]:
+                    data = one.recv(1 << 20)
+                    if not data:
+                        return
+                    if one is client:
+                        self.count += not waits
+                        waits = True
+                        server.sendall(data)
+                    else:
+                        waits = False
+                        client.sendall(data)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@contextmanager
+def counting(url: str) -> Generator[tuple[Journeys, str]]:
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    assert parts.port is not None
+    between = Journeys(parts.hostname, parts.port)
+    try:
+        yield between, url.replace(f":{parts.port}/", f":{between.port}/")
+    finally:
+        between.close()
+
+
+def test_a_group_is_one_journey_to_the_server(
+    yard: Yard, on_postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with counting(on_postgres) as (journeys, url):
+        monkeypatch.setenv("CLEVERAGENTS_STORE_URL", url)
+        with open_workspace() as ws:
+            plan = yard.done(ws)
+            with working_on(ws.ctx.store, plan.plan_id, "test", ws.ctx.now) as leased:
+                request = CheckpointRequest(force=True)
+                took: list[int] = []
+                for _ in range(4):
+                    before = journeys.count
+                    ws.ctx.checkpoints.create_checkpoint(CheckpointType.MANUAL, leased, request)
+                    took.append(journeys.count - before)
+            # The first one asks how many groups and children there are.
+            assert took[1:] == [1, 1, 1]

@@ -1,0 +1,200 @@
+"""The page in a real browser: `nox -s browser`. Skipped, and says so, where there is none."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from cleveragents.model.plan import State
+from cleveragents.workspace import open_workspace
+from tests.in_process import Yard, files
+
+CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+if not os.environ.get("CLEVERAGENTS_TEST_BROWSER"):
+    pytest.skip("in a real browser: nox -s browser", allow_module_level=True)
+if not os.path.exists(CHROMIUM):
+    pytest.skip(f"no browser at {CHROMIUM}: set CHROMIUM", allow_module_level=True)
+playwright = pytest.importorskip("playwright.sync_api")
+
+PLAN = """\
+name: shop
+description: Notes for the shop
+resources:
+  app: {kind: fs-directory, path: app}
+steps:
+  - id: one
+    decision: {question: which name, chosen: people, alternatives: [users]}
+    on: app
+    run: "echo one > one.txt"
+  - id: slow
+    decision: {question: how long, chosen: until told}
+    on: app
+    run: "echo line 1; while [ ! -e $AGENTS_PLAN_DIR/more ]; do sleep 0.02; done; echo line 2;
+      while [ ! -e $AGENTS_PLAN_DIR/go ]; do sleep 0.02; done; echo two > two.txt"
+  - id: last
+    decision: {question: which end, chosen: three}
+    on: app
+    run: "echo \\"${AGENTS_GUIDANCE:-three}\\" > three.txt"
+"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Generator[object]:
+    with playwright.sync_playwright() as driver:
+        found = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def address(yard: Yard) -> Generator[str]:
+    """What `agents web` prints."""
+    server = subprocess.Popen(
+        [sys.executable, "-m", "cleveragents", "web", "--no-browser"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert server.stdout is not None
+    yield server.stdout.readline().strip()
+    server.terminate()
+    server.communicate()
+
+
+class Window:
+    """A page with everything it complains about, which has to be nothing."""
+
+    def __init__(self, browser: object, address: str, **options: object) -> None:
+        self.context = browser.new_context(**options)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(30_000)
+        self.wrong: list[str] = []
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("console", self._heard)
+        self.page.goto(address)
+        self.base = address.split("/enter", maxsplit=1)[0]
+
+    def _heard(self, message: object) -> None:
+        # A refused command is answered with 409, which the browser notes as well.
+        if message.type == "error" and "409" not in message.text:
+            self.wrong.append(message.text)
+
+    def words(self) -> str:
+        return " ".join(self.page.inner_text("body").split())
+
+    def wide(self) -> int:
+        return self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+
+
+def test_run_watch_roll_back_undo_correct_apply(yard: Yard, browser: object, address: str) -> None:
+    with open_workspace() as ws:
+        plan_id = ws.use(yard.plan(PLAN)).plan_id
+    window = Window(browser, address)
+    page = window.page
+
+    page.click("a.button:has-text('Resume')")
+    page.click("button:has-text('Resume')")
+    page.wait_for_selector("#tail:has-text('line 1')")
+    assert "line 2" not in page.inner_text("#tail")
+    Path(yard.top / "more").touch()
+    page.wait_for_selector("#tail:has-text('line 2')")
+    Path(yard.top / "go").touch()
+    page.wait_for_selector("a.button:has-text('Review and apply')")
+    assert "All 3 steps are done" in window.words()
+    assert "Live" not in page.inner_text("header.bar")
+
+    page.click("h3 a:has-text('people')")
+    page.wait_for_selector("#panel h2:has-text('people')")
+    assert re.search(r"\?at=\w+$", page.url)
+    assert "users" in page.inner_text("#panel")
+    page.click("#panel >> text=Go back here")
+    assert "2 decisions are set aside" in window.words()
+    page.click("button:has-text('Roll back')")
+    page.wait_for_selector("h3:has-text('You rolled back to “people”')")
+    with open_workspace() as ws:
+        assert files(ws.find(plan_id)) == {"old.txt", "one.txt"}
+
+    page.click("a.button:has-text('Undo rollback')")
+    page.click("button:has-text('Undo')")
+    page.wait_for_selector("h3:has-text('and undid it')")
+    with open_workspace() as ws:
+        assert "three.txt" in files(ws.find(plan_id))
+
+    page.click("h3 a:has-text('three')")
+    page.wait_for_selector("#panel h2:has-text('three')")
+    page.click("#panel >> text=Correct")
+    page.fill("textarea", "four, please")
+    page.click("button:has-text('Correct this decision')")
+    page.wait_for_selector("p.q:has-text('You corrected: which end')")
+
+    page.click("a.button:has-text('Review and apply')")
+    page.click("button:has-text('Apply')")
+    page.wait_for_selector("#sentence:has-text('Applied to app')")
+    assert (yard.app / "three.txt").read_text() == "four, please\n"
+    with open_workspace() as ws:
+        assert ws.find(plan_id).plan.state is State.APPLIED
+    assert window.wrong == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 800, 1280, 1600])
+def test_nothing_overflows_and_nothing_is_refused(
+    yard: Yard, browser: object, address: str, width: int, scheme: str
+) -> None:
+    with open_workspace() as ws:
+        plan = yard.done(ws)
+    size = {"width": width, "height": 900}
+    window = Window(browser, address, viewport=size, color_scheme=scheme)
+    for path in ("", "/diff", "/diff?lines=side", "/apply", "/undo", "/rollback?to=first"):
+        window.page.goto(f"{window.base}/plans/{plan.plan_id}{path}")
+        window.page.wait_for_load_state("networkidle")
+        assert window.wide() <= 0, path
+    assert window.wrong == []
+
+
+def test_keys_and_no_script(yard: Yard, browser: object, address: str) -> None:
+    with open_workspace() as ws:
+        plan = yard.done(ws)
+    window = Window(browser, address)
+    window.page.goto(f"{window.base}/plans/{plan.plan_id}")
+    window.page.wait_for_load_state("networkidle")
+    window.page.keyboard.press("k")
+    window.page.keyboard.press("Enter")
+    window.page.wait_for_selector("#panel h2:has-text('a')")
+    state = window.context.storage_state()
+    plain = browser.new_context(java_script_enabled=False, storage_state=state).new_page()
+    plain.goto(f"{window.base}/plans/{plan.plan_id}")
+    plain.click("h3 a:has-text('Began')")
+    assert "Began" in plain.inner_text("#panel h2")
+    plain.click("a.button:has-text('Undo run')")
+    plain.click("button:has-text('Undo')")
+    assert "You undid the run" in plain.inner_text("body")
+    assert window.wrong == []
+
+
+def test_another_site_cannot_send_the_forms(yard: Yard, browser: object, address: str) -> None:
+    with open_workspace() as ws:
+        plan = yard.done(ws)
+    window = Window(browser, address)
+    evil = yard.top / "evil.html"
+    target = f"{window.base}/plans/{plan.plan_id}/cancel"
+    evil.write_text(f'<form method="post" action="{target}"><button>win</button></form>')
+    window.page.goto(f"file://{evil}")
+    window.page.click("button")
+    window.page.wait_for_load_state()
+    assert "agents web" in window.words() or "only the page itself" in window.words()
+    with open_workspace() as ws:
+        assert ws.find(plan.plan_id).plan.state is State.COMPLETE

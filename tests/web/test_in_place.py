@@ -1,0 +1,72 @@
+"""What is worked on in place: one's own edits need a choice, and prompts are decisions."""
+
+import os
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from cleveragents.workspace import PlanHandle, Workspace, open_workspace
+from tests.in_process import Yard, execute
+from tests.web.visitor import Visitor, rows, words
+
+TEXT = "".join(f"{n}\n" for n in range(1, 20))
+PLAN = """
+name: here
+resources: {app: {kind: fs-directory, path: app, strategy: in_place}}
+steps:
+  - {id: edit, on: app, run: "sed -i 's/^5$/five/' both.txt; echo a > agents.txt"}
+"""
+
+
+@pytest.fixture
+def visitor(yard: Yard) -> Generator[Visitor]:
+    made = Visitor()
+    yield made
+    for job in made.commands.running():
+        job.wait(30)
+
+
+@pytest.mark.parametrize(("choice", "then"), [("take", "5\n"), ("keep", "cinq\n")])
+def test_where_both_changed_the_same_line_one_chooses(
+    yard: Yard, visitor: Visitor, choice: str, then: str
+) -> None:
+    both = yard.app / "both.txt"
+    both.write_text(TEXT)
+    with open_workspace() as ws:
+        plan = ws.use(yard.plan(PLAN))
+        execute(ws, plan)
+    both.write_text(both.read_text().replace("five\n", "cinq\n"))
+    (yard.app / "mine.txt").write_text("mine\n")
+    preview = words(visitor.get("/plans/here/rollback?to=first"))
+    assert "Your own edits stay; 1 needs your choice" in preview
+    assert "both.txt : changed by the agent and by somebody else" in preview
+    assert "mine.txt : only you changed it" in preview
+    first = visitor.get("/plans/here/rollback?to=first").split('name="to" value="')[1].split('"')[0]
+    path = f"/plans/{plan.plan_id}/rollback"
+    refused = visitor.post(path, to=first, expect=409)
+    assert "both.txt" in words(refused.text)
+    assert (yard.app / "agents.txt").exists()
+    visitor.post(path, **{"to": first, "clash-1": f"{choice}:both.txt"})
+    assert then in both.read_text()
+    assert (yard.app / "mine.txt").read_text() == "mine\n"
+    assert not (yard.app / "agents.txt").exists()
+
+
+def session(ws: Workspace, yard: Yard) -> PlanHandle:
+    resources: dict[str, Any] = {
+        "app": {"kind": "fs-directory", "path": str(yard.app), "strategy": "in_place"}
+    }
+    return ws.plan("talk", resources)
+
+
+def test_steps_of_a_caller_are_rows_of_their_decisions(yard: Yard) -> None:
+    with open_workspace() as ws:
+        plan = session(ws, yard)
+        with plan.decision("add a greeting", "in hello.txt") as decision:
+            decision.call("file.write", path="hello.txt", content="hello\n")
+            decision.call("file.write", path="more.txt", content="more\n")
+    page = Visitor().get("/plans/talk")
+    assert any("add a greeting in hello.txt" in row for row in rows(page))
+    assert "2 calls" in words(page)
+    assert os.path.exists(yard.app / "hello.txt")

@@ -1,0 +1,102 @@
+"""How the page says times, counts and changes; a plan with effects and a correction."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from cleveragents.sandbox.sqlite.tables import TableChange
+from cleveragents.web.render import shown_cell
+from cleveragents.web.view.changes import table_words
+from cleveragents.web.view.words import ago, clock, duration, listed, shortened, spelled
+from cleveragents.workspace import open_workspace
+from tests.in_process import Yard, execute
+from tests.web.visitor import Visitor, rows, words
+
+NOW = datetime(2026, 11, 17, 12, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (3, "now"),
+        (30, "30 s ago"),
+        (125, "2 min ago"),
+        (7300, "2 h ago"),
+        (90000, "yesterday"),
+        (3 * 86400, "3 days ago"),
+        (-60, "17 Nov 2026"),
+        (30 * 86400, "18 Oct 2026"),
+    ],
+)
+def test_how_long_ago(seconds: int, said: str) -> None:
+    assert ago((NOW - timedelta(seconds=seconds)).isoformat(), NOW) == said
+
+
+def test_times_lists_and_numbers() -> None:
+    then = NOW.astimezone().replace(hour=10, minute=5)
+    assert clock(then.isoformat(), NOW) == "today at 10:05"
+    assert clock((then - timedelta(days=1)).isoformat(), NOW) == "yesterday at 10:05"
+    assert clock((then - timedelta(days=10)).isoformat(), NOW).endswith(" at 10:05")
+    assert [duration(s) for s in (0.06, 1.44, 42, 72, 7500)] == [
+        *("60 ms", "1.4 s", "42 s", "1 min 12 s"),
+        "2 h 5 min",
+    ]
+    assert [listed(["a", "b", "c"][:n]) for n in range(4)] == ["", "a", "a and b", "a, b and c"]
+    assert (spelled(4), spelled(12)) == ("four", "12")
+    assert shortened("x" * 200).endswith("…")
+    assert [shown_cell(v) for v in (None, b"ab", 3)] == ["NULL", "2 bytes", "3"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"status": "added", "rows_after": 6}, "table t is new, 6 rows"),
+        ({"status": "removed", "rows_before": 1}, "table t is gone, with 1 row"),
+        ({"status": "changed", "renamed_from": "old"}, "table old is now t"),
+        ({"status": "changed", "rows_added": 2, "rows_removed": 1}, "table t: 2 rows changed"),
+        ({"status": "changed", "definition_changed": True}, "table t: has another definition"),
+        ({"status": "changed"}, "table t: changed"),
+    ],
+)
+def test_what_became_of_a_table(change: dict[str, object], said: str) -> None:
+    assert table_words(TableChange(name="t", kind="table", **change)) == said  # type: ignore[arg-type]
+
+
+PLAN = """
+name: rich
+resources: {app: {kind: fs-directory, path: app}}
+tools:
+  mail: {run: "true", side_effects: [a letter], network: false}
+  slot: {run: "true", side_effects: [a slot], compensate: "true", network: false}
+steps:
+  - {id: many, on: app, run: "for i in 1 2 3 4; do echo $i > f$i; done; mv old.txt new.txt"}
+  - {id: slot, tool: slot, on: app, decision: {question: who looks, chosen: a slot}}
+  - {id: mail, tool: mail, on: app, decision: slot}
+  - {id: last, on: app, run: "echo x > last.txt", decision: {question: how to end, chosen: x}}
+"""
+
+
+def test_effects_and_corrections_are_told(yard: Yard) -> None:
+    with open_workspace() as ws:
+        plan = ws.use(yard.plan(PLAN))
+        execute(ws, plan)
+        last = next(s for s in ws.ctx.store.plans.steps(plan.plan_id) if s.step_id == "last")
+        plan.correct(last.decision_id or "", "say y")
+    visitor = Visitor()
+    page = visitor.get("/plans/rich")
+    said = rows(page)
+    assert "4 new, 1 renamed" in said[1]
+    assert "A slot: is undone by a rollback. A letter: cannot be undone" in said[2]
+    assert "1 effect outside cannot be undone" in words(page)
+    assert "Set aside by your correction" in words(page)
+    assert "1 decision done again" in words(page)
+    correction = page.split('href="#m-')[-1].split('"')[0]
+    panel = words(visitor.get(f"/plans/rich/panel?at={correction}"))
+    assert "1 decision was done again how to end corrected" in panel
+    assert "agents plan diff rich --correction last" in panel
+    assert "Old against new" in words(visitor.get("/plans/rich/diff?correction=last"))
+    slot = page.split("who looks")[1].split("?at=")[1].split('"')[0]
+    outside = words(visitor.get(f"/plans/rich/panel?at={slot}"))
+    assert "2 calls" in outside
+    assert "Cannot be undone. Step mail" in outside
+    assert "No plan" in words(visitor.get("/?before=unknown"))
