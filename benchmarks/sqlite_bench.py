@@ -113,17 +113,24 @@ class ChangedRow:
 def main(megabytes):
     world = LargeDatabase(megabytes)
     print(f"{megabytes} MB: first sandbox with its first step {world.first:.2f} s")
-    figures = {"backup": [], "step": [], "rollback": [], "step of a program": []}
+    turns = {
+        "backup": world.backup,
+        "step": lambda: world.measured(world.step),
+        "rollback": lambda: world.measured(world.rollback),
+        "step of a program": world.foreign_step,
+    }
+    figures = {name: ([], []) for name in turns}
     for _ in range(ROUNDS):
-        figures["backup"].append(world.backup())
-        figures["step"].append(world.measured(world.step))
-        figures["rollback"].append(world.measured(world.rollback))
-        figures["step of a program"].append(world.foreign_step())
-    base = statistics.median(figures["backup"])
-    for name, taken in figures.items():
-        middle = statistics.median(taken)
-        shown = " ".join(f"{value:.3f}" for value in taken)
-        print(f"{name}: median {middle * 1000:.1f} ms, {base / middle:.1f}x of a backup ({shown})")
+        for name, turn in turns.items():
+            before = time.process_time()
+            figures[name][0].append(turn())
+            figures[name][1].append(time.process_time() - before)
+    bases = [statistics.median(taken) for taken in figures["backup"]]
+    for name, clocks in figures.items():
+        for clock, base, taken in zip(("wall", "CPU"), bases, clocks, strict=True):
+            middle = statistics.median(taken)
+            shown = " ".join(f"{value:.3f}" for value in taken)
+            print(f"{name}, {clock}: {middle * 1000:.1f} ms, {base / middle:.1f}x ({shown})")
     world.close()
 
 
