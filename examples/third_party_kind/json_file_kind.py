@@ -119,7 +119,7 @@ class JsonFile:
     def content(self, state: SandboxCheckpoint) -> bytes:
         return b"".join(files.content_blocks(self.place.packs.get, state.root))
 
-    def export(self, state: SandboxCheckpoint, paths: frozenset[bytes], target: str) -> None:
+    def export(self, state: SandboxCheckpoint, paths: frozenset[bytes] | None, target: str) -> None:
         if state.root:
             with open(os.path.join(os.fsencode(target), self._name), "wb") as file:
                 file.write(self.content(state))
