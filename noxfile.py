@@ -3,8 +3,13 @@
 `nox -R` uses the environments that are already there and needs no network.
 """
 
+import fcntl
 import os
 import shutil
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import nox
@@ -15,9 +20,20 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv|virtualenv"
-nox.options.sessions = ["lint", "typecheck", "bench_check", "coverage_report"]
+nox.options.sessions = ["lint", "typecheck", "docs", "dist", "bench_check", "coverage_report"]
 
 PYTEST = ("pytest", "-n", str((os.cpu_count() or 1) + 1))  # one more: tests also wait for disks
+HEAVY = {  # what `nox -s faults` asks of the tests of faults
+    "CLEVERAGENTS_HEAVY": "1",
+    "CLEVERAGENTS_TEST_FULL": "1",
+    "CLEVERAGENTS_ALL_JUMPS": "1",
+    "CLEVERAGENTS_TEST_POWER": "125",
+    "CLEVERAGENTS_TEST_KILLS": "10",
+    "FOUR_KILLS": "20",
+    "KILL_STRIDE": "1",
+}
+FAULTS = ("capture", "clock", "crash", "crash_correction", "four_resources", "full_disk")
+FAULTS += ("killed_sessions", "postgres", "power_cut", "revert_postgres", "state_machine")
 BEHAVE = ("behave",)
 ROBOT = ("robot", "--outputdir", "build/robot", "--pythonpath", ".", "--console", "dotted")
 
@@ -27,10 +43,16 @@ def group(name: str) -> tuple[str, ...]:
 
 
 def install_package(session: nox.Session, *groups: str) -> None:
-    """Install as a user would, without leftovers: setuptools ships whatever lies in build/lib."""
-    for leftover in (BUILD / "lib", *BUILD.glob("lib.*"), *BUILD.glob("bdist.*")):
-        shutil.rmtree(leftover, ignore_errors=True)
-    session.install(".", *(tool for name in groups for tool in group(name)))
+    """Install as a user would, without leftovers: setuptools ships whatever lies in build/lib.
+
+    One at a time: two sessions may run beside each other, and both build there.
+    """
+    BUILD.mkdir(exist_ok=True)
+    with open(BUILD / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for leftover in (BUILD / "lib", *BUILD.glob("lib.*"), *BUILD.glob("bdist.*")):
+            shutil.rmtree(leftover, ignore_errors=True)
+        session.install(".", *(tool for name in groups for tool in group(name)))
 
 
 @nox.session
@@ -44,11 +66,19 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def typecheck(session: nox.Session) -> None:
-    """Pyright in strict mode over src."""
-    project = PROJECT["project"]
-    extras = [name for names in project["optional-dependencies"].values() for name in names]
-    session.install(*project["dependencies"], *extras, *group("typecheck"))
+    """Pyright in strict mode over src; and whoever imports the package knows all its types."""
+    optional = PROJECT["project"]["optional-dependencies"]
+    session.install(*(name for names in optional.values() for name in names), *group("typecheck"))
+    install_package(session)
     session.run("pyright", *session.posargs)
+    session.run("pyright", "--verifytypes", "cleveragents", "--ignoreexternal", silent=True)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The site, in build/site; a link or an anchor that leads nowhere is an error."""
+    session.install(*group("docs"))
+    session.run("zensical", "build", "--strict", "--clean", *session.posargs)
 
 
 @nox.session
@@ -56,6 +86,46 @@ def tests(session: nox.Session) -> None:
     """Contracts, properties and faults (pytest); arguments go to pytest."""
     session.install("-e", ".", *group("test"))
     session.run("python", "-m", *PYTEST, *session.posargs)
+
+
+@nox.session
+def frameworks(session: nox.Session) -> None:
+    """The adapters alone, against the newest releases that their extras allow."""
+    session.install("-U", "-e", ".", *group("test"))
+    files = ("tests/test_model_actor.py", "tests/test_mcp.py", "tests/test_langgraph.py")
+    session.run("python", "-m", *PYTEST, *files, "tests/test_frameworks.py", *session.posargs)
+
+
+@nox.session
+def shared_store(session: nox.Session) -> None:
+    """A sample of the verbs with every store on PostgreSQL."""
+    session.install("-e", ".", *group("test"))
+    names = ("rollback", "undo", "resume", "child_plans", "effects", "recovery", "two_machines")
+    files = [f"tests/test_{name}.py" for name in names]
+    env = {"CLEVERAGENTS_TEST_STORE": "postgres"}
+    session.run("python", "-m", *PYTEST, *files, *session.posargs, env=env)
+
+
+@nox.session
+def agents(session: nox.Session) -> None:
+    """The real agents from npm at pinned versions, against a scripted model; about ten minutes."""
+    session.install("-e", ".", *group("test"), *group("agents"))
+    folder = BUILD / "agents"
+    try:
+        session.run("python", "-m", "tests.agents.programs", str(folder))
+    except nox.command.CommandFailed:
+        session.skip("npm could not install them: NO REAL AGENT WAS TRIED")
+    session.env["CLEVERAGENTS_TEST_AGENTS"] = str(folder)
+    files = ("tests/agents/test_live.py", "tests/agents/test_mcp_clients.py")
+    session.run("python", "-m", "pytest", *files, *session.posargs)
+
+
+@nox.session
+def browser(session: nox.Session) -> None:
+    """The page in a real browser, Debian's chromium or that of CHROMIUM; arguments go to pytest."""
+    session.install("-e", ".", *group("test"), *group("browser"))
+    session.env["CLEVERAGENTS_TEST_BROWSER"] = "1"
+    session.run("python", "-m", "pytest", "-rs", "tests/web/test_browser.py", *session.posargs)
 
 
 @nox.session
@@ -81,12 +151,59 @@ def coverage_report(session: nox.Session) -> None:
     data.mkdir(parents=True)
     session.env["COVERAGE_FILE"] = str(data / "data")
     session.env["HYPOTHESIS_PROFILE"] = "ci"
-    session.run("coverage", "run", "-m", *PYTEST)
-    session.run("coverage", "run", "-m", *BEHAVE)
-    session.run("coverage", "run", "-m", *ROBOT, "robot")
+    if sys.version_info >= (3, 12):
+        session.env["COVERAGE_CORE"] = "sysmon"  # a third of the time
+    with beside(session, "behave", *BEHAVE), beside(session, "robot", *ROBOT, "robot"):
+        session.run("coverage", "run", "-m", *PYTEST)
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "xml", "--quiet", "--fail-under=0")
     session.run("coverage", "report")
+
+
+@contextmanager
+def beside(session: nox.Session, name: str, *module: str) -> Generator[None]:
+    """A suite that runs at the same time, in one thread; what it says is shown as a whole."""
+    file = BUILD / f"{name}.log"
+    argv = [f"{session.bin}/coverage", "run", "-m", *module]
+    env = {**os.environ, **{key: value for key, value in session.env.items() if value is not None}}
+    with open(file, "w") as said:
+        process = subprocess.Popen(argv, env=env, stdout=said, stderr=subprocess.STDOUT)
+    try:
+        yield
+    finally:
+        code = process.wait()
+        sys.stdout.write(file.read_text())
+    if code:
+        session.error(f"{name} failed")
+
+
+@nox.session
+def faults(session: nox.Session) -> None:
+    """Hours: every fault point, many seeds and power cuts; arguments go to pytest."""
+    session.install("-e", ".", *group("test"))
+    session.env.update(HEAVY)
+    files = [f"tests/test_{name}.py" for name in FAULTS]
+    session.run("python", "-m", *PYTEST, *files, *session.posargs)
+
+
+@nox.session
+def dist(session: nox.Session) -> None:
+    """The source distribution, twice the same bytes, and its wheel, with the compiled parts."""
+    session.install(*group("dist"))
+    shutil.rmtree(BUILD / "dist", ignore_errors=True)
+    made: list[bytes] = []
+    for zone, mask in (("UTC", "022"), ("Asia/Tokyo", "077")):
+        argv = ("bash", "-c", f"umask {mask} && exec .ci/sdist build/dist")
+        session.run(*argv, external=True, env={"TZ": zone, "PYTHON": f"{session.bin}/python"})
+        (archive,) = (BUILD / "dist").glob("*.tar.gz")
+        made.append(archive.read_bytes())
+    if made[0] != made[1]:
+        session.error("two builds of one commit differ")
+    session.install(str(archive))
+    native = ", ".join(part["name"] for part in PROJECT["tool"]["setuptools"]["ext-modules"])
+    session.chdir(BUILD)  # not the sources
+    session.run("python", "-c", f"import {native}")
+    session.run("agents", "--version")
 
 
 @nox.session
