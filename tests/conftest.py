@@ -97,10 +97,17 @@ def yard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unconfined: None) -> Y
 
 
 @pytest.fixture(scope="session")
-def pg() -> Generator[pgserver.PgServer]:
+def pg_server() -> Generator[pgserver.PgServer]:
     """A PostgreSQL server, started when the first test wants one."""
-    with pgserver.running() as server:
-        yield server
+    with pgserver.running() as running:
+        yield running
+
+
+@pytest.fixture
+def pg(pg_server: pgserver.PgServer) -> Generator[pgserver.PgServer]:
+    """That server; no test sees the sandboxes and backups that another one left on it."""
+    yield pg_server
+    pg_server.drop_sandboxes()
 
 
 @pytest.fixture

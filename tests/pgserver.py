@@ -71,6 +71,14 @@ class PgServer:
     def databases(self) -> list[str]:
         return [str(row[0]) for row in self.sql("postgres", "SELECT datname FROM pg_database")]
 
+    def sandboxes(self) -> list[str]:
+        """The databases that the command made: sandboxes, their states, backups."""
+        return [name for name in self.databases() if name.startswith("agents_")]
+
+    def drop_sandboxes(self) -> None:
+        for name in self.sandboxes():
+            self.sql("postgres", f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
     def dump(self, database: str) -> str:
         """What `pg_dump` says, but for the random word newer ones put around it."""
         done = subprocess.run(

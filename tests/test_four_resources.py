@@ -96,12 +96,6 @@ def four(agents: Agents, shop: Shop) -> Four:
     return Four(agents, shop)
 
 
-def clear(four: Four) -> None:
-    for name in four.shop.pg.databases():
-        if name.startswith("agents_"):
-            four.shop.pg.sql("postgres", f'DROP DATABASE "{name}" WITH (FORCE)')
-
-
 def test_four_resources_fail_roll_back_resume_and_are_applied(four: Four) -> None:
     before = four.targets()
     four.run("plan", "run", "plan.yaml", rc=5)
@@ -117,10 +111,9 @@ def test_four_resources_fail_roll_back_resume_and_are_applied(four: Four) -> Non
     assert four.sandboxes() == changed
     four.run("plan", "apply", "last", "--yes")
     assert four.targets() == changed
-    ours = [name for name in four.shop.pg.databases() if name.startswith("agents_")]
+    ours = four.shop.pg.sandboxes()
     assert ours == [one["name"] for one in four.run("doctor", "--json").data["databases"]]
     assert len(ours) == 1, "what the database held before the last apply"
-    clear(four)
 
 
 def test_rollback_killed_at_any_moment_is_all_or_nothing(four: Four) -> None:
@@ -140,7 +133,6 @@ def test_rollback_killed_at_any_moment_is_all_or_nothing(four: Four) -> None:
         assert four.sandboxes() == changed
     assert died, "nothing was killed"
     assert four.targets() == before
-    clear(four)
 
 
 def test_apply_killed_at_any_moment_is_all_or_nothing(four: Four) -> None:
@@ -160,10 +152,9 @@ def test_apply_killed_at_any_moment_is_all_or_nothing(four: Four) -> None:
         undo(four)
         assert four.targets() == before
     assert died, "nothing was killed"
-    ours = [name for name in four.shop.pg.databases() if name.startswith("agents_")]
+    ours = four.shop.pg.sandboxes()
     assert ours == [one["name"] for one in four.run("doctor", "--json").data["databases"]]
     assert len(ours) == 1, "what the database held before the last apply"
-    clear(four)
 
 
 def undo(four: Four) -> None:

@@ -70,7 +70,7 @@ class Project:
 
     def ours(self) -> list[str]:
         """Databases that we made and that are still there."""
-        return [name for name in self.shop.pg.databases() if name.startswith("agents_")]
+        return self.shop.pg.sandboxes()
 
     def in_sandbox(self, script: str) -> list[tuple[object, ...]]:
         return self.shop.sql(script, self.work())

@@ -100,7 +100,7 @@ class TestPostgresSnapshot(SandboxContract):
                 return bench
 
             yield make
-        assert not [name for name in pg.databases() if name.startswith("agents_")]
+        assert not pg.sandboxes()
 
     def seen_of_target(self, source: Path) -> object:
         return self.look(source)
