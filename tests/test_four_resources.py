@@ -80,15 +80,24 @@ class Four:
             "db": self.shop.pg.dump(db),
         }
 
-    def killed_during(self, when: float, *argv: str) -> bool:
-        """Kill -9 after that many seconds; False if it had ended by itself."""
+    def killed_during(self, when: float, *argv: str) -> None:
+        """Kill -9 after that many seconds, or at the first fault point; it may end before."""
+        at_point = {} if when else {"CLEVERAGENTS_TEST_KILL_AT": "1"}
         process = subprocess.Popen(
-            [command(), *argv], cwd=self.top, env=self.agents.env | self.env,
+            [command(), *argv], cwd=self.top, env=self.agents.env | self.env | at_point,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        time.sleep(when)
-        process.send_signal(signal.SIGKILL)
-        return process.wait() == -signal.SIGKILL
+        if when:
+            time.sleep(when)
+            process.send_signal(signal.SIGKILL)
+        code = process.wait()
+        assert when or code == -signal.SIGKILL, "nothing was killed"
+
+
+def moments(seed: int) -> list[float]:
+    """Seconds; 0 is the first fault point, which is reached however fast the machine is."""
+    chance = random.Random(seed)
+    return [0, *(chance.uniform(0.2, 2.5) for _ in range(KILLS - 1))]
 
 
 @pytest.fixture
@@ -121,29 +130,24 @@ def test_rollback_killed_at_any_moment_is_all_or_nothing(four: Four) -> None:
     four.let_it_succeed()
     four.run("plan", "run", "plan.yaml")
     changed = four.sandboxes()
-    chance, died = random.Random(SEED), 0
-    for _ in range(KILLS):
-        when = chance.uniform(0.2, 2.5)
-        died += four.killed_during(when, "plan", "rollback", "last", "first", "--yes")
+    for when in moments(SEED):
+        four.killed_during(when, "plan", "rollback", "last", "first", "--yes")
         found = four.sandboxes()
         state = four.run("plan", "status", "--json").data["state"]
         assert found in (before, changed), f"a mixture after {when} s (seed {SEED})"
         assert (state == "complete") == (found == changed), f"{state} after {when} s"
         four.run("plan", "resume", "last")
         assert four.sandboxes() == changed
-    assert died, "nothing was killed"
     assert four.targets() == before
 
 
 def test_apply_killed_at_any_moment_is_all_or_nothing(four: Four) -> None:
     before = four.targets()
     four.let_it_succeed()
-    chance, died = random.Random(SEED + 1), 0
-    for _ in range(KILLS):
+    for when in moments(SEED + 1):
         four.run("plan", "run", "plan.yaml")
         changed = four.sandboxes()
-        when = chance.uniform(0.2, 2.5)
-        died += four.killed_during(when, "plan", "apply", "last", "--yes")
+        four.killed_during(when, "plan", "apply", "last", "--yes")
         state = four.run("plan", "status", "--json").data["state"]
         found = four.targets()
         assert found == (changed if state == "applied" else before), f"{state} after {when} s"
@@ -151,7 +155,6 @@ def test_apply_killed_at_any_moment_is_all_or_nothing(four: Four) -> None:
         assert four.targets() == changed
         undo(four)
         assert four.targets() == before
-    assert died, "nothing was killed"
     ours = four.shop.pg.sandboxes()
     assert ours == [one["name"] for one in four.run("doctor", "--json").data["databases"]]
     assert len(ours) == 1, "what the database held before the last apply"
