@@ -8,7 +8,7 @@ import msgspec
 from cleveragents.cli.common import Options, command, found
 from cleveragents.cli.options import Consent, consent_options, plan_argument
 from cleveragents.cli.render import Block, Reply, Table, Text
-from cleveragents.model.units import plural
+from cleveragents.model.units import plural, show_when
 from cleveragents.plan_handle import PlanHandle
 from cleveragents.workspace import Workspace
 
@@ -82,7 +82,7 @@ def _applied(
     )
     blocks: tuple[Block, ...] = (
         Table(("resource", "as", "files", "commit"), rows),
-        Text(f"applied at {result['applied_at']}"),
+        Text(f"applied {show_when(result['applied_at'])}"),
     )
     told = told_after_apply(ws.ctx, plan.plan)
     lost = [note for item in result["applied"] for note in item.get("notes", ())]
