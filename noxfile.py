@@ -154,7 +154,8 @@ def coverage_report(session: nox.Session) -> None:
     if sys.version_info >= (3, 12):
         session.env["COVERAGE_CORE"] = "sysmon"  # a third of the time
     with beside(session, "behave", *BEHAVE), beside(session, "robot", *ROBOT, "robot"):
-        session.run("coverage", "run", "-m", *PYTEST)
+        # always in one order: what fails here is the change's fault; `nox -s tests` shuffles
+        session.run("coverage", "run", "-m", *PYTEST, "-p", "no:randomly")
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "xml", "--quiet", "--fail-under=0")
     session.run("coverage", "report")
