@@ -34,6 +34,9 @@ HEAVY = {  # what `nox -s faults` asks of the tests of faults
 }
 FAULTS = ("capture", "clock", "crash", "crash_correction", "four_resources", "full_disk")
 FAULTS += ("killed_sessions", "postgres", "power_cut", "revert_postgres", "state_machine")
+FRAMEWORKS = ("tests/test_frameworks.py", "tests/test_langgraph.py")
+# always in one order: what fails in CI is the change's fault; `nox -s tests` shuffles
+IN_ORDER = ("-p", "no:randomly")
 BEHAVE = ("behave",)
 ROBOT = ("robot", "--outputdir", "build/robot", "--pythonpath", ".", "--console", "dotted")
 
@@ -92,8 +95,8 @@ def tests(session: nox.Session) -> None:
 def frameworks(session: nox.Session) -> None:
     """The adapters alone, against the newest releases that their extras allow."""
     session.install("-U", "-e", ".", *group("test"))
-    files = ("tests/test_model_actor.py", "tests/test_mcp.py", "tests/test_langgraph.py")
-    session.run("python", "-m", *PYTEST, *files, "tests/test_frameworks.py", *session.posargs)
+    files = ("tests/test_model_actor.py", "tests/test_mcp.py", *FRAMEWORKS)
+    session.run("python", "-m", *PYTEST, *files, *session.posargs)
 
 
 @nox.session
@@ -153,9 +156,15 @@ def coverage_report(session: nox.Session) -> None:
     session.env["HYPOTHESIS_PROFILE"] = "ci"
     if sys.version_info >= (3, 12):
         session.env["COVERAGE_CORE"] = "sysmon"  # a third of the time
-    with beside(session, "behave", *BEHAVE), beside(session, "robot", *ROBOT, "robot"):
-        # always in one order: what fails here is the change's fault; `nox -s tests` shuffles
-        session.run("coverage", "run", "-m", *PYTEST, "-p", "no:randomly")
+    # frameworks triple the memory of a process, and most other tests fork theirs
+    alone = ("pytest", *IN_ORDER, *FRAMEWORKS)
+    others = [f"--ignore={file}" for file in FRAMEWORKS]
+    with (
+        beside(session, "behave", *BEHAVE),
+        beside(session, "robot", *ROBOT, "robot"),
+        beside(session, "frameworks", *alone),
+    ):
+        session.run("coverage", "run", "-m", *PYTEST, *IN_ORDER, *others)
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "xml", "--quiet", "--fail-under=0")
     session.run("coverage", "report")

@@ -6,17 +6,34 @@ with its descriptors: the request itself, the three streams, and where the answe
 """
 
 import contextlib
+import functools
 import gc
 import importlib
 import json
 import os
-import pkgutil
 import selectors
 import signal
 import socket
 import sys
 import sysconfig
 import threading
+from pathlib import Path
+
+FRAMEWORKS = tuple(
+    f"cleveragents.{name}"
+    for name in (
+        "__main__",
+        "actors.model_",
+        "integrations.claude_agent_sdk",
+        "integrations.langgraph",
+        "integrations.mcp",
+        "integrations.openai_agents",
+        "integrations.pydantic_ai",
+        "store.migrations",
+        "testing",
+        "web",
+    )
+)
 
 
 def serve(requests: socket.socket) -> None:
@@ -92,13 +109,21 @@ def become(fds: list[int]) -> None:
         os._exit(status)
 
 
-def main() -> None:
+@functools.cache
+def import_commands() -> None:
+    """All that commands need, once: then no fork has to; frameworks would make each fork slow."""
     import cleveragents
 
+    (top,) = cleveragents.__path__
+    for file in Path(top).rglob("*.py"):
+        name = ".".join(("cleveragents", *file.relative_to(top).with_suffix("").parts))
+        if not name.startswith(FRAMEWORKS) and file.name != "__init__.py":
+            importlib.import_module(name)
+
+
+def main() -> None:
     sys.path[0] = sysconfig.get_path("scripts")
-    for found in pkgutil.walk_packages(cleveragents.__path__, "cleveragents."):
-        if "__main__" not in found.name and "migrations" not in found.name:
-            importlib.import_module(found.name)
+    import_commands()
     gc.freeze()
     serve(socket.socket(fileno=int(sys.argv[1])))
 

@@ -7,10 +7,8 @@ machine another boot id. Needs root; `needed()` says what is missing.
 
 import ctypes
 import fcntl
-import importlib
 import io
 import os
-import pkgutil
 import shutil
 import signal
 import struct
@@ -23,22 +21,15 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import cleveragents
 from cleveragents.cli import quick
 from cleveragents.content import fsio
+from tests.command_server import import_commands
 from tests.harness import Outcome, private_environment
 
 SHUTDOWN = 0x8004587D
 WITHOUT_FLUSH = struct.pack("I", 2)
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 PROGRAMS = ("unshare", "nsenter", "mkfs.ext4", "losetup", "mount", "umount")
-
-
-def import_everything() -> None:
-    """Once, here: then no fork has to."""
-    for found in pkgutil.walk_packages(cleveragents.__path__, "cleveragents."):
-        if "__main__" not in found.name and "migrations" not in found.name:
-            importlib.import_module(found.name)
 
 
 def needed() -> str | None:
@@ -218,7 +209,7 @@ class PoweredAgents:
     """The `agents` command on a machine: store on one disk, the user's files on one or another."""
 
     def __init__(self, machine: Machine, store: str, work: str) -> None:
-        import_everything()
+        import_commands()
         self.machine = machine
         self.env = private_environment(machine.disks[store].point)
         self.work = machine.disks[work].point / "work"

@@ -5,11 +5,9 @@ runs in a fork of the test's own process, which saves the start of an interprete
 test uses the installed command and the variable. CLEVERAGENTS_TEST_FULL=1 tries every point.
 """
 
-import importlib
 import io
 import json
 import os
-import pkgutil
 import shutil
 import signal
 import sqlite3
@@ -24,13 +22,13 @@ from typing import Any
 
 import pytest
 
-import cleveragents
 from cleveragents.cli import quick
 from cleveragents.content import fsio
 from cleveragents.errors import AgentsError
 from cleveragents.model.settings import Settings
 from cleveragents.testing import look, require_same
 from cleveragents.workspace import open_workspace
+from tests.command_server import import_commands
 from tests.harness import Agents, Outcome
 
 FULL = os.environ.get("CLEVERAGENTS_TEST_FULL") == "1"
@@ -69,21 +67,12 @@ steps:
 """
 
 
-def import_everything() -> None:
-    """Once, here: then no child has to."""
-    for found in pkgutil.walk_packages(cleveragents.__path__, "cleveragents."):
-        if "__main__" not in found.name and "migrations" not in found.name:
-            importlib.import_module(found.name)
-
-
-import_everything()
-
-
 class World(Agents):
     """A repository, a directory and a database, and commands that may be made to die."""
 
     def __init__(self, root: Path, plan: str = PLAN) -> None:
         super().__init__(root)
+        import_commands()  # once, here: then no fork has to
         self.root = root
         self.repo, self.docs, self.db = (self.work / n for n in ("repo", "docs", "app.db"))
         (self.repo / "gone").mkdir(parents=True)
