@@ -5,6 +5,8 @@ import ctypes
 import errno
 import os
 import struct
+import subprocess
+import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -106,3 +108,34 @@ def test_a_file_held_open_since_before_counts_as_touched_until_it_is_closed(
         assert tracker.take() == {b"": {b"moved"}}
     tracker.take()
     assert tracker.take() == {}
+
+
+LEASED = """\
+import fcntl, subprocess, sys
+from cleveragents.content.capture.tracker import Tracker
+
+call, root = fcntl.fcntl, sys.argv[1]
+
+def opened_meanwhile(fd, command, *more):
+    found = call(fd, command, *more)
+    if command == fcntl.F_SETLEASE and more == (fcntl.F_RDLCK,):
+        open_it = "import os, sys; os.open(sys.argv[1], os.O_WRONLY | os.O_NONBLOCK)"
+        subprocess.run([sys.executable, "-c", open_it, root + "/file"], stderr=subprocess.DEVNULL)
+    return found
+
+fcntl.fcntl = opened_meanwhile
+tracker = Tracker(root)
+tracker.watch((b"",))
+kept = open(root + "/file")
+assert tracker.take() is not None
+print("alive")
+"""
+
+
+def test_who_opens_a_file_while_it_is_asked_about_does_not_end_us(tmp_path: Path) -> None:
+    """The kernel tells whoever has a lease on it by a signal."""
+    (tmp_path / "file").write_text("x")
+    done = subprocess.run(
+        [sys.executable, "-c", LEASED, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr

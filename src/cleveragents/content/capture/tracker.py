@@ -8,6 +8,7 @@ for writing is still open for it, so what was opened counts as touched until nob
 import errno
 import fcntl
 import os
+import signal
 import struct
 import sys
 import threading
@@ -89,6 +90,8 @@ class Tracker:
         """Found open for writing when last asked."""
         self.held_inodes: set[int] = set()
         self._moving: dict[int, bytes] = {}
+        self.told: int = 0
+        """Events so far that say that something changed."""
         self._doubt = self._fd < 0
 
     @staticmethod
@@ -205,6 +208,7 @@ class Tracker:
             if mask & _ISDIR and not mask & _SAYS:
                 continue  # somebody listed a directory: by far the most frequent event
             name = data[at - length : at].rstrip(b"\0")
+            self.told += bool(mask & (_TOUCH | _OVERFLOW | _UNMOUNT))
             if mask & (_OVERFLOW | _UNMOUNT):
                 self._doubt = True
                 return
@@ -280,6 +284,8 @@ class Tracker:
         except OSError:
             return False
         try:
+            # Who opens it meanwhile makes the kernel tell us; by SIGIO, which would end us.
+            fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
             fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
             fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
         except OSError:
