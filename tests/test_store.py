@@ -725,6 +725,8 @@ def judged(
         ("pre_execute after_tool_execute! before_tool_execute manual on_decision", 2, [1, 2, 3]),
         ("pre_execute after_step@! after_step!+ after_step!~ on_decision", 1, []),
         ("pre_execute after_subplan on_subplan_spawn on_decision on_decision", 4, [1]),
+        ("pre_execute on_decision after_step on_quiet on_quiet on_decision", 5, [3]),
+        ("pre_execute on_decision! on_quiet manual on_error on_decision", 4, [1, 2]),
     ],
 )
 def test_groups_go_in_the_order_of_the_specification(
@@ -776,14 +778,16 @@ def protected(number: int, candidates: list[Candidate]) -> bool:
 
 
 def order(number: int, candidates: list[Candidate]) -> tuple[int, int]:
-    """The rule in words: superseded first, around tools and steps next, decisions last."""
+    """The rule in words: superseded, within a command, around tools and steps, decisions last."""
     one = candidates[number]
     kind = str(one.group.checkpoint_type)
     if one.superseded:
         return 0, number
-    if kind.startswith(("before_", "after_")):
+    if kind == "on_quiet":
         return 1, number
-    return (3 if kind == "on_decision" else 2), number
+    if kind.startswith(("before_", "after_")):
+        return 2, number
+    return (4 if kind == "on_decision" else 3), number
 
 
 @given(st.lists(MARKS, min_size=1, max_size=30), st.integers(1, 30))

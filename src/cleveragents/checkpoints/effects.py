@@ -111,6 +111,8 @@ def outlook_at(
         step = view.steps.get(effect.step_id)
         if effect.seq > since or step is None or step.decision_id != effect.decision_id:
             discarded.append(effect)
+        elif step.state is StepState.PROCESSING:
+            discarded.append(effect)  # its call ran when the group was made, and went on
         elif step.done:
             latest[step.step_id] = effect
     discarded += _below(store, children)

@@ -2,7 +2,8 @@
 
 import functools
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -30,6 +31,9 @@ def _spot(staging: str, rid: str, among: Collection[str]) -> str:
     return staging if len(among) == 1 else f"{staging}/{rid}"
 
 
+def _untold(_resource: str, _done: int, _of: int) -> None: ...
+
+
 class Staged(msgspec.Struct, frozen=True):
     """A way that is prepared and not yet gone."""
 
@@ -46,7 +50,7 @@ class CheckpointManager:
         store: Store,
         packs: Packs,
         settings: Settings,
-        tell: Callable[[str, int, int], None] = lambda _resource, _done, _of: None,
+        tell: Callable[[str, int, int], None] = _untold,
     ) -> None:
         """`tell`: how many bytes of a resource are captured, of how many, if that takes long."""
         self._store = store
@@ -104,10 +108,21 @@ class CheckpointManager:
         for sandbox in self.sandboxes(plan_id).capturable.values():
             sandbox.follow()
 
-    def drain(self, plan_id: str) -> None:
-        """Take in what the trackers were told; to be called often while a tool runs."""
-        for sandbox in self.sandboxes(plan_id).opened.values():
-            sandbox.drain()
+    def drain(self, plan_id: str) -> int:
+        """Take in what the trackers were told; to be called often while a tool runs.
+
+        Another number than the last time: something was written since.
+        """
+        return sum(sandbox.drain() for sandbox in self.sandboxes(plan_id).opened.values())
+
+    @contextmanager
+    def unseen(self) -> Generator[None]:
+        """Capture without a word of how far it is: the terminal is somebody else's."""
+        tell, self._tell = self._tell, _untold
+        try:
+            yield
+        finally:
+            self._tell = tell
 
     def doubt(self, plan_id: str) -> None:
         """The next capture looks at everything, whatever was told."""

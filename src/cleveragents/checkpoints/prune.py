@@ -100,8 +100,11 @@ def verdicts_on(
 
 
 def reachable_groups(store: Store, plan: Plan) -> set[str | None]:
-    """Where the plan stands, what undo and redo can come back to, and a failed state kept."""
-    found = {plan.head_group_id}
+    """Where the plan stands, what undo and redo can come back to, and a failed state kept.
+
+    And where a call began that still runs: if it fails or dies, the plan returns there.
+    """
+    found = {plan.head_group_id, *(call.group_id for call in store.calls.running(plan.plan_id))}
     if plan.error is not None:
         found |= {plan.error.group_id, plan.error.undo_to}
     for intent in store.intents.of_plan(plan.plan_id):

@@ -9,7 +9,7 @@ from cleveragents import codec
 from cleveragents.checkpoints import effects
 from cleveragents.errors import CheckpointPruned
 from cleveragents.lease import LeasedPlan
-from cleveragents.model.checkpoint import CheckpointGroup, ChildMoment
+from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType, ChildMoment
 from cleveragents.model.decision import Decision, DecisionState
 from cleveragents.model.effect import EffectState, Outlook
 from cleveragents.model.journal import JournalEntry, Moment
@@ -136,7 +136,7 @@ def restoration(
     back, later = _children(store, plan, group)
     values = {
         "phase": Phase.EXECUTE,
-        "state": State.QUEUED,
+        "state": State.COMPLETE if _is_in_last_step(group, view) else State.QUEUED,
         "error": None,
         "view_mark": view.standing.view_mark,
         "last_completed_step": view.standing.last_completed_step,
@@ -157,6 +157,13 @@ def restoration(
         cancelled_children=tuple(later),
         outlook=outlook,
         effects=effects.marks(outlook, EffectState.LOST),
+    )
+
+
+def _is_in_last_step(group: CheckpointGroup, view: View) -> bool:
+    """A point that was made while the last step ran: what that did so far can be applied."""
+    return group.checkpoint_type is CheckpointType.ON_QUIET and all(
+        step.done or step.state is StepState.PROCESSING for step in view.steps.values()
     )
 
 

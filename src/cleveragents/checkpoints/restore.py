@@ -262,7 +262,7 @@ def _give_up(
     plan_id = leased.plan.plan_id
     with leased.transaction():
         groups.store.intents.remove(intent_id)
-        groups.store.calls.forget_writes(todo.group_id)
+        groups.store.calls.forget_writes(plan_id, todo.group_id)
         if todo.made:
             groups.manager.delete_checkpoint(plan_id, [todo.group_id], groups.now())
     groups.manager.discard_staging(plan_id)

@@ -2,6 +2,7 @@
 
 import codecs
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
@@ -78,11 +79,16 @@ class Listener:
 
 def listened(context: CallContext, listener: Listener) -> CallContext:
     """The same call, heard."""
+    return msgspec.structs.replace(meanwhile(context, listener.idle), hear=listener.hear)
+
+
+def meanwhile(context: CallContext, more: Callable[[], None]) -> CallContext:
+    """The same call, with one more thing that is done again and again while it runs."""
     before = context.meanwhile
 
-    def meanwhile() -> None:
+    def both() -> None:
         if before is not None:
             before()
-        listener.idle()
+        more()
 
-    return msgspec.structs.replace(context, hear=listener.hear, meanwhile=meanwhile)
+    return msgspec.structs.replace(context, meanwhile=both)

@@ -15,6 +15,7 @@ from cleveragents.execution.failure import roll_back_failure
 from cleveragents.execution.in_place_writes import interrupted_call, remember_changes
 from cleveragents.execution.manual_edits import adopt_edits, changes_since
 from cleveragents.lease import LeasedPlan, spec_of
+from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.model.effect import Effect, EffectState, Outlook
 from cleveragents.model.plan import Plan, StepState
 from cleveragents.model.resource import Change
@@ -53,9 +54,9 @@ def difference(
     ctx: Context, plan: Plan, discard_edits: bool
 ) -> tuple[Reconciled, tuple[Change, ...]]:
     """Residue if a step was running when its process died; any other difference is an edit."""
-    if plan.head_group_id is None:
+    if (began := _began(ctx, plan)) is None:
         return Reconciled.NOTHING, ()
-    changes = changes_since(ctx, ctx.store.checkpoints.group(plan.head_group_id))
+    changes = changes_since(ctx, began)
     if not changes:
         return Reconciled.NOTHING, ()
     steps = ctx.store.plans.steps(plan.plan_id)
@@ -64,13 +65,25 @@ def difference(
     return (Reconciled.DISCARDED if discard_edits else Reconciled.ADOPTED), changes
 
 
+def _began(ctx: Context, plan: Plan) -> CheckpointGroup | None:
+    """The newest group; if a step was running then, the one from before it, where it began."""
+    if plan.head_group_id is None:
+        return None
+    head = ctx.store.checkpoints.group(plan.head_group_id)
+    if head.checkpoint_type is CheckpointType.ON_QUIET:
+        dead = interrupted_call(ctx, plan)
+        if dead is not None and dead.group_id is not None:
+            return ctx.store.checkpoints.group(dead.group_id)
+    return head
+
+
 def of_dead_steps(ctx: Context, plan: Plan) -> Outlook:
     """What steps whose process died may have done outside the sandboxes."""
     steps = ctx.store.plans.steps(plan.plan_id)
     dead = {step.step_id for step in steps if step.state is StepState.PROCESSING}
-    if not dead or plan.head_group_id is None:
+    if not dead or (began := _began(ctx, plan)) is None:
         return Outlook()
-    return effects.after(ctx.store, plan.plan_id, plan.head_group_id, dead)
+    return effects.after(ctx.store, plan.plan_id, began.group_id, dead)
 
 
 def reconcile(ctx: Context, leased: LeasedPlan, discard_edits: bool) -> Resumption:
@@ -84,15 +97,15 @@ def reconcile(ctx: Context, leased: LeasedPlan, discard_edits: bool) -> Resumpti
     if reconciled is Reconciled.ADOPTED:
         adopt_edits(ctx, leased)
     elif reconciled in (Reconciled.RESIDUE, Reconciled.DISCARDED):
-        assert plan.head_group_id is not None
-        head = ctx.store.checkpoints.group(plan.head_group_id)
+        began = _began(ctx, plan)
+        assert began is not None
         dead = interrupted_call(ctx, plan) if reconciled is Reconciled.RESIDUE else None
         if dead is not None:
             with leased.transaction():
                 remember_changes(ctx, dead, changes)
         # Steps after the newest group count as not done.
         todo = restoration_to(
-            ctx.store, plan, head, phase=plan.phase, state=plan.state, error=plan.error
+            ctx.store, plan, began, phase=plan.phase, state=plan.state, error=plan.error
         )
         marks = effects.marks(outlook, EffectState.ACCEPTED)
         ctx.checkpoints.rollback_to_checkpoint(

@@ -23,6 +23,7 @@ class CheckpointType(StrEnum):
     ON_SUBPLAN_SPAWN = "on_subplan_spawn"
     AFTER_SUBPLAN = "after_subplan"
     ON_ERROR = "on_error"
+    ON_QUIET = "on_quiet"
     PRE_EXECUTE = "pre_execute"
     POST_EXECUTE = "post_execute"
     PRE_APPLY = "pre_apply"

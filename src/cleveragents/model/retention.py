@@ -22,9 +22,10 @@ class Rank(IntEnum):
     """Dropped in this order, oldest first within each."""
 
     SUPERSEDED = 0
-    AROUND = 1
-    OTHER = 2
-    DECISION = 3
+    QUIET = 1
+    AROUND = 2
+    OTHER = 3
+    DECISION = 4
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -120,6 +121,8 @@ def _made(candidates: Sequence[Candidate], now: datetime) -> list[datetime]:
 def _rank(candidate: Candidate) -> Rank:
     if candidate.superseded:
         return Rank.SUPERSEDED
+    if candidate.group.checkpoint_type is CheckpointType.ON_QUIET:
+        return Rank.QUIET
     if candidate.group.checkpoint_type in _AROUND:
         return Rank.AROUND
     if candidate.group.checkpoint_type is CheckpointType.ON_DECISION:

@@ -18,6 +18,7 @@ CONFIGURABLE = (
     CheckpointType.ON_SUBPLAN_SPAWN,
     CheckpointType.AFTER_SUBPLAN,
     CheckpointType.ON_ERROR,
+    CheckpointType.ON_QUIET,
 )
 ALWAYS = frozenset(
     {
@@ -34,6 +35,7 @@ DEFAULT = (
     CheckpointType.ON_SUBPLAN_SPAWN,
     CheckpointType.AFTER_SUBPLAN,
     CheckpointType.ON_ERROR,
+    CheckpointType.ON_QUIET,
 )
 
 

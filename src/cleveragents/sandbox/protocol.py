@@ -91,8 +91,8 @@ class Captures(Protocol):
         """This process will capture several times: begin to follow what changes."""
         ...
 
-    def drain(self) -> None:
-        """Called often while a tool runs: take in what was told meanwhile."""
+    def drain(self) -> int:
+        """Called often while a tool runs: take in what was told; another number: it was more."""
         ...
 
     def doubt(self) -> None:

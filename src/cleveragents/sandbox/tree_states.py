@@ -64,8 +64,8 @@ class TreeStates:
     def follow(self) -> None:
         self.engine.track()
 
-    def drain(self) -> None:
-        self.engine.drain()
+    def drain(self) -> int:
+        return self.engine.drain()
 
     def doubt(self) -> None:
         self.engine.doubt()

@@ -100,7 +100,8 @@ class WholeState:
 
     def follow(self) -> None: ...
 
-    def drain(self) -> None: ...
+    def drain(self) -> int:
+        return 0
 
     def doubt(self) -> None: ...
 

@@ -152,8 +152,8 @@ class CallRepository:
     def add_writes(self, writes: Iterable[Write]) -> None:
         self._db.executemany(WRITES.insert, [WRITES.row(item) for item in writes])
 
-    def forget_writes(self, call_id: str) -> None:
-        self._db.execute("DELETE FROM writes WHERE call_id = ?", (call_id,))
+    def forget_writes(self, plan_id: str, call_id: str) -> None:
+        self._db.execute("DELETE FROM writes WHERE plan_id = ? AND call_id = ?", (plan_id, call_id))
 
     def writes_after(self, plan_id: str, number: int) -> list[Write]:
         """What calls and restores wrote since the row of that number, oldest first."""

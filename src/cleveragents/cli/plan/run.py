@@ -21,6 +21,7 @@ from cleveragents.cli.plan.read_data import last_lines
 from cleveragents.cli.plan.status import status_blocks
 from cleveragents.cli.render import Panel, Reply, Text
 from cleveragents.errors import UsageError
+from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.plan import Phase, Plan, State
 from cleveragents.model.tool import Attach
 from cleveragents.model.units import plural
@@ -145,6 +146,11 @@ def run_command(
     attached = Workspace(msgspec.structs.replace(ws.ctx, talk=talk))
     made = attached.run_command(argv, path, name=name)
     reply = plan_reply(ws, made)
+    points = sum(one.checkpoint_type is CheckpointType.ON_QUIET for one in made.checkpoints())
+    if points:
+        where = f"agents plan checkpoints {quote(made.plan.name)}"
+        said = f"{plural(points, 'point')} to roll back to from while it ran: {where}"
+        reply = msgspec.structs.replace(reply, blocks=(*reply.blocks, Text(said)))
     calls = made.tool_calls()
     code = calls[-1].exit_code if calls else None
     data = {**reply.data, "output": calls[-1].output if calls else "", "exit_code": code}

@@ -104,10 +104,9 @@ class TreeEngine:
             self.tracker = Tracker(self.root)
             self._synced = False
 
-    def drain(self) -> None:
+    def drain(self) -> int:
         """Take in what the kernel has queued, so that the queue never overflows."""
-        if self.tracker is not None:
-            self.tracker.drain()
+        return self.tracker.drain() if self.tracker is not None else 0
 
     @property
     def walks(self) -> bool:

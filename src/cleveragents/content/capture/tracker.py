@@ -90,7 +90,7 @@ class Tracker:
         """Found open for writing when last asked."""
         self.held_inodes: set[int] = set()
         self._moving: dict[int, bytes] = {}
-        self.told: int = 0
+        self._told = 0
         """Events so far that say that something changed."""
         self._doubt = self._fd < 0
 
@@ -188,17 +188,21 @@ class Tracker:
     def distrust(self) -> None:
         self._doubt = True
 
-    def drain(self) -> None:
-        """Take in what the kernel has queued; cheap, to be called often while tools run."""
+    def drain(self) -> int:
+        """Take in what the kernel has queued; cheap, to be called often while tools run.
+
+        How many changes it told of so far.
+        """
         while not self._doubt:
             try:
                 data = os.read(self._fd, _BUFFER)
             except BlockingIOError:
-                return
+                break
             except OSError:
                 self._doubt = True
-                return
+                break
             self.read_events(data)
+        return self._told
 
     def read_events(self, data: bytes) -> None:
         at, end, read = 0, len(data), _EVENT.unpack_from
@@ -208,7 +212,7 @@ class Tracker:
             if mask & _ISDIR and not mask & _SAYS:
                 continue  # somebody listed a directory: by far the most frequent event
             name = data[at - length : at].rstrip(b"\0")
-            self.told += bool(mask & (_TOUCH | _OVERFLOW | _UNMOUNT))
+            self._told += bool(mask & (_TOUCH | _OVERFLOW | _UNMOUNT))
             if mask & (_OVERFLOW | _UNMOUNT):
                 self._doubt = True
                 return

@@ -14,9 +14,10 @@ from cleveragents.context import Context
 from cleveragents.errors import CheckpointFailed, DiskFull, MergeConflict, SandboxError
 from cleveragents.execution import in_place_writes
 from cleveragents.execution.failure import roll_back_failure
-from cleveragents.execution.listening import Listener, listened
+from cleveragents.execution.listening import Listener, listened, meanwhile
 from cleveragents.execution.manual_edits import changes_since
 from cleveragents.execution.step_writes import StepWrites, writes_of
+from cleveragents.execution.steps.quiet import QuietPoints
 from cleveragents.execution.tool_call import (
     call_context,
     ended,
@@ -36,6 +37,8 @@ from cleveragents.tools import resolve_tool
 from cleveragents.tools.runner import CallContext, run_tool
 
 DECLARED = (EffectClass.COMPENSABLE, EffectClass.IRREVERSIBLE)
+COMMAND = "run"
+"""The tool of `agents run`: a whole program, of which nobody says when its single steps end."""
 IDEMPOTENT_RETRIES = 3
 BACK_OFF = (0.1, 0.5, 2.0)
 
@@ -51,6 +54,8 @@ class StepExecutor:
         self._sleep = sleep
         self._root: str | None = None
         self._unsaved = StepWrites()
+        self._points: QuietPoints | None = None
+        """Groups that are made while the call runs that is the latest."""
         self._steps: list[Step] = ctx.store.plans.steps(leased.plan.plan_id)
 
     def record_decision(self, decision: Decision, step: Step | None = None) -> None:
@@ -118,18 +123,30 @@ class StepExecutor:
     def _call(self, number: int, spec: StepSpec, tool: ToolSpec) -> tuple[ToolCall, ToolResult]:
         """Note that the tool runs, then run it."""
         call = self._begin(number, spec.inputs, tool)
+        self._points = None
         internal = self._ctx.internal_tools.get(tool.builtin or "")
         if internal is not None:
             return call, internal(self._ctx, self._leased, **spec.inputs)
         context = self._context(spec)
         listener = Listener(self._ctx, self._leased, call, context.secrets)
+        heard = listened(context, listener)
+        if tool.builtin == COMMAND and self._are_points_wanted():
+            self._points = QuietPoints(self._ctx, self._leased, call, self._steps[number])
+            heard = meanwhile(heard, self._points.look)
         try:
-            result = run_tool(tool, spec.inputs, listened(context, listener), spec.timeout)
+            result = run_tool(tool, spec.inputs, heard, spec.timeout)
         except KeyboardInterrupt:
             listener.save()
             raise
         listener.end()
         return call, result
+
+    def _are_points_wanted(self) -> bool:
+        service, leased = self._ctx.checkpoints, self._leased
+        return (
+            service.is_configured(CheckpointType.ON_QUIET, leased)
+            and leased.plan.head_group_id is not None
+        )
 
     def _begin(self, number: int, inputs: dict[str, Any], tool: ToolSpec) -> ToolCall:
         """Note that the step's tool runs; what it does outside must not be repeated elsewhere."""
@@ -265,7 +282,7 @@ class StepExecutor:
             step=step,
             record=lambda before, after: self._remember(
                 call,
-                unsaved or self._ctx.manager.changes(call.plan_id, before, after),
+                unsaved or self._wrote(call, before, after),
                 has_effect=effects.class_of(tool) is not None,
             ),
             plan={"last_completed_step": last},
@@ -286,6 +303,12 @@ class StepExecutor:
                 reason=f"milestone of step {step.step_id}",
             )
             self._ctx.checkpoints.create_checkpoint(CheckpointType.MILESTONE, self._leased, request)
+
+    def _wrote(self, call: ToolCall, before: States, after: States) -> tuple[Change, ...]:
+        """What the call changed, also if groups were made while it ran."""
+        if self._points is not None and self._points.made:
+            return self._points.written(after)
+        return self._ctx.manager.changes(call.plan_id, before, after)
 
     def _remember(
         self, call: ToolCall, changes: tuple[Change, ...], has_effect: bool = True

@@ -142,6 +142,9 @@ class _Builder:
             return
         base = self._base(group, last)
         changed = _differ(self.facts, base, group)
+        if kind is CheckpointType.ON_QUIET:
+            self._point(group, base, changed)
+            return
         if kind in OF_THE_PERSON:
             self._settle(last)
         if kind in OF_THE_PERSON or (changed and decision is None and kind not in AFTER):
@@ -152,6 +155,15 @@ class _Builder:
         elif decision is not None:
             self._decision(group, base, decision)
         self._settle(group)
+
+    def _point(
+        self, group: CheckpointGroup, base: CheckpointGroup, changed: tuple[str, ...]
+    ) -> None:
+        """A moment while a command ran: above the command's own row, which has its end."""
+        row = self._alone(group, "agent", "Its writes fell quiet")
+        row.who, row.changed, row.before_id = "agent", changed, base.group_id
+        own = self._of.get(group.decision_id or "")
+        self.rows.insert(self.rows.index(own) if own is not None else len(self.rows), row)
 
     def _base(self, group: CheckpointGroup, last: CheckpointGroup) -> CheckpointGroup:
         """Where the plan stood before; after a rollback that is not `last`."""
