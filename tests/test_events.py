@@ -7,6 +7,8 @@ from cleveragents import codec
 from cleveragents.errors import NotFound
 from cleveragents.integrations import agent, events
 from cleveragents.model.conversation import Anchor, Conversation
+from tests.agents.recorded import events as recorded
+from tests.agents.recorded import of_type
 
 HERE = Anchor(agent="claude-code", session_id="s1")
 
@@ -79,3 +81,42 @@ def test_a_conversation_for_programs_says_continue() -> None:
         "forked_from": "o",
         "continue": ("codex", "resume"),
     }
+
+
+PATCH = """*** Begin Patch
+*** Add File: new.txt
++*** Update File: inside a line that is added
+*** Update File: /abs/old.txt
+*** Move to: sub/moved.txt
+@@
+-a
++b
+*** Delete File: gone.txt
+*** End Patch
+"""
+
+
+@pytest.mark.parametrize(
+    ("inputs", "named"),
+    [
+        ({"file_path": "/p/a.txt", "content": PATCH}, ("/p/a.txt",)),
+        ({"filePath": "sub/../a.txt", "oldString": "x"}, ("/p/a.txt",)),
+        ({"notebook_path": "/p/n.ipynb", "new_source": "x"}, ("/p/n.ipynb",)),
+        ({"command": PATCH}, ("/p/new.txt", "/abs/old.txt", "/p/sub/moved.txt", "/p/gone.txt")),
+        ({"command": "rm -rf ."}, ()),
+        ({"path": 7, "edits": [{"path": "x"}]}, ()),
+        ({}, ()),
+    ],
+)
+def test_an_editing_tool_says_which_files_it_writes(
+    inputs: dict[str, object], named: tuple[str, ...]
+) -> None:
+    assert events.named_paths(inputs, "/p") == named
+
+
+@pytest.mark.parametrize("name", sorted(set(agent.COMMANDS.values())))
+def test_every_agents_editing_tool_says_it(name: str) -> None:
+    """As recorded from the real programs."""
+    found = of_type(recorded(agent.agent_named(name), "edit"), events.StepBegins)
+    named = [events.named_paths(step.inputs, step.cwd) for step in found if step.writes]
+    assert ("/home/ann/project/new.txt",) in named

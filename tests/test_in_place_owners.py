@@ -94,7 +94,8 @@ def test_what_another_session_wrote_at_the_same_time_is_a_conflict() -> None:
     found = History(
         target="a", writes=(Change("a", "b"),), now="b", shared=frozenset({Change("a", "b")})
     )
-    assert decide(found, never).action is Action.CONFLICT
+    verdict = decide(found, never)
+    assert (verdict.owner, verdict.action) == (Owner.UNKNOWN, Action.CONFLICT)
 
 
 @pytest.mark.parametrize(

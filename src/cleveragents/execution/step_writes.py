@@ -1,6 +1,7 @@
 """What a step wrote where no group is made after it: the difference to what was known before."""
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
@@ -57,6 +58,39 @@ def _action(change: Change) -> Action:
     if not change.before:
         return Action.ADDED
     return Action.CHANGED if change.after else Action.REMOVED
+
+
+def of_named(
+    resources: Iterable[Resource], named: Collection[str], changes: tuple[Change, ...]
+) -> tuple[Change, ...]:
+    """What of the changes a call made that says which files it writes; all if it does not say.
+
+    In a sandbox nobody else writes: there all of it is the call's. In place a folder that had to
+    be made for a file is the call's as well.
+    """
+    roots = {item.name: os.path.realpath(item.path) for item in resources if item.is_in_place}
+    if not named or not roots:
+        return changes
+    own = {
+        os.fsencode(path)
+        for name in named
+        for path in (_in_real_folder(name), os.path.realpath(name))
+    }
+
+    def is_own(change: Change) -> bool:
+        if change.resource not in roots:
+            return True
+        path = os.path.join(os.fsencode(roots[change.resource]), change.path)
+        is_folder = (change.after or change.before).startswith("d:")
+        return path in own or (is_folder and any(one.startswith(path + b"/") for one in own))
+
+    return tuple(change for change in changes if is_own(change))
+
+
+def _in_real_folder(name: str) -> str:
+    """The name itself, which may be a link, where its folder really is."""
+    folder, name = os.path.split(name)
+    return os.path.join(os.path.realpath(folder), name)
 
 
 def writes_of(

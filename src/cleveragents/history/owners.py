@@ -21,6 +21,8 @@ class Owner(StrEnum):
     AGENT = "agent"
     OTHERS = "somebody else"
     BOTH = "both"
+    UNKNOWN = "unknown"
+    """Two had a call open when it was written: nobody can tell which of them it was."""
 
 
 class Action(StrEnum):
@@ -84,7 +86,7 @@ def decide(history: History, merge: Merge, *, is_merged: bool = True) -> Verdict
         return Verdict(owner=Owner.OTHERS, action=Action.KEEP, result=now)
     if history.target != now and history.shared & set(history.writes):
         why = "another session had a call open when it was written"
-        return Verdict(owner=Owner.BOTH, action=Action.CONFLICT, result=now, reason=why)
+        return Verdict(owner=Owner.UNKNOWN, action=Action.CONFLICT, result=now, reason=why)
     theirs = others_changes(history)
     if not theirs:
         return _verdict(Owner.AGENT, history, history.target)

@@ -1,5 +1,6 @@
 """What an agent tells us while it works, in the same few words for every agent."""
 
+import os
 import re
 from typing import Any
 
@@ -81,6 +82,19 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """For the person, where the agent can show it."""
     refuse: str = ""
     """Why the tool must not run; only with `session.fail-closed`."""
+
+
+_NAMES = ("file_path", "filePath", "path", "notebook_path", "absolute_path")
+_PATCHED = re.compile(r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+?)\s*$", re.MULTILINE)
+
+
+def named_paths(inputs: dict[str, Any], cwd: str) -> tuple[str, ...]:
+    """The files that an editing tool says it writes, absolute; none if it does not say."""
+    texts = {name: value for name, value in inputs.items() if isinstance(value, str)}
+    found = [texts[name] for name in _NAMES if texts.get(name)]
+    if not found:
+        found = [path for value in texts.values() for path in _PATCHED.findall(value)]
+    return tuple(dict.fromkeys(os.path.normpath(os.path.join(cwd, path)) for path in found))
 
 
 OWN_TOOLS = re.compile(

@@ -25,6 +25,7 @@ from cleveragents.integrations.events import (
     StepEnded,
     bounded,
     bounded_inputs,
+    named_paths,
 )
 from cleveragents.lease import EVENT, start_time
 from cleveragents.model.conversation import Anchor, Point, Session, state_at
@@ -180,6 +181,7 @@ def _asked(event: StepBegins) -> Asked:
         tool=event.tool,
         inputs=bounded_inputs(event.inputs),
         writes=event.writes is not False,
+        paths=named_paths(event.inputs, event.cwd) if event.writes else (),
         outside=outside,
         parent=event.parent_call,
     )

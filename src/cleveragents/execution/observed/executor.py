@@ -12,7 +12,7 @@ from cleveragents.checkpoints.manager import States
 from cleveragents.context import Context
 from cleveragents.execution.manual_edits import adopt_edits
 from cleveragents.execution.observed.prompts import PromptedExecutor, first_line
-from cleveragents.execution.step_writes import writes_of
+from cleveragents.execution.step_writes import of_named, writes_of
 from cleveragents.execution.tool_call import ended
 from cleveragents.execution.use import step_of
 from cleveragents.lease import LeasedPlan
@@ -42,6 +42,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     inputs: dict[str, Any] = {}
     on: str | None = None
     writes: bool = True
+    paths: tuple[str, ...] = ()
+    """The only files it writes, if it says so; in place, others are then somebody else's."""
     outside: bool = False
     """It can act on the world outside, and nobody says what it does there."""
     parent: str = ""
@@ -240,9 +242,11 @@ class ObservedExecutor(PromptedExecutor):
         def record(before: States, after: States) -> None:
             self._continue_operation()
             changes = self._ctx.manager.changes(self._leased.plan.plan_id, before, after)
+            resources = self._ctx.store.resources.of_plan(self._leased.plan.plan_id)
             for call in kept.values():
-                wrote = changes if by_id[call.step_id].spec.get("writes", True) else ()
-                self._keep(call, wrote)
+                spec = by_id[call.step_id].spec
+                wrote = of_named(resources, spec.get("paths", ()), changes)
+                self._keep(call, wrote if spec.get("writes", True) else ())
 
         request = CheckpointRequest(
             steps=steps,
@@ -337,7 +341,12 @@ class ObservedExecutor(PromptedExecutor):
         spec = StepSpec(id=f"s{self._number}", tool=asked.tool, on=asked.on, inputs=asked.inputs)
         index = self._steps[-1].index + 1 if self._steps else 0
         step = step_of(self._leased.plan.plan_id, index, spec)
-        own = {"call": asked.key, "writes": asked.writes, "parent_call": asked.parent}
+        own: dict[str, Any] = {
+            "call": asked.key,
+            "writes": asked.writes,
+            "paths": asked.paths,
+            "parent_call": asked.parent,
+        }
         return msgspec.structs.replace(
             step,
             state=StepState.PROCESSING,
