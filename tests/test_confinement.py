@@ -357,6 +357,29 @@ def test_with_a_relative_link_the_outer_sandbox_stays_where_the_link_holds(yard:
 
 
 @needs_bwrap
+def test_a_database_inside_a_mounted_sandbox_is_found_at_its_own_path(yard: Yard) -> None:
+    database, own = yard.plan / "db" / "app.db", yard.own / "data" / "app.db"
+    database.parent.mkdir()
+    own.parent.mkdir()
+    own.write_text("the user's")
+    (yard.sandbox / "data").mkdir()
+    (yard.sandbox / "data" / "app.db").symlink_to(database)
+    outer = yard.stand_in("app", yard.own, yard.sandbox)
+    outer = msgspec.structs.replace(outer, links={"data/app.db": str(database)})
+    inner = Mount(name="db", own=str(own), root=str(database.parent), path=str(database))
+    yard.stand_ins = [inner, outer]
+    program = (
+        "import os, sqlite3; at = os.environ['AGENTS_SANDBOX_DB']; print(os.getcwd(), at);"
+        "db = sqlite3.connect('data/app.db'); db.execute('PRAGMA journal_mode=wal');"
+        "db.execute('CREATE TABLE t (a)'); db.commit(); print(*sorted(os.listdir('data')))"
+    )
+    result = yard.python("bwrap", program)
+    assert result.output.splitlines() == [f"{yard.own} {own}", "app.db"]
+    assert database.read_bytes().startswith(b"SQLite format 3")
+    assert own.read_text() == "the user's"
+
+
+@needs_bwrap
 def test_a_database_stays_in_its_folder_where_its_side_files_are(yard: Yard) -> None:
     database = yard.plan / "db" / "app.db"
     database.parent.mkdir()

@@ -226,3 +226,43 @@ def test_a_copy_drops_no_database_of_its_original(agents: Agents, shop: Shop) ->
     assert shop.pg.dump(project.work()) == held
     project.run("plan", "delete", "p", "--yes")
     assert project.ours() == []
+
+
+class Nested:
+    """A plan over a folder and a database in it, stopped at a step that waits for `go`."""
+
+    def __init__(self, agents: Agents) -> None:
+        self.agents = agents
+        self.app = agents.work / "app"
+        self.app.mkdir()
+        query(self.app / "app.db", "CREATE TABLE t (x)")
+        (self.app / "plan.yaml").write_text(
+            "name: job\nresources:\n  app: {kind: fs-directory, path: .}\n"
+            "  db: {kind: sqlite, path: app.db}\n"
+            "steps: [{id: one, on: app, run: 'test -s app.db && test -e go'}]\n"
+        )
+        made = agents.run("plan", "run", "plan.yaml", "--json", cwd=self.app).expect(5).data
+        self.box = Path(made["sandboxes"]["app"])
+
+    def resume(self) -> None:
+        (self.box / "go").write_text("")
+        self.agents.run("plan", "resume", "job", cwd=self.app).expect(0)
+
+
+def test_in_a_moved_store_links_lead_to_where_inner_sandboxes_are_now(agents: Agents) -> None:
+    nested = Nested(agents)
+    store = Path(agents.env["CLEVERAGENTS_HOME"])
+    there = store.with_name("there")
+    store.rename(there)
+    agents.env["CLEVERAGENTS_HOME"] = str(there)
+    agents.run("doctor", "--adopt", cwd=nested.app).expect(0)
+    nested.box = there / nested.box.relative_to(store)
+    assert os.readlink(nested.box / "app.db") == str(nested.box.with_name("db") / "app.db")
+    nested.resume()
+
+
+def test_a_sandbox_of_a_version_with_relative_links_continues(agents: Agents) -> None:
+    nested = Nested(agents)
+    (nested.box / "app.db").unlink()
+    (nested.box / "app.db").symlink_to("../db/app.db")
+    nested.resume()

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Agents
+from tests.test_confinement import needs_bwrap
 
 AGENT = """\
 #!{python}
@@ -60,6 +61,7 @@ call(3, "Write", lambda: write("two.txt", os.environ.get("ANTHROPIC_API_KEY", "n
 if os.path.exists("app.db"):
     call(4, "Bash", row)
 hook("Stop", last_assistant_message="did two", prompt_id="p2")
+print("works in", work)
 print("said by the agent", os.environ.get("PRIVATE_THING", "hidden"))
 open(os.path.expanduser("~/.claude/history"), "w").write("x")
 hook("SessionEnd", reason="exit")
@@ -134,6 +136,23 @@ def test_a_database_goes_with_the_files(agents: Agents) -> None:
     agents.run("plan", "redo", data["plan_id"]).expect(0)
     agents.run("plan", "apply", data["plan_id"], "--yes").expect(0)
     assert rows() == [("by the agent",)]
+
+
+@needs_bwrap
+def test_with_a_database_in_the_repository_it_still_works_at_its_own_path(agents: Agents) -> None:
+    env = install(agents)
+    with closing(sqlite3.connect(agents.work / "app.db")) as db, db:
+        db.execute("PRAGMA journal_mode=wal")
+        db.execute("CREATE TABLE t (x)")
+    argv = ("run", "--json", "--resource", "db=app.db", "--", "claude")
+    data = agents.run(*argv, env=env).expect(0).data
+    assert f"works in {agents.work}\n" in data["output"]
+    changed = agents.run("plan", "diff", data["plan_id"], "--json").expect(0).data["files"]
+    files = {item["path"] for item in changed if item["resource"] == "work"}
+    assert files == {"a.txt", "one.txt", "two.txt"}
+    agents.run("plan", "apply", data["plan_id"], "--yes").expect(0)
+    with closing(sqlite3.connect(agents.work / "app.db")) as db:
+        assert db.execute("SELECT x FROM t").fetchall() == [("by the agent",)]
 
 
 AGAIN = AGENT.replace(

@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+from collections.abc import Collection
 from contextlib import closing
 
 import msgspec
@@ -13,6 +14,7 @@ from cleveragents.errors import NotAllowed
 from cleveragents.model.resource import SandboxRecord, SandboxState
 from cleveragents.sandbox.marks import is_marked, mark_at, mark_of, put_mark
 from cleveragents.sandbox.registry import has_copy
+from cleveragents.sandbox.tree import mend_links
 from cleveragents.store import Identity
 
 
@@ -84,7 +86,18 @@ def adopt(ctx: Context) -> Adopted:
             store.objects.forget_lost(ctx.manager.packs.names())
         store.claim()
     ctx.manager.close()
+    _mend_links(ctx, found)
     return Adopted(moved_from=identity.made_at, sandboxes=tuple(found), missing=tuple(missing))
+
+
+def _mend_links(ctx: Context, roots: Collection[str]) -> None:
+    """Links to inner resources lead to where those were; what is no link any more stays."""
+    for plan_id in {record.plan_id for record in ctx.store.resources.all_sandboxes()}:
+        for sandbox in ctx.manager.sandboxes(plan_id).opened.values():
+            spots = [f"{sandbox.place.root}/{spot}" for spot in sandbox.place.links]
+            if sandbox.place.root in roots and all(map(os.path.islink, spots)):
+                mend_links(sandbox.place)
+    ctx.manager.close()
 
 
 def _is_there(identity: Identity) -> bool:

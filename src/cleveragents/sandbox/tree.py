@@ -21,7 +21,7 @@ from cleveragents.errors import SandboxError
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import show_path
 from cleveragents.model.units import plural, show_bytes
-from cleveragents.sandbox.protocol import Making, scope_of, source_scope
+from cleveragents.sandbox.protocol import Making, Place, scope_of, source_scope
 from cleveragents.sandbox.traits import Traits
 from cleveragents.sandbox.tree_states import links_of, made_parent, root_of, tree_of
 from cleveragents.sandbox.tree_target import TreeTarget
@@ -191,7 +191,7 @@ class TreeSandbox(TreeTarget):
                     " and run the command again",
                 ) from error
             self._switch_with(switch, staged)
-        self._mend_links()
+        mend_links(self.place)
 
     def _switch_with(self, switch: Switch, staged: dict[str, Any]) -> None:
         switch.forward()
@@ -212,20 +212,6 @@ class TreeSandbox(TreeTarget):
             del batch.after_commit[learned:]
         return self._state(tree, 0)
 
-    def _mend_links(self) -> None:
-        """A tool may have put something else where an inner resource is linked in."""
-        for spot, text in scope_of(self.place).links.items():
-            with made_parent(self.place.root, spot) as (fd, name):
-                found = fsio.lstat_at(fd, name)
-                if found is not None:
-                    if stat.S_ISLNK(found.st_mode) and os.readlink(name, dir_fd=fd) == text:
-                        continue
-                    if stat.S_ISDIR(found.st_mode):
-                        removal.remove_tree_at(name, fd)
-                    else:
-                        os.unlink(name, dir_fd=fd)
-                fsio.link(fd, name, text, spot)
-
     def keep_borrowed(self, roots: list[bytes], batch: Batch) -> None: ...
 
     def remove(self) -> None:
@@ -239,6 +225,21 @@ class TreeSandbox(TreeTarget):
         if self._engine is not None:
             self._engine.close()
             self._engine = None
+
+
+def mend_links(place: Place) -> None:
+    """A tool may have put something else where an inner resource is linked in."""
+    for spot, text in scope_of(place).links.items():
+        with made_parent(place.root, spot) as (fd, name):
+            found = fsio.lstat_at(fd, name)
+            if found is not None:
+                if stat.S_ISLNK(found.st_mode) and os.readlink(name, dir_fd=fd) == text:
+                    continue
+                if stat.S_ISDIR(found.st_mode):
+                    removal.remove_tree_at(name, fd)
+                else:
+                    os.unlink(name, dir_fd=fd)
+            fsio.link(fd, name, text, spot)
 
 
 def _touched_of(staged: dict[str, Any]) -> list[Difference]:

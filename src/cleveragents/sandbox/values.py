@@ -134,12 +134,8 @@ class CheckpointCost(msgspec.Struct, frozen=True, kw_only=True):
 
 def scope_of(place: Place) -> Scope:
     """What a capture of the sandbox covers."""
-    links = {
-        os.fsencode(spot): os.fsencode(
-            os.path.relpath(inner, os.path.dirname(f"{place.path}/{spot}"))
-        )
-        for spot, inner in place.links.items()
-    }
+    # Absolute: they also hold where the sandbox is mounted at its resource's own path.
+    links = {os.fsencode(spot): os.fsencode(inner) for spot, inner in place.links.items()}
     rules = (*place.resource.exclude, *place.origin.get("machine_files", ()))
     return Scope(tuple(os.fsencode(rule) for rule in rules), links)
 

@@ -356,7 +356,9 @@ class TreeEngine:
                     found = os.readlink(name, dir_fd=fd)
             except OSError:
                 found = b""
-            if found != text:
+            # An older version made them relative.
+            where = os.path.join(os.fsencode(self.root), os.path.dirname(place))
+            if not found or os.path.normpath(os.path.join(where, found)) != text:
                 raise SandboxError(
                     f"{show_path(place)} is no longer the link to the resource that lives there",
                     "a tool replaced it: write through the link instead",

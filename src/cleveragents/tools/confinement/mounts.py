@@ -63,18 +63,22 @@ class Seen(msgspec.Struct, frozen=True):
 def seen_at_own_paths(stand_ins: Iterable[Mount]) -> Seen:
     """What can be mounted where the resource is, the outer before the inner.
 
-    A sandbox whose links to inner ones are relative stays where it is, for mounted elsewhere they
-    would lead nowhere. So does a database: its side files lie beside it, not in it.
+    A sandbox whose links to inner ones are relative, as an older version made them, stays where it
+    is: mounted elsewhere they would lead nowhere. So does a database that is in no other resource:
+    its side files lie beside it, not in it. Through a link they lie beside what it leads to.
     """
     mounted: list[Mount] = []
     linked: list[Mount] = []
     elsewhere: list[Mount] = []
     for one in sorted((s for s in stand_ins if s.is_copy), key=lambda s: len(s.own)):
-        if not one.is_folder:
-            elsewhere.append(one)
-        elif any(is_inside(one.own, outer.own) for outer in mounted):
+        if any(_links_to(outer, one) for outer in (*mounted, *linked)):
             linked.append(one)
-        elif os.path.isdir(one.own) and os.path.isdir(one.root) and _links_hold(one):
+        elif (
+            one.is_folder
+            and os.path.isdir(one.own)
+            and os.path.isdir(one.root)
+            and _links_hold(one)
+        ):
             mounted.append(one)
         else:
             elsewhere.append(one)
@@ -93,6 +97,13 @@ def is_inside(path: str, folder: str) -> bool:
 def _deepest(*stand_ins: Mount) -> tuple[Mount, ...]:
     """Inner ones before outer ones, so that the nearest is found first."""
     return tuple(sorted(stand_ins, key=lambda one: -len(one.own)))
+
+
+def _links_to(outer: Mount, inner: Mount) -> bool:
+    """Whether the inner one is found at its own path where the outer one is mounted."""
+    if inner.is_folder:
+        return is_inside(inner.own, outer.own)
+    return inner.path in outer.links.values()
 
 
 def _links_hold(one: Mount) -> bool:
