@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cleveragents.integrations.events import Prompt, StepBegins, StepEnded
+from cleveragents.integrations.events import Prompt, Quiet, StepBegins, StepEnded
 from cleveragents.integrations.observer import Observer
 from cleveragents.integrations.session import session_plan
 from cleveragents.model.conversation import Anchor
@@ -51,12 +51,12 @@ class Session:
         self.observer.handle(StepEnded(anchor=self.anchor(), call=call, ok=True))
         self.observer.close()
 
-    def rollback(self, *flags: str) -> dict[str, Any]:
-        argv = ("plan", "rollback", self.name, "first", "--yes", "--files-only", *flags)
+    def rollback(self, *flags: str, to: str = "first") -> dict[str, Any]:
+        argv = ("plan", "rollback", self.name, to, "--yes", "--files-only", *flags)
         return self.agents.run(*argv, "--json").expect(0).data
 
-    def owners(self) -> dict[str, tuple[str, str]]:
-        found = self.rollback("--dry-run")["in_place"]
+    def owners(self, to: str = "first") -> dict[str, tuple[str, str]]:
+        found = self.rollback("--dry-run", to=to)["in_place"]
         return {item["file"]: (item["owner"], item["action"]) for item in found}
 
 
@@ -174,3 +174,16 @@ def test_two_sessions_that_say_what_they_write_do_not_meet(
     other.rollback()
     assert Path(session.repo / "one.txt").read_text() == "by the first\n"
     assert Path(session.repo / "two.txt").read_text() == "first\n"
+
+
+def test_what_a_call_left_running_writes_later_is_the_agents(session: Session) -> None:
+    """Also for a rollback to the point at which the call itself had ended."""
+    call = session.begin("Bash", None, command="make watch &")
+    (session.repo / "one.txt").write_text("by the agent\n")
+    session.end(call)
+    status = session.agents.run("plan", "status", session.name, "--json").expect(0).data
+    (session.repo / "two.txt").write_text("by what it left running\n")
+    session.observer.handle(Quiet(anchor=session.anchor(), background=("make watch",)))
+    session.observer.close()
+    assert session.owners(status["last_checkpoint_id"]) == {"two.txt": ITS}
+    assert session.owners() == {"one.txt": ITS, "two.txt": ITS}

@@ -73,7 +73,7 @@ class _Writes:
         if group.checkpoint_type in OF_OTHERS:
             return Owner.OTHERS
         known = self._known.get((change.resource, change.path), [])
-        own = sorted(write for write in known if start < write[0] < end)
+        own = sorted(write for write in known if start < write[0] <= end)
         if not own:
             # In a sandbox nobody else is expected while a step runs.
             return Owner.OTHERS if change.resource in self._in_place else Owner.AGENT

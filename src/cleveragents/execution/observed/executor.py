@@ -322,7 +322,11 @@ class ObservedExecutor(PromptedExecutor):
             if by is not None:
                 changes = self._ctx.manager.changes(by.plan_id, before, after)
                 store = self._ctx.store
-                store.calls.add_writes(writes_of(store.resources.of_plan(by.plan_id), by, changes))
+                wrote = [*writes_of(store.resources.of_plan(by.plan_id), by, changes)]
+                # Also under this group: the call is from before what was written after it.
+                now = self._leased.plan.head_group_id or ""
+                later = [msgspec.structs.replace(write, call_id=now) for write in wrote]
+                store.calls.add_writes((*wrote, *later))
 
         request = CheckpointRequest(
             reason=self._reason(str(trigger) if by else "manual edit"),
