@@ -2,10 +2,14 @@
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
-from cleveragents.workspace import open_workspace
+from cleveragents.integrations.observer import Observer
+from cleveragents.integrations.session import session_plan
+from cleveragents.workspace import Workspace, open_workspace
+from tests.databases import Where
 from tests.harness import Agents
 from tests.test_observed import Rig
 from tests.web.visitor import Visitor, rows, words
@@ -42,6 +46,7 @@ def test_prompts_are_decisions_and_calls_are_in_the_panel(
     assert "b.txt and c.txt are new" in first
     assert "now more and d" in second
     assert "claude-code session sess-1" in words(page)
+    assert "not known who" not in words(page)
     key = re.findall(r'<li class="moment[^"]*" id="m-(\w+)"', page)[1]
     panel = words(visitor.get(f"/plans/{plan_id}/panel?at={key}"))
     assert "2 calls Write b.txt" in panel
@@ -51,3 +56,59 @@ def test_prompts_are_decisions_and_calls_are_in_the_panel(
     preview = words(visitor.get(f"/plans/{plan_id}/undo"))
     assert "Undo last prompt" in preview
     assert "The conversation goes back too" in preview
+
+
+def in_place(agents: Agents, ws: Workspace, session: str) -> Rig:
+    """An agent that works in the folder itself."""
+    made = Rig(agents, ws, session)
+    make = partial(session_plan, strategy="in_place", extra={})
+    made.observer = Observer(ws.ctx, make, wait=0.2)
+    return made
+
+
+def test_what_two_sessions_did_at_once_is_nobodys_for_sure(
+    agents: Agents, where: Where, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEVERAGENTS_HOME", where.home)
+    monkeypatch.setenv("CLEVERAGENTS_STORE_URL", where.url)
+    (agents.work / "a.txt").write_text("a\n")
+    with open_workspace() as ws:
+        one, two = in_place(agents, ws, "sess-1"), in_place(agents, ws, "sess-2")
+        for rig in (one, two):
+            rig.start()
+            rig.prompt("work")
+        one.write("alone.txt", "mine\n")
+        calls = one.begin(path="both.txt"), two.begin(path="both.txt")
+        (agents.work / "both.txt").write_text("whose?\n")
+        one.end(calls[0])
+        two.end(calls[1])
+        two.write("second.txt", "of the second\n")
+        one.quiet("I did")
+        one.prompt("look")  # here it is seen what the second has done since
+        one.end(one.begin("Read", writes=False))
+        one.quiet("seen")
+        owners = {
+            change.shown: str(owner)
+            for entry in one.plan.timeline()
+            for change, owner in zip(entry.changes, entry.owners, strict=True)
+        }
+        plan_id = one.plan.plan_id
+        for rig in (one, two):
+            rig.observer.close()
+    assert owners["both.txt"] == "both"
+    assert owners["alone.txt"] == "agent"
+    visitor = Visitor()
+    page = visitor.get(f"/plans/{plan_id}")
+    said = rows(page)
+    first = next(row for row in said if "I did" in row)
+    assert "agent or another session" in first
+    assert "Another session had a call open when it was written" in first
+    other = next(row for row in said if "edited second.txt" in row)
+    assert "you or another session" in other
+    assert "You or another session edited second.txt" in other
+    assert page.count('<span class="node unknown">') == 3  # with the one of the legend
+    assert '<i class="dot unknown' in page
+    compared = words(visitor.get(f"/plans/{plan_id}/diff"))
+    assert "both.txt agent or another session: I did" in compared
+    assert "alone.txt agent: I did" in compared
+    assert "second.txt you or another session +1" in compared

@@ -57,10 +57,12 @@ class _Writes:
         resources = store.resources.of_plan(plan.plan_id)
         names = {one.resource_id: one.name for one in resources}
         self._in_place = {one.name for one in resources if one.is_in_place}
-        self._known: dict[tuple[str, bytes], list[tuple[int, str]]] = {}
+        shared = store.calls.shared_writes(plan.plan_id) if self._in_place else frozenset()
+        self._known: dict[tuple[str, bytes], list[tuple[int, str, bool]]] = {}
         for write in store.calls.writes(plan.plan_id):
             place = self._known.setdefault((names[write.resource_id], write.path), [])
-            place.append((self._order.get(write.call_id, 0), write.before))
+            both = (write.call_id, write.path) in shared
+            place.append((self._order.get(write.call_id, 0), write.before, both))
 
     def owners(
         self, before: CheckpointGroup | None, after: CheckpointGroup, changes: tuple[Change, ...]
@@ -77,7 +79,9 @@ class _Writes:
         if not own:
             # In a sandbox nobody else is expected while a step runs.
             return Owner.OTHERS if change.resource in self._in_place else Owner.AGENT
-        return Owner.AGENT if own[0][1] == change.before else Owner.BOTH
+        # Two sessions that had a call open both have it on record: it may be of either.
+        is_shared = any(both for _, _, both in own)
+        return Owner.BOTH if is_shared or own[0][1] != change.before else Owner.AGENT
 
 
 OF_OTHERS = frozenset(

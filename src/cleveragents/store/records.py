@@ -177,6 +177,33 @@ class CallRepository:
         )
         return [WRITES.value(row) for row in rows]
 
+    def shared_writes(self, plan_id: str) -> frozenset[tuple[str, bytes]]:
+        """(call, path) in place that a call of another plan has on record as well, to the byte."""
+        rows = self._db.execute(
+            "SELECT DISTINCT w.call_id, w.path FROM writes w JOIN tool_calls c USING (call_id)"
+            " JOIN resources r ON r.resource_id = w.resource_id"
+            " JOIN resources q ON q.path = r.path AND q.strategy = r.strategy"
+            " AND q.plan_id != r.plan_id"
+            " JOIN writes o ON o.plan_id = q.plan_id AND o.resource_id = q.resource_id"
+            " AND o.path = w.path AND o.before = w.before AND o.after = w.after"
+            " WHERE w.plan_id = ? AND r.strategy = ?",
+            (plan_id, IN_PLACE),
+        )
+        return frozenset((call_id, bytes(path)) for call_id, path in rows)
+
+    def when_others_wrote(self, plan_id: str) -> list[tuple[str, str]]:
+        """(begin, end) of calls of other plans that changed in place what this one works on."""
+        rows = self._db.execute(
+            "SELECT DISTINCT c.started_at, coalesce(c.ended_at, c.started_at) FROM resources r"
+            " JOIN resources q ON q.path = r.path AND q.strategy = r.strategy"
+            " AND q.plan_id != r.plan_id"
+            " JOIN writes w ON w.plan_id = q.plan_id AND w.resource_id = q.resource_id"
+            " JOIN tool_calls c ON c.call_id = w.call_id"
+            " WHERE r.plan_id = ? AND r.strategy = ?",
+            (plan_id, IN_PLACE),
+        )
+        return [(began, ended) for began, ended in rows]
+
     def writes_by_decision(self, plan_id: str) -> list[tuple[str | None, Write]]:
         """Every write with the decision that its call hung on, oldest first."""
         rows = self._db.execute(

@@ -147,7 +147,7 @@ def fates_to(facts: Facts, rows: list[Row], group_id: str) -> tuple[Fate, ...]:
         is_gone = reached or (starts >= order and not own)
         again = "done again on resume" if is_gone and row.mark == "looked" else ""
         note = "cancelled, their sandboxes kept" if is_gone and row.children else again
-        title = "Your edits" if row.title == "You edited" else row.title
+        title = "Your edits" if row.is_edits else row.title
         found.append(Fate(title, is_gone, own, note, "s" if is_gone else sign(row)))
         reached = reached or own
     return tuple(found) if target is not None else ()

@@ -27,6 +27,8 @@ class FileView(msgspec.Struct, frozen=True, kw_only=True):
     """The rows in force that wrote it."""
     mine: bool
     """Whether a person did."""
+    unsure: bool
+    """Whether another session may have done it."""
     is_open: bool
 
     @property
@@ -85,7 +87,7 @@ def comparison(
     writers = _writers(ws, facts, rows)
     pieces = _pieces(diff, facts)
     edited = set[tuple[str, str]]() if end or correction else _since(handle, facts)
-    files = _files(diff, pieces, writers, edited)
+    files = _files(diff, pieces, writers, edited, {show_path(path) for _, path in facts.unsure})
     if whose == "mine":
         files = [one for one in files if one.mine]
     return Comparison(
@@ -111,6 +113,7 @@ def _files(
     pieces: dict[tuple[str, str], Piece],
     writers: dict[tuple[str, str], list[Row]],
     edited: set[tuple[str, str]],
+    unsure: set[str],
 ) -> list[FileView]:
     shown = 0
     found: list[FileView] = []
@@ -124,8 +127,11 @@ def _files(
             FileView(
                 file=file,
                 piece=piece,
-                by=tuple(row for row in by if row.mark != "person"),
+                by=tuple(row for row in by if row.mark != "person" and not row.is_edits),
                 mine=(file.resource, file.path) in edited or any(r.mark == "person" for r in by),
+                unsure=any(
+                    row.mark == "unknown" and (row.is_edits or file.path in unsure) for row in by
+                ),
                 is_open=is_open,
             )
         )
@@ -144,7 +150,7 @@ def _writers(ws: Workspace, facts: Facts, rows: list[Row]) -> dict[tuple[str, st
                 found[key].append(row)
     groups = {group.group_id: group for group in facts.groups}
     for row in rows:
-        person = row.mark == "person" or (row.mark == "agent" and row.children)
+        person = row.mark == "person" or row.is_edits or (row.mark == "agent" and row.children)
         ends = groups.get(row.before_id or ""), groups.get(row.group_id or "")
         if row.is_aside or not person or ends[0] is None or ends[1] is None:
             continue

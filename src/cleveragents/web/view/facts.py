@@ -46,6 +46,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     corrections: tuple[Correction, ...]
     children: tuple[Plan, ...]
     held: Holder | None
+    unsure: frozenset[tuple[str, bytes]]
+    """(call, path): another session had a call open as well; either may have written it."""
+    others: tuple[tuple[str, str], ...]
+    """When calls of other sessions began and ended that wrote to the same place."""
 
     @property
     def in_place(self) -> bool:
@@ -62,9 +66,11 @@ def facts_of(ws: Workspace, plan_id: str) -> Facts:
     groups = store.checkpoints.groups(plan_id)
     entries = store.journal.of_plan(plan_id)
     held = holder(store, plan_id)
+    resources = tuple(store.resources.of_plan(plan_id))
+    in_place = any(one.is_in_place for one in resources)
     return Facts(
         plan=plan,
-        resources=tuple(store.resources.of_plan(plan_id)),
+        resources=resources,
         steps=tuple(store.plans.steps(plan_id)),
         decisions={one.decision_id: one for one in store.plans.decisions(plan_id)},
         groups=tuple(groups),
@@ -79,6 +85,8 @@ def facts_of(ws: Workspace, plan_id: str) -> Facts:
         corrections=tuple(store.corrections.of_plan(plan_id)),
         children=tuple(store.plans.children(plan_id)),
         held=Holder(held.verb, held.pid, held.host) if held else None,
+        unsure=store.calls.shared_writes(plan_id) if in_place else frozenset(),
+        others=tuple(store.calls.when_others_wrote(plan_id)) if in_place else (),
     )
 
 

@@ -9,7 +9,7 @@ from cleveragents.model.journal import EntryState, JournalEntry, Operation
 from cleveragents.model.plan import StepState
 from cleveragents.model.tool import CallState
 from cleveragents.web.view.facts import Facts
-from cleveragents.web.view.rows import Row, decided_rows
+from cleveragents.web.view.rows import EDITED, Row, decided_rows
 
 
 def rows_of(facts: Facts) -> list[Row]:
@@ -100,11 +100,23 @@ def _finish(facts: Facts, rows: list[Row]) -> None:
         row.effects = _effects(facts, row)
         if row.mark == "looked" and any(e.side_effects for e in row.effects):
             row.mark = "agent"
+        _doubt(facts, row)
         row.children = [c.plan_id for c in facts.children if c.parent_step_id in _steps(facts, row)]
     _set_aside(facts, rows)
     standing = [row for row in rows if not row.is_aside]
     if standing:
         standing[-1].is_here = True
+
+
+def _doubt(facts: Facts, row: Row) -> None:
+    """Where another session worked in the same place at that time, nobody knows who did it."""
+    unsure = {call_id for call_id, _ in facts.unsure}
+    if row.mark == "agent" and any(call.call_id in unsure for call in row.calls):
+        row.mark, row.who = "unknown", "agent or another session"
+    if row.title == EDITED and row.mark == "person" and facts.others:
+        start = next((g.created_at for g in facts.groups if g.group_id == row.before_id), row.when)
+        if any(began < row.when and ended > start for began, ended in facts.others):
+            row.mark, row.who = "unknown", "you or another session"
 
 
 def _last_rows(rows: Iterable[Row]) -> dict[str, Row]:
@@ -124,7 +136,7 @@ def _words(facts: Facts, row: Row) -> None:
     elif group is not None and group.checkpoint_type is CheckpointType.PRE_ROLLBACK:
         row.title = "Your edits, kept when you rolled back"
     else:
-        row.title = "You edited"
+        row.title = EDITED
 
 
 def _steps(facts: Facts, row: Row) -> set[str]:

@@ -13,7 +13,7 @@ HAIRS = 14
 
 
 class Sign(msgspec.Struct, frozen=True):
-    """One mark of a line. `kind`: a, p, l, s, g, f, sys or hair."""
+    """One mark of a line. `kind`: a, p, u, l, s, g, f, sys or hair."""
 
     kind: str
     here: bool = False
@@ -36,8 +36,24 @@ def signs_of(items: Sequence[Item], ahead: int = 0) -> list[Sign]:
 def sign(row: Row) -> str:
     if row.is_aside:
         return "f" if row.mark == "failed" else "s"
-    return {"person": "p", "turn": "p", "looked": "l", "system": "sys", "failed": "f"}.get(
-        row.mark, "a"
+    return SIGNS.get(row.mark, "a")
+
+
+SIGNS = {
+    "person": "p",
+    "turn": "p",
+    "unknown": "u",
+    "looked": "l",
+    "system": "sys",
+    "failed": "f",
+}
+
+
+def halves(x: float, y: float, half: float) -> str:
+    """Round on the agent's side and square on the person's: it may have been either."""
+    return (
+        f'<path class="a" d="M{x:g} {y - half:g}a{half:g} {half:g} 0 0 0 0 {2 * half:g}z"/>'
+        f'<path class="p" d="M{x:g} {y - half:g}h{half:g}v{2 * half:g}h-{half:g}z"/>'
     )
 
 
@@ -68,6 +84,8 @@ def _drawn(one: Sign, x: float, y: float, is_running: bool) -> str:
     here = f'<circle class="h" cx="{x:g}" cy="{y:g}" r="8"/>' if one.here else ""
     if one.kind == "p":
         shape = f'<rect class="p" x="{x - 4:g}" y="{y - 4:g}" width="8" height="8" rx="1"/>'
+    elif one.kind == "u":
+        shape = halves(x, y, 4)
     elif one.kind == "sys":
         shape = f'<rect class="sysm" x="{x - 1:g}" y="{y - 6:g}" width="2" height="12"/>'
     elif one.kind == "f":
@@ -117,6 +135,10 @@ class Spot(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def middle(self) -> float:
         return self.y + 12.5
+
+    @property
+    def halves(self) -> Markup:
+        return Markup(halves(12, self.middle, 4))
 
 
 class Map(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,7 +29,8 @@ class Dot(msgspec.Struct, frozen=True):
     """What a row did to one resource: `size` is empty, s, m or l; `icon` for the world outside."""
 
     size: str = ""
-    person: bool = False
+    who: str = ""
+    """`person` or `unknown`; empty for the agent."""
     icon: str = ""
     tone: str = ""
     label: str = ""
@@ -103,6 +104,11 @@ class PlanView(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rows(self) -> list[Moment]:
         return [item for item in self.items if isinstance(item, Moment)]
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether there is a row of which nobody knows who did it."""
+        return any(row.mark == "unknown" for row in self.all_rows)
 
 
 def plan_view(
@@ -193,8 +199,9 @@ def did_of(ws: Workspace, facts: Facts, row: Row, shelf: Shelf) -> Did:
 def _titled(facts: Facts, row: Row, did: Did) -> tuple[str, str]:
     """The title, and what is said below it beside the changes."""
     said: list[str] = []
-    if row.title == "You edited":
-        return f"You edited {did.names or 'something'}", ""
+    if row.is_edits:
+        who = "You or another session" if row.mark == "unknown" else "You"
+        return f"{who} edited {did.names or 'something'}", ""
     if row.mark == "system" and row.title == "Began":
         said.append(f"{listed([one.name for one in facts.resources])}, as you had them")
     elif row.mark == "failed":
@@ -205,6 +212,8 @@ def _titled(facts: Facts, row: Row, did: Did) -> tuple[str, str]:
         attempts = max((call.attempt for call in row.calls), default=1)
         again = "; second attempt" if attempts == 2 else f"; attempt {attempts}" * (attempts > 2)
         said.append(f"Changed nothing{again}")
+    elif row.mark == "unknown":
+        said.append("Another session had a call open when it was written")
     if row.mark == "person" and row.decision_id:
         said = [_redone(facts, row)]
     said += [effect_words(effect) for effect in row.effects if effect.side_effects]
@@ -237,7 +246,7 @@ def _dot(row: Row, did: Did, name: str) -> Dot:
     if not number:
         return Dot()
     size = "l" if number >= LARGE else "m" if number >= SOME else "s"
-    return Dot(size, row.mark == "person")
+    return Dot(size, row.mark if row.mark in ("person", "unknown") else "")
 
 
 def _outside_dot(row: Row) -> Dot:

@@ -24,6 +24,8 @@ AFTER = frozenset(
         CheckpointType.POST_EXECUTE,
     }
 )
+EDITED = "You edited"
+"""What is known of a row that holds edits, before it is known of which paths."""
 OF_THE_PERSON = frozenset({CheckpointType.EXTERNAL_EDIT, CheckpointType.MANUAL})
 
 
@@ -34,7 +36,7 @@ KNOWING = frozenset(
 
 
 class Row(msgspec.Struct, kw_only=True):
-    """One row. `mark`: agent, person, looked, system, failed or turn."""
+    """One row. `mark`: agent, person, unknown, looked, system, failed or turn."""
 
     key: str
     mark: str
@@ -71,6 +73,11 @@ class Row(msgspec.Struct, kw_only=True):
     @property
     def steps(self) -> list[str]:
         return list(dict.fromkeys(call.step_id for call in self.calls))
+
+    @property
+    def is_edits(self) -> bool:
+        """Its title says which paths."""
+        return self.title == EDITED
 
     @property
     def retried(self) -> bool:
