@@ -1,7 +1,8 @@
 """Show how two states of a plan differ: files, lines, rows of databases, and a patch."""
 
 import os
-from collections.abc import Generator, Iterator
+import stat
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -115,6 +116,31 @@ class Comparison:
             ignored=self.ignored,
         )
 
+    def contents(
+        self, files: Iterable[FileDiff], most: int
+    ) -> dict[tuple[str, str], tuple[bytes | None, bytes | None]]:
+        """(resource, path) -> the bytes before and after.
+
+        None for a side that is not there, is not a file, or has more than `most` bytes.
+        """
+        wanted: dict[str, list[FileDiff]] = {}
+        for file in files:
+            wanted.setdefault(file.resource, []).append(file)
+        found: dict[tuple[str, str], tuple[bytes | None, bytes | None]] = {}
+        for part in self._parts:
+            name = part.sandbox.place.resource.name
+            own = wanted.get(name, [])
+            paths = {change.shown: change.path for change in part.changes}
+            pairs = [(paths[file.renamed_from or file.path], paths[file.path]) for file in own]
+            with self._ctx.scratch() as scratch:
+                before = _read(
+                    part.sandbox, part.before, [a for a, _ in pairs], f"{scratch}/a", most
+                )
+                after = _read(part.sandbox, part.after, [b for _, b in pairs], f"{scratch}/b", most)
+            for file, one, two in zip(own, before, after, strict=True):
+                found[name, file.path] = one, two
+        return found
+
 
 class Part(msgspec.Struct, frozen=True):
     """One resource in both states."""
@@ -165,6 +191,30 @@ def _compared(ctx: Context, part: Part, changes: list[Change]) -> Piece:
         if change.path not in renamed
     ]
     return Piece(files=tuple(files), patch=patch)
+
+
+def _read(
+    sandbox: Sandbox, state: SandboxCheckpoint, paths: list[bytes], place: str, most: int
+) -> list[bytes | None]:
+    """Those files of a state."""
+    if not paths:
+        return []
+    os.mkdir(place)
+    sandbox.export(state, frozenset(paths), place)
+    found: list[bytes | None] = []
+    for path in paths:
+        file = os.path.join(os.fsencode(place), path)
+        try:
+            about = os.lstat(file)
+        except FileNotFoundError:
+            found.append(None)
+            continue
+        if not stat.S_ISREG(about.st_mode) or about.st_size > most:
+            found.append(None)
+            continue
+        with open(file, "rb") as content:
+            found.append(content.read())
+    return found
 
 
 def _file(change: Change, lines: Lines, tables: tuple[TableChange, ...]) -> FileDiff:

@@ -57,7 +57,7 @@ class _Writes:
         resources = store.resources.of_plan(plan.plan_id)
         names = {one.resource_id: one.name for one in resources}
         self._in_place = {one.name for one in resources if one.is_in_place}
-        shared = store.calls.shared_writes(plan.plan_id) if self._in_place else frozenset()
+        shared = store.calls.shared_writes(plan.plan_id)
         self._known: dict[tuple[str, bytes], list[tuple[int, str, bool]]] = {}
         for write in store.calls.writes(plan.plan_id):
             place = self._known.setdefault((names[write.resource_id], write.path), [])

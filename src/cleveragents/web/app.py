@@ -91,12 +91,19 @@ class Screens(Acts):
         start, end = query.get("from", ""), query.get("to", "")
         return self.html(
             "diff.html",
-            c=comparison(ws, handle, start, end, correction, whose),
+            c=comparison(ws, handle, start, end, correction, whose, self.album),
             plan=handle.plan,
             side=query.get("lines") == "side",
             whose=whose,
             correction=correction,
         )
+
+    def picture(self, request: Request) -> Response:
+        """A picture that a comparison has shown; the kind is never the browser's to guess."""
+        found = self.album.get(request.path_params["name"])
+        if found is None:
+            raise HTTPException(404)
+        return Response(found[1], media_type=found[0].kind)
 
     def output(self, ws: Workspace, request: Request) -> Response:
         """All that a step printed, in every call."""
@@ -176,6 +183,7 @@ def create_app(
         routes=[
             get("/", site.plans),
             Route("/static/{name}", static, methods=["GET"]),
+            Route("/pictures/{name}", site.picture, methods=["GET"]),
             get("/plans/{plan}", site.plan),
             get("/plans/{plan}/panel", site.panel),
             get("/plans/{plan}/inside", site.inside),

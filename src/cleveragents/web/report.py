@@ -12,6 +12,7 @@ from cleveragents.plan_handle import PlanHandle
 from cleveragents.web.render import render
 from cleveragents.web.view.changes import Did, Shelf
 from cleveragents.web.view.compare import comparison
+from cleveragents.web.view.pictures import Album
 from cleveragents.web.view.plan import Moment, PlanView, plan_view
 from cleveragents.web.view.words import count, first_upper
 from cleveragents.workspace import Workspace
@@ -28,7 +29,7 @@ def html_report(ws: Workspace, handle: PlanHandle) -> str:
         is_report=True,
         view=view,
         plan=view.facts.plan,
-        c=comparison(ws, handle, "", "", "", ""),
+        c=comparison(ws, handle, "", "", "", "", Album()),
         style=Markup(style),
         side=False,
         version=__version__,
@@ -52,7 +53,7 @@ def _view(ws: Workspace, handle: PlanHandle) -> PlanView:
 def markdown_report(ws: Workspace, handle: PlanHandle) -> str:
     """What was decided, what changed, what was set aside and what happened outside."""
     view = _view(ws, handle)
-    c = comparison(ws, handle, "", "", "", "")
+    c = comparison(ws, handle, "", "", "", "", Album())
     standing = [m for m in view.rows if not m.row.is_aside and m.row.mark != "system"]
     aside = [m for m in view.rows if m.row.is_aside]
     outside = [m.told for m in view.rows if any(e.side_effects for e in m.row.effects)]

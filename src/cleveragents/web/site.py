@@ -13,6 +13,7 @@ from cleveragents.web.commands import Commands
 from cleveragents.web.guard import Keys
 from cleveragents.web.render import render
 from cleveragents.web.view.changes import Shelf
+from cleveragents.web.view.pictures import Album
 from cleveragents.workspace import Workspace, open_workspace
 
 Page = Callable[[Workspace, Request], Response]
@@ -36,6 +37,7 @@ class Site:
         self.settings = settings
         self.keys = keys
         self.shelf: Shelf = Shelf()
+        self.album: Album = Album()
         self.commands: Commands = Commands(settings, overrides)
 
     def page(self, show: Page) -> Callable[[Request], Response]:

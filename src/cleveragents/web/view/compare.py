@@ -11,6 +11,7 @@ from cleveragents.plan_handle import PlanHandle
 from cleveragents.web.view.facts import Facts, facts_of
 from cleveragents.web.view.line import rows_of
 from cleveragents.web.view.patches import Piece, pieces_of
+from cleveragents.web.view.pictures import Album, Picture, Sides
 from cleveragents.web.view.rows import Row
 from cleveragents.web.view.words import clock
 from cleveragents.workspace import Workspace
@@ -30,6 +31,16 @@ class FileView(msgspec.Struct, frozen=True, kw_only=True):
     unsure: bool
     """Whether another session may have done it."""
     is_open: bool
+    pictures: Sides | None
+    """Before and after, if it is one."""
+
+    @property
+    def shown(self) -> list[tuple[str, Picture]]:
+        """Each picture, and which it is."""
+        before, after = self.pictures or (None, None)
+        if before is not None and before == after:
+            return [("the same bytes", before)]
+        return [(word, p) for word, p in (("before", before), ("after", after)) if p is not None]
 
     @property
     def folder(self) -> str:
@@ -73,21 +84,30 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def comparison(
-    ws: Workspace, handle: PlanHandle, start: str, end: str, correction: str, whose: str
+    ws: Workspace,
+    handle: PlanHandle,
+    start: str,
+    end: str,
+    correction: str,
+    whose: str,
+    album: Album,
 ) -> Comparison:
     facts = facts_of(ws, handle.plan_id)
     rows = rows_of(facts)
+    start, end = (handle.group(text).group_id if text else "" for text in (start, end))
+    with handle.compare(start or None, end or None, correction=correction or None) as found:
+        diff = found.diff()
+        pictures = album.of(found, diff.files)
+    title = "What apply would bring" if not start and not end else "What changed"
     if correction:
-        diff, title = handle.diff_of_correction(correction), "Old against new"
-    else:
-        diff = handle.diff(start or None, end or None)
-        title = "What apply would bring" if not start and not end else "What changed"
+        title = "Old against new"
     if facts.plan.is_final and not (start or end or correction):
         title = "What it did"
     writers = _writers(ws, facts, rows)
     pieces = _pieces(diff, facts)
     edited = set[tuple[str, str]]() if end or correction else _since(handle, facts)
-    files = _files(diff, pieces, writers, edited, {show_path(path) for _, path in facts.unsure})
+    unsure = {show_path(path) for _, path in facts.unsure}
+    files = _files(diff, pieces, writers, edited, unsure, pictures)
     if whose == "mine":
         files = [one for one in files if one.mine]
     return Comparison(
@@ -95,7 +115,7 @@ def comparison(
         diff=diff,
         files=tuple(files[:MOST_FILES]),
         left_out=max(0, len(files) - MOST_FILES),
-        choices=_choices(facts, rows),
+        choices=_choices(facts, rows, (start, end)),
         start=start,
         end=end,
         title=title,
@@ -114,6 +134,7 @@ def _files(
     writers: dict[tuple[str, str], list[Row]],
     edited: set[tuple[str, str]],
     unsure: set[str],
+    pictures: dict[tuple[str, str], Sides],
 ) -> list[FileView]:
     shown = 0
     found: list[FileView] = []
@@ -133,6 +154,7 @@ def _files(
                     row.mark == "unknown" and (row.is_edits or file.path in unsure) for row in by
                 ),
                 is_open=is_open,
+                pictures=pictures.get((file.resource, file.path)),
             )
         )
     return found
@@ -173,10 +195,18 @@ def _since(handle: PlanHandle, facts: Facts) -> set[tuple[str, str]]:
         return set()
 
 
-def _choices(facts: Facts, rows: list[Row]) -> tuple[Choice, ...]:
-    kept = {group.group_id for group in facts.groups}
-    return tuple(
+def _choices(facts: Facts, rows: list[Row], chosen: tuple[str, ...]) -> tuple[Choice, ...]:
+    """Moments in force, and those that are compared now."""
+    kept = {group.group_id: group for group in facts.groups}
+    found = [
         Choice(row.group_id, f"{row.label or row.title}, {clock(row.when)}")
         for row in rows
         if row.group_id in kept and row.mark != "turn" and (not row.is_aside or row.label)
-    )[-60:]
+    ][-60:]
+    known = {choice.value for choice in found}
+    also = [
+        Choice(name, f"{name[-6:]}, {clock(kept[name].created_at)}")
+        for name in dict.fromkeys(chosen)
+        if name in kept and name not in known
+    ]
+    return (*also, *found)
