@@ -165,6 +165,60 @@ def test_nothing_overflows_and_nothing_is_refused(
     assert window.wrong == []
 
 
+SEEN = """(name) => {
+  const [selector, part] = name.split("::");
+  const style = getComputedStyle(document.querySelector(selector), part ? "::" + part : null);
+  return { ink: style.color, ground: style.backgroundColor, shown: style.display != "none",
+           line: style.outlineStyle, border: style.borderTopStyle, text: style.content };
+}"""
+
+
+def test_readable_in_the_persons_own_colours(yard: Yard, browser: object, address: str) -> None:
+    with open_workspace() as ws:
+        plan = yard.done(ws)
+    window = Window(browser, address, forced_colors="active")
+    page = window.page
+    page.goto(f"{window.base}/plans/{plan.plan_id}")
+    for name in (".button.main", ".button:not(.main)", ".flag"):
+        seen = page.evaluate(SEEN, name)
+        assert seen["ink"] != seen["ground"], (name, seen)
+    assert page.evaluate(SEEN, ".moment[aria-current]")["line"] == "solid"
+    paper = page.evaluate(SEEN, "body")["ground"]
+    assert page.evaluate(SEEN, ".node:not(.looked, .ghost)")["ground"] != paper
+    page.goto(f"{window.base}/plans/{plan.plan_id}/rollback?to=early")
+    button = page.evaluate(SEEN, ".button.main")
+    assert button["ground"] != button["ink"]
+    assert page.evaluate(SEEN, ".fates .to::before")["ground"] != paper
+    page.goto(f"{window.base}/plans/{plan.plan_id}/diff?lines=side")
+    assert "+" in page.evaluate(SEEN, ".side td.add:nth-child(odd)::after")["text"]
+    assert window.wrong == []
+
+
+def test_on_paper_it_is_light_and_open_and_has_no_controls(
+    yard: Yard, browser: object, address: str
+) -> None:
+    with open_workspace() as ws:
+        plan = yard.done(ws)
+    window = Window(browser, address, color_scheme="dark")
+    page = window.page
+    page.goto(f"{window.base}/plans/{plan.plan_id}")
+    page.emulate_media(media="print")
+    assert page.evaluate(SEEN, "body")["ground"] == "rgb(255, 255, 255)"
+    assert page.evaluate(SEEN, "body")["ink"] == "rgb(0, 0, 0)"
+    assert (
+        page.evaluate(SEEN, ".node:not(.looked, .ghost, .system)")["ground"] == "rgb(37, 88, 201)"
+    )
+    flag = page.evaluate(SEEN, ".cut .flag")
+    assert (flag["ink"], flag["border"]) == ("rgb(0, 0, 0)", "solid")
+    for name in (".bar", ".map", ".acts", ".head .does"):
+        assert not page.evaluate(SEEN, name)["shown"], name
+    page.goto(f"{window.base}/plans/{plan.plan_id}/rollback?to=first")
+    path = page.locator("details.list .files li").first
+    assert path.is_visible()
+    assert page.pdf().startswith(b"%PDF")
+    assert window.wrong == []
+
+
 def test_keys_and_no_script(yard: Yard, browser: object, address: str) -> None:
     with open_workspace() as ws:
         plan = yard.done(ws)

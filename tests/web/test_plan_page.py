@@ -79,7 +79,32 @@ def test_edits_that_no_checkpoint_has_are_shown_as_yours(yard: Yard) -> None:
         visitor = Visitor()
         assert rows(visitor.get("/plans/yard/since")) == []
         edit(plan, "mine.txt")
-    assert "You edited mine.txt since" in words(visitor.get("/plans/yard/since"))
+    said = words(visitor.get("/plans/yard/since"))
+    assert "You edited mine.txt since +1 Not in a checkpoint yet" in said
+    assert words(visitor.get("/plans/yard/bring")) == "3 new +1"
+
+
+def test_the_head_says_what_it_works_on_and_where_a_rollback_leads(yard: Yard) -> None:
+    with open_workspace() as ws:
+        plan = ws.use(yard.plan(PLAN.replace("app:", "site:").replace("on: app", "on: site")))
+        execute(ws, plan)
+        one = plan.group("one").group_id
+        two = next(call.group_id for call in plan.tool_calls() if call.step_id == "two")
+    visitor = Visitor()
+    assert "site app 5 moments" in words(visitor.get("/plans/shop"))
+    told = words(visitor.get(f"/plans/shop/rollback?to={one}"))
+    assert "The moment after step 1 of 2, today at" in told
+    assert "The moment before step 2 of 2" in words(visitor.get(f"/plans/shop/rollback?to={two}"))
+
+
+def test_nobody_stands_anywhere_in_a_plan_that_is_finished(yard: Yard) -> None:
+    with open_workspace() as ws:
+        plan = yard.done(ws)
+        assert 'class="h"' in Visitor().get("/")
+        plan.cancel()
+    page = Visitor().get("/")
+    assert "Cancelled. Its sandbox" in words(page)
+    assert 'class="h"' not in page
 
 
 def test_lines_are_counted_when_they_are_asked_for(yard: Yard) -> None:

@@ -1,5 +1,6 @@
 """The application: which address shows what. Only POST changes something, by running a command."""
 
+from contextlib import suppress
 from importlib.resources import files
 
 from starlette.applications import Starlette
@@ -17,6 +18,7 @@ from starlette.routing import Route
 
 from cleveragents.errors import AgentsError
 from cleveragents.integrations.conversation import current
+from cleveragents.model.plan import Step
 from cleveragents.model.settings import Settings
 from cleveragents.plan_handle import PlanHandle
 from cleveragents.web.acts import Acts
@@ -24,7 +26,7 @@ from cleveragents.web.guard import Guard, Keys
 from cleveragents.web.live import events, running_call
 from cleveragents.web.render import render
 from cleveragents.web.site import Page, plan_id, wrong
-from cleveragents.web.view.changes import summary_of_changes
+from cleveragents.web.view.changes import summary, summary_of_changes
 from cleveragents.web.view.compare import comparison
 from cleveragents.web.view.facts import facts_of
 from cleveragents.web.view.fold import Fold, folded
@@ -65,6 +67,7 @@ class Screens(Acts):
             conversation=current(ws.ctx, plan.plan_id),
             panel=panel_of(ws, view, rows, row, self.shelf) if row else None,
             running=running,
+            running_place=_place(view.facts.steps, running.call.step_id) if running else "",
             running_decision=view.facts.decisions.get(decision or ""),
             notice=self.told(plan.plan_id, request.query_params.get("done", "")),
             can_stop=view.facts.held is not None and not view.facts.in_place,
@@ -143,7 +146,14 @@ class Screens(Acts):
         changes = handle.preview_resume().changes
         tracks = tracks_of(plan_view(ws, handle.plan_id, self.shelf).facts)
         since = {"changes": changes, "did": summary_of_changes(changes)}
+        if changes and handle.plan.head_group_id:
+            since["did"] = summary(handle.diff(handle.plan.head_group_id))
         return self.html("since.html", since=since, plan=handle.plan, tracks=tracks)
+
+    def bring(self, ws: Workspace, request: Request) -> Response:
+        """What apply would bring, in a sentence."""
+        handle = PlanHandle(ws.ctx, plan_id(ws, request))
+        return self.html("bring.html", did=summary(handle.diff()))
 
     def lines(self, ws: Workspace, request: Request) -> Response:
         """What rows changed, with lines and tables; asked for once the page is there."""
@@ -153,13 +163,24 @@ class Screens(Acts):
         for item in view.rows:
             after = item.row.failed_id or item.row.group_id
             if item.row.key in wanted and item.row.before_id and after:
-                try:
-                    self.shelf.exact(handle, item.row.before_id, after)
-                except AgentsError:  # the row says already what is wrong with its group
-                    continue
+                pairs = [(handle, item.row.before_id, after)]
+                pairs += [
+                    (PlanHandle(ws.ctx, child.plan_id), *child.between)
+                    for child in item.children
+                    if child.between
+                ]
+                for pair in pairs:
+                    with suppress(AgentsError):  # the row says already what is wrong with its group
+                        self.shelf.exact(*pair)
         rows = [moment(ws, facts, item.row, self.shelf, view.tracks) for item in view.rows]
         rows = [item for item in rows if item.row.key in wanted]
         return self.html("lines.html", rows=rows)
+
+
+def _place(steps: tuple[Step, ...], step_id: str) -> str:
+    """`Step 3 of 6`; empty for a step of a child plan."""
+    index = next((step.index + 1 for step in steps if step.step_id == step_id), 0)
+    return f"Step {index} of {len(steps)}" if 0 < index <= len(steps) else ""
 
 
 def static(request: Request) -> Response:
@@ -189,6 +210,7 @@ def create_app(
             get("/plans/{plan}/inside", site.inside),
             get("/plans/{plan}/lines", site.lines),
             get("/plans/{plan}/since", site.since),
+            get("/plans/{plan}/bring", site.bring),
             get("/plans/{plan}/diff", site.diff),
             get("/plans/{plan}/output/{step:path}", site.output),
             get("/plans/{plan}/fold/{key}", site.fold),

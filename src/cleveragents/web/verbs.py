@@ -113,7 +113,7 @@ def rollback(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Previe
     return Preview(
         verb="rollback",
         title=f"{'To before' if before else 'To'} {title}",
-        about=f"The moment of {clock(group.created_at)}, {short}",
+        about=f"{_place(facts, row, before)}{clock(group.created_at)}, {short}",
         button="Roll back",
         argv=("plan", "rollback", handle.plan.name, short),
         said=f"{count(paths, 'path')} in {count(len(sums), 'resource')} return, "
@@ -134,6 +134,16 @@ def rollback(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Previe
     )
 
 
+def _place(facts: Facts, row: Row | None, before: bool) -> str:
+    """`The moment after step 4 of 12, `, where that can be said."""
+    index = {step.step_id: step.index + 1 for step in facts.steps}
+    places = [index[name] for name in row.steps if name in index] if row else []
+    if row is None or not places or row.mark == "failed" or max(places) > len(facts.steps):
+        return "The moment of "
+    where = f"before step {min(places)}" if before else f"after step {max(places)}"
+    return f"The moment {where} of {len(facts.steps)}, "
+
+
 def fates_to(facts: Facts, rows: list[Row], group_id: str) -> tuple[Fate, ...]:
     """The decisions in force, and which of them a rollback to that group sets aside."""
     standing = [row for row in rows if not row.is_aside and row.mark != "system"]
@@ -148,7 +158,7 @@ def fates_to(facts: Facts, rows: list[Row], group_id: str) -> tuple[Fate, ...]:
         again = "done again on resume" if is_gone and row.mark == "looked" else ""
         note = "cancelled, their sandboxes kept" if is_gone and row.children else again
         title = "Your edits" if row.is_edits else row.title
-        found.append(Fate(title, is_gone, own, note, "s" if is_gone else sign(row)))
+        found.append(Fate(title, is_gone, own, note, "g" if is_gone else sign(row)))
         reached = reached or own
     return tuple(found) if target is not None else ()
 

@@ -37,10 +37,10 @@ document.addEventListener("toggle", async (event) => {
 }, true);
 
 async function since() {
-  const place = document.querySelector("[data-since]");
-  if (!place) return;
-  const text = await part(place.dataset.since);
-  if (text !== null) place.outerHTML = text;
+  for (const place of document.querySelectorAll("[data-since]")) {
+    const text = await part(place.dataset.since);
+    if (text !== null) place.outerHTML = text;
+  }
 }
 
 async function exact() {

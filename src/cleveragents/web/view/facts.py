@@ -5,10 +5,11 @@ import msgspec
 from cleveragents.history.export import left_behind
 from cleveragents.lease import holder
 from cleveragents.model.checkpoint import CheckpointGroup
+from cleveragents.model.conversation import anchor_in
 from cleveragents.model.decision import Correction, Decision
 from cleveragents.model.effect import Effect
 from cleveragents.model.journal import JournalEntry, Operation, undo_stack
-from cleveragents.model.plan import Plan, Step
+from cleveragents.model.plan import Plan, State, Step
 from cleveragents.model.resource import Resource
 from cleveragents.model.tool import ToolCall
 from cleveragents.workspace import Workspace
@@ -54,6 +55,17 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def in_place(self) -> bool:
         return any(one.is_in_place for one in self.resources)
+
+    @property
+    def is_session(self) -> bool:
+        """Whether an agent that somebody talks to does the steps, and not we."""
+        return anchor_in(self.plan.actor_state) is not None
+
+    @property
+    def is_quiet(self) -> bool:
+        """A session of which all that was begun is done: it is continued in its agent."""
+        queued = self.plan.state is State.QUEUED
+        return queued and self.is_session and all(step.done for step in self.steps)
 
     def state(self, group: CheckpointGroup) -> dict[str, str]:
         """Resource -> hash of its state."""

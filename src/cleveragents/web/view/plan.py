@@ -13,7 +13,7 @@ from cleveragents.web.view.facts import Facts, facts_of
 from cleveragents.web.view.fold import Divider, Fold, Item, Matrix, folded, matrices
 from cleveragents.web.view.line import rows_of
 from cleveragents.web.view.marks import Map, overview, spark
-from cleveragents.web.view.plans import ICONS, picture
+from cleveragents.web.view.plans import icon_of, picture
 from cleveragents.web.view.rows import Row
 from cleveragents.web.view.standing import sentence, state_of, undo_words
 from cleveragents.web.view.words import count, first_upper, listed, shortened
@@ -41,6 +41,8 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     said: str
     did: Did
+    between: tuple[str, str] | None
+    """Its first moment and its last."""
     picture: Markup
 
 
@@ -76,6 +78,15 @@ class Ahead(msgspec.Struct, frozen=True):
     question: str = ""
 
 
+class Fact(msgspec.Struct, frozen=True):
+    """One of those below the title."""
+
+    bold: str
+    after: str = ""
+    before: str = ""
+    code: str = ""
+
+
 class PlanView(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts
     title: str
@@ -93,7 +104,7 @@ class PlanView(msgspec.Struct, frozen=True, kw_only=True):
     map: Map
     undo: str
     redo: str
-    facts_line: tuple[tuple[str, str], ...]
+    facts_line: tuple[Fact, ...]
     outside: str
     moments: int
 
@@ -118,14 +129,14 @@ def plan_view(
     rows = rows_of(facts)
     items = folded(facts, rows, opened)
     state = state_of(facts)
-    icon, tone = ICONS[State.PROCESSING if state == "running" else facts.plan.state]
+    icon, tone = icon_of(facts, state)
     undo, redo = undo_words(facts)
     tracks = tracks_of(facts)
     ahead = _ahead(facts)
     inside = sum(ws.ctx.store.checkpoints.count(child.plan_id) for child in facts.children)
     return PlanView(
         facts=facts,
-        title=facts.plan.spec.get("description") or facts.plan.name,
+        title=first_upper(facts.plan.spec.get("description") or "") or facts.plan.name,
         state=state,
         icon=icon,
         tone=tone,
@@ -179,7 +190,7 @@ def moment(ws: Workspace, facts: Facts, row: Row, shelf: Shelf, tracks: tuple[st
         title=title,
         told=told,
         dots=tuple(_dot(row, did, name) for name in tracks),
-        children=tuple(_child(ws, plan_id, shelf) for plan_id in row.children),
+        children=tuple(_child(ws, facts.plan.name, own, shelf) for own in row.children),
         can_go_back=free and row.group_id in kept and not (row.is_here and row.mark == "turn"),
         can_correct=free and active and not row.is_aside and row.mark != "person",
     )
@@ -262,7 +273,7 @@ def _outside_dot(row: Row) -> Dot:
     return Dot()
 
 
-def _child(ws: Workspace, plan_id: str, shelf: Shelf) -> Child:
+def _child(ws: Workspace, parent: str, plan_id: str, shelf: Shelf) -> Child:
     store = ws.ctx.store
     plan, steps = store.plans.get(plan_id), store.plans.steps(plan_id)
     groups = store.checkpoints.groups(plan_id)
@@ -273,14 +284,14 @@ def _child(ws: Workspace, plan_id: str, shelf: Shelf) -> Child:
         said += f", {count(len(again), 'step')} at a second attempt"
     if plan.state is not State.COMPLETE:
         said += f", {plan.state}"
-    did = Did("")
-    if len(groups) > 1:
-        did = shelf.quick(ws, plan_id, groups[0].group_id, groups[-1].group_id)
+    between = (groups[0].group_id, groups[-1].group_id) if len(groups) > 1 else None
+    did = shelf.quick(ws, plan_id, *between) if between else Did("")
     return Child(
         plan_id=plan_id,
-        name=plan.name,
+        name=plan.name.removeprefix(f"{parent}/"),
         said=said,
         did=did,
+        between=between,
         picture=spark([sizes.get(group.group_id, 0) for group in groups], again),
     )
 
@@ -305,32 +316,31 @@ def _waiting(step: Step) -> Ahead:
     return Ahead(step.step_id)
 
 
-def _facts_line(ws: Workspace, facts: Facts, inside: int) -> tuple[tuple[str, str], ...]:
-    """(what stands in bold, what follows it) for each fact below the title."""
+def _facts_line(ws: Workspace, facts: Facts, inside: int) -> tuple[Fact, ...]:
     records = {r.resource_id: r for r in ws.ctx.store.resources.sandboxes(facts.plan.plan_id)}
-    found: list[tuple[str, str]] = []
+    found: list[Fact] = []
     for one in facts.resources:
         record = records.get(one.resource_id)
-        found.append((one.name, _resource_words(one.path, record.origin if record else {})))
+        found.append(_resource_fact(one.name, one.path, record.origin if record else {}))
     total = len(facts.groups) + inside
     more = f", {inside:,} of them in {count(len(facts.children), 'child plan')}" if inside else ""
-    found.append((f"{total:,}", f"moment{'' if total == 1 else 's'}{more}"))
+    found.append(Fact(f"{total:,}", f"moment{'' if total == 1 else 's'}{more}"))
     if facts.plan.attempt > 1:
-        found.append(("attempt", str(facts.plan.attempt)))
+        found.append(Fact(str(facts.plan.attempt), before="attempt"))
     if not facts.plan.rollback_enabled:
-        found.append(("nothing", "can be undone: checkpoints are off"))
+        found.append(Fact("nothing", "can be undone: checkpoints are off"))
     return tuple(found)
 
 
-def _resource_words(path: str, origin: dict[str, object]) -> str:
-    name = path.rstrip("/").rpartition("/")[2] or path
+def _resource_fact(name: str, path: str, origin: dict[str, object]) -> Fact:
+    """What it is called, where it is if that is called otherwise, and what it was made from."""
+    last = path.rstrip("/").rpartition("/")[2] or path
     branch, commit = origin.get("branch"), origin.get("base")
-    said = name
+    said = [last] if last != name else []
     if isinstance(branch, str) and branch:
-        said += f", {branch.removeprefix('refs/heads/')}"
-    if isinstance(commit, str) and commit:
-        said += f" at {commit[:7]}"
-    return said
+        said.append(branch.removeprefix("refs/heads/"))
+    at = commit[:7] if isinstance(commit, str) else ""
+    return Fact(name, ", ".join(said) + (" at" if at else ""), code=at)
 
 
 def _outside(facts: Facts) -> str:

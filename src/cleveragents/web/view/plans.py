@@ -94,9 +94,7 @@ def _entry(ws: Workspace, plan: Plan) -> Entry:
     facts = facts_of(ws, plan.plan_id)
     rows = rows_of(facts)
     state = state_of(facts)
-    icon, tone = ICONS[plan.state]
-    if state == "running":
-        icon, tone = ICONS[State.PROCESSING]
+    icon, tone = icon_of(facts, state)
     link, button = _button(facts, state)
     return Entry(
         plan_id=plan.plan_id,
@@ -112,9 +110,19 @@ def _entry(ws: Workspace, plan: Plan) -> Entry:
     )
 
 
+def icon_of(facts: Facts, state: str) -> tuple[str, str]:
+    """The sign of how a plan stands, and its tone."""
+    if state == "running":
+        return ICONS[State.PROCESSING]
+    return ICONS[State.COMPLETE if facts.is_quiet else facts.plan.state]
+
+
 def picture(facts: Facts, rows: list[Row]) -> Markup:
     waiting = 0 if facts.plan.is_final else sum(not step.done for step in facts.steps)
     signs = signs_of(folded(facts, rows), waiting)
+    if facts.plan.is_final:  # nobody stands anywhere any more, and its end is said in words
+        signs = [msgspec.structs.replace(one, here=False) for one in signs]
+        signs = signs[:-1] if len(signs) > 2 and signs[-1].kind == "sys" else signs
     if facts.plan.error is not None and waiting:
         first = next(n for n, one in enumerate(signs) if one.kind == "g")
         signs[first] = Sign("f")

@@ -3,6 +3,7 @@
 from typing import Any
 
 from cleveragents.context import utc_now
+from cleveragents.model.decision import DecisionKind
 from cleveragents.model.journal import Operation, undo_stack
 from cleveragents.model.plan import Failure, State
 from cleveragents.web.view.facts import Facts
@@ -15,9 +16,9 @@ def state_of(facts: Facts) -> str:
     plan = facts.plan
     if facts.held is not None and not plan.is_final:
         return "running"
-    if plan.state is State.COMPLETE and facts.in_place:
+    if (plan.state is State.COMPLETE or facts.is_quiet) and facts.in_place:
         return "nothing"
-    return str(plan.state)
+    return str(State.COMPLETE if facts.is_quiet else plan.state)
 
 
 def sentence(facts: Facts, rows: list[Row]) -> str:
@@ -27,6 +28,8 @@ def sentence(facts: Facts, rows: list[Row]) -> str:
         return _running(facts)
     if plan.state in (State.ERRORED, State.CONSTRAINED) and plan.error is not None:
         return _stopped(facts, plan.error)
+    if facts.is_quiet:
+        return _session(facts, rows)
     return {
         State.APPLIED: lambda: _applied(plan.result or {}),
         State.CANCELLED: lambda: "Cancelled. Its sandbox and its moments are kept",
@@ -51,6 +54,18 @@ def _complete(facts: Facts, rows: list[Row]) -> str:
     if not any(row.changed for row in rows if not row.is_aside):
         return f"{what}. Nothing changed: there is nothing to apply."
     return f"{what}. Nothing is applied: your own files are as they were."
+
+
+def _session(facts: Facts, rows: list[Row]) -> str:
+    """A conversation that waits for its next prompt, in its agent."""
+    asked = sum(one.kind is not DecisionKind.ROOT for one in facts.decisions.values())
+    names = listed([one.name for one in facts.resources])
+    said = f"{count(asked, 'prompt')} so far, in {names}"
+    if facts.in_place:
+        return f"{said}, in place: there is nothing to apply."
+    if not any(row.changed for row in rows if not row.is_aside):
+        return f"{said}. Nothing changed: there is nothing to apply."
+    return f"{said}. Nothing is applied: your own files are as they were."
 
 
 def _waiting(facts: Facts, rows: list[Row]) -> str:
