@@ -165,6 +165,7 @@ def test_nothing_overflows_and_nothing_is_refused(
     assert window.wrong == []
 
 
+WRITING = "steps: [{id: a, run: 'echo 1 > one', checkpoint: early}, {id: b, run: 'echo 2 > two'}]"
 SEEN = """(name) => {
   const [selector, part] = name.split("::");
   const style = getComputedStyle(document.querySelector(selector), part ? "::" + part : null);
@@ -175,7 +176,7 @@ SEEN = """(name) => {
 
 def test_readable_in_the_persons_own_colours(yard: Yard, browser: object, address: str) -> None:
     with open_workspace() as ws:
-        plan = yard.done(ws)
+        plan = yard.done(ws, WRITING)
     window = Window(browser, address, forced_colors="active")
     page = window.page
     page.goto(f"{window.base}/plans/{plan.plan_id}")
@@ -198,7 +199,7 @@ def test_on_paper_it_is_light_and_open_and_has_no_controls(
     yard: Yard, browser: object, address: str
 ) -> None:
     with open_workspace() as ws:
-        plan = yard.done(ws)
+        plan = yard.done(ws, WRITING)
     window = Window(browser, address, color_scheme="dark")
     page = window.page
     page.goto(f"{window.base}/plans/{plan.plan_id}")
