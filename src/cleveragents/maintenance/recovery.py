@@ -20,10 +20,11 @@ from cleveragents.lease import (
     LeasedPlan,
     hold,
     holder,
+    host_name,
     is_alive,
 )
 from cleveragents.model.checkpoint import CheckpointType
-from cleveragents.model.journal import EntryState, Operation
+from cleveragents.model.journal import TAKEN_OVER_BY, EntryState, Operation
 from cleveragents.model.plan import Failure, Phase, State
 from cleveragents.store import Intent
 from cleveragents.tools.leftovers import end_leftovers
@@ -134,7 +135,8 @@ def _close_entries(ctx: Context, leased: LeasedPlan) -> None:
     """Operations that nobody will end any more end where the plan stands."""
     with leased.transaction():
         for entry in ctx.store.journal.open_entries(leased.plan.plan_id):
-            ctx.store.journal.put(leased.closed(entry, EntryState.INTERRUPTED))
+            taker = {TAKEN_OVER_BY: host_name()}
+            ctx.store.journal.put(leased.closed(entry, EntryState.INTERRUPTED, **taker))
             if entry.operation is Operation.CORRECT:
                 ctx.store.corrections.end(leased.plan, ctx.now())
 

@@ -61,6 +61,10 @@ class Moment(msgspec.Struct, frozen=True):
     version: int
 
 
+TAKEN_OVER_BY = "taken_over_by"
+"""In the detail of an entry: the machine that ended it because its process had died."""
+
+
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     entry_id: str
     plan_id: str

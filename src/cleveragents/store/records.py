@@ -279,6 +279,12 @@ class JournalRepository:
         )
         return row.fetchone()[0]
 
+    def interrupted(self, most: int = 200) -> list[JournalEntry]:
+        """Of all plans, the newest first."""
+        return JOURNAL.select(
+            self._db, "WHERE state = ? ORDER BY seq DESC LIMIT ?", ("interrupted", most)
+        )
+
     def open_entries(self, plan_id: str) -> list[JournalEntry]:
         return JOURNAL.select(
             self._db, "WHERE plan_id = ? AND state = ?", (plan_id, EntryState.OPEN.value)

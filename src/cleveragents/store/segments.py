@@ -92,6 +92,15 @@ class SegmentRepository:
         )
         return Behind(*row.fetchone())
 
+    def all_behind(self) -> list[tuple[str, Behind]]:
+        """Every plan of which groups are not there yet, the one that waits longest first."""
+        rows = self._db.execute(
+            "SELECT g.plan_id, count(*), min(g.created_at) FROM checkpoint_groups g"
+            " LEFT JOIN groups_there t ON t.group_id = g.group_id WHERE g.pruned_at IS NULL"
+            " AND t.group_id IS NULL GROUP BY g.plan_id ORDER BY 3"
+        )
+        return [(plan_id, Behind(groups, since)) for plan_id, groups, since in rows]
+
     def root_of(self, plan_id: str) -> str:
         """The plan that is nobody's child, above this one."""
         asked = "SELECT parent_plan_id FROM plans WHERE plan_id = ?"

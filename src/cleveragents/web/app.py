@@ -27,6 +27,7 @@ from cleveragents.web.live import events, running_call
 from cleveragents.web.render import render
 from cleveragents.web.site import Page, plan_id, wrong
 from cleveragents.web.view.changes import summary, summary_of_changes
+from cleveragents.web.view.cluster import seen_of
 from cleveragents.web.view.compare import comparison
 from cleveragents.web.view.facts import facts_of
 from cleveragents.web.view.fold import Fold, folded
@@ -47,6 +48,12 @@ class Screens(Acts):
         query = request.query_params.get("q", "").strip()
         before = request.query_params.get("before", "")
         return self.html("plans.html", listing=listing(ws, query, before), query=query)
+
+    def cluster(self, ws: Workspace, _request: Request) -> Response:
+        """The machines that share this store."""
+        from cleveragents.cluster.status import cluster_status
+
+        return self.html("cluster.html", now=seen_of(ws, cluster_status(ws.ctx)))
 
     def plan(self, ws: Workspace, request: Request) -> Response:
         at = request.query_params.get("at", "")
@@ -203,6 +210,7 @@ def create_app(
     app = Starlette(
         routes=[
             get("/", site.plans),
+            get("/cluster", site.cluster),
             Route("/static/{name}", static, methods=["GET"]),
             Route("/pictures/{name}", site.picture, methods=["GET"]),
             get("/plans/{plan}", site.plan),

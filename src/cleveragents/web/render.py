@@ -9,6 +9,7 @@ from cleveragents.model.resource import show_path
 from cleveragents.model.tool import ToolCall
 from cleveragents.web.view import words
 from cleveragents.web.view.changes import table_words
+from cleveragents.web.view.cluster import seconds
 
 
 @cache
@@ -30,6 +31,7 @@ def environment() -> Environment:
         "path": show_path,
         "cell": shown_cell,
         "took": took,
+        "seconds": seconds,
     }
     made.filters.update(filters)  # pyright: ignore[reportUnknownMemberType]
     return made

@@ -53,7 +53,12 @@ class Site:
         return endpoint
 
     def html(self, template: str, status: int = 200, **values: Any) -> Response:
-        return HTMLResponse(render(template, form=self.keys.form, **values), status)
+        return HTMLResponse(
+            render(
+                template, form=self.keys.form, is_shared=bool(self.settings.store_url), **values
+            ),
+            status,
+        )
 
     def told(self, plan_id: str, done: str) -> Notice | None:
         """What the last command said that was begun here."""

@@ -3,6 +3,7 @@
 import os
 import sys
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -12,7 +13,11 @@ from cleveragents.cli.render import Block, Reply, Table, Text
 from cleveragents.cluster.queue import DEFAULT, Order, Queue, Schedule
 from cleveragents.cluster.submit import queue_of, submit
 from cleveragents.errors import NotFound, UsageError
+from cleveragents.model.units import show_when
 from cleveragents.workspace import Workspace
+
+if TYPE_CHECKING:
+    from cleveragents.cluster.status import Bucket
 
 
 @command("plan submit")
@@ -98,38 +103,53 @@ def worker(ws: Workspace, options: Options, queues: str | None, at_once: int) ->
 
 @command("cluster status")
 def cluster_status(ws: Workspace, options: Options) -> Reply:
-    """Show workers, queues, schedules, and plans that were handed back."""
-    engine = queue_of(ws.ctx.settings)
-    workers, counts, schedules = engine.workers(), engine.counts(), engine.schedules()
-    back = engine.handed_back()
-    data = {
-        "workers": msgspec.to_builtins(workers),
-        "queues": msgspec.to_builtins(counts),
-        "schedules": msgspec.to_builtins(schedules),
-        "handed_back": msgspec.to_builtins(back),
-    }
+    """Show workers, queues, schedules, plans that changed hands, and how far the bucket is."""
+    from cleveragents.cluster.status import cluster_status as status_now
+
+    now = status_now(ws.ctx)
     blocks: list[Block] = [
         Table(
             ("worker", "heard of", "plans"),
-            tuple((w.name, f"{w.seen:.0f} s ago", " ".join(w.plans)) for w in workers),
+            tuple((w.name, f"{w.seen:.0f} s ago", " ".join(w.plans)) for w in now.workers),
             "Workers",
         ),
         Table(
             ("queue", "waiting", "running", "later", "oldest waits"),
             tuple(
                 (c.queue, str(c.waiting), str(c.running), str(c.later), f"{c.oldest:.0f} s")
-                for c in counts
+                for c in now.queues
             ),
             "Queues",
         ),
     ]
-    if schedules:
-        rows = tuple((s.name, s.cron, s.file) for s in schedules)
-        blocks.append(Table(("schedule", "UTC", "file"), rows, "Schedules"))
-    if back:
-        rows = tuple((one.plan_id, one.worker, one.reason) for one in back)
-        blocks.append(Table(("plan", "handed back by", "why"), rows, "Handed Back"))
-    return Reply(data=data, blocks=tuple(blocks))
+    more = (
+        (("schedule", "UTC", "file"), [(s.name, s.cron, s.file) for s in now.schedules]),
+        (
+            ("plan", "handed back by", "why"),
+            [(one.plan_id, one.worker, one.reason) for one in now.handed_back],
+        ),
+        (
+            ("plan", "operation", "taken over by", "when"),
+            [(t.plan_id, t.operation, t.by, show_when(t.at)) for t in now.take_overs],
+        ),
+    )
+    titles = ("Schedules", "Handed Back", "Taken Over")
+    blocks += [
+        Table(head, tuple(rows), title)
+        for (head, rows), title in zip(more, titles, strict=True)
+        if rows
+    ]
+    return Reply(data=msgspec.to_builtins(now), blocks=(*blocks, *_bucket(now.bucket)))
+
+
+def _bucket(bucket: "Bucket | None") -> tuple[Block, ...]:
+    """How far it is behind."""
+    if bucket is None:
+        return ()
+    if not bucket.late:
+        return (Text(f"everything is in the bucket {bucket.url}"),)
+    rows = tuple((one.plan_id, str(one.groups), f"{one.seconds:.1f} s") for one in bucket.late)
+    return (Table(("plan", "groups not there", "for"), rows, f"Bucket {bucket.url}"),)
 
 
 @command("cluster unschedule")

@@ -3,6 +3,7 @@
 from typing import TypedDict
 
 from cleveragents.cluster.queue import Count, HandedBack, Schedule, Worker
+from cleveragents.cluster.status import Bucket, TakeOver
 
 
 class Submitted(TypedDict):
@@ -32,3 +33,5 @@ class ClusterStatus(TypedDict):
     queues: list[Count]
     schedules: list[Schedule]
     handed_back: list[HandedBack]
+    take_overs: list[TakeOver]
+    bucket: Bucket | None
