@@ -240,6 +240,97 @@ def test_keys_and_no_script(yard: Yard, browser: object, address: str) -> None:
     assert window.wrong == []
 
 
+def tab_to(page: object, selector: str) -> None:
+    """With the keyboard alone."""
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        if page.evaluate("(name) => document.activeElement.matches(name)", selector):
+            return
+    raise AssertionError(f"no key leads to {selector}")
+
+
+def test_stop_resume_undo_and_redo(yard: Yard, browser: object, address: str) -> None:
+    with open_workspace() as ws:
+        plan_id = ws.use(yard.plan(PLAN)).plan_id
+    window = Window(browser, address)
+    page = window.page
+    page.click("a.button:has-text('Resume')")
+    page.click("button:has-text('Resume')")
+    page.wait_for_selector("#tail:has-text('line 1')")
+    page.click("button:has-text('Stop')")
+    page.wait_for_selector("a.button:has-text('Resume')")
+    with open_workspace() as ws:
+        assert ws.find(plan_id).plan.state is State.ERRORED
+        assert "two.txt" not in files(ws.find(plan_id))
+    for name in ("more", "go"):
+        Path(yard.top / name).touch()
+    page.click("a.button:has-text('Resume')")
+    page.click("button:has-text('Resume')")
+    page.wait_for_selector("a.button:has-text('Review and apply')")
+    page.click("a.button:has-text('Undo resuming')")
+    page.click("button:has-text('Undo')")
+    page.click("a.button:has-text('Redo resuming')")
+    page.click("button:has-text('Redo')")
+    page.wait_for_selector("a.button:has-text('Review and apply')")
+    with open_workspace() as ws:
+        assert {"one.txt", "two.txt", "three.txt"} <= files(ws.find(plan_id))
+    assert window.wrong == []
+
+
+def test_a_rollback_with_the_keyboard_alone(yard: Yard, browser: object, address: str) -> None:
+    with open_workspace() as ws:
+        plan = yard.done(ws, WRITING)
+    window = Window(browser, address)
+    page = window.page
+    page.goto(f"{window.base}/plans/{plan.plan_id}")
+    page.wait_for_load_state("networkidle")
+    tab_to(page, "#moments .go")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("h1:has-text('Go back to')")
+    tab_to(page, "button.main")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("h3:has-text('You rolled back to')")
+    with open_workspace() as ws:
+        assert "two" not in files(ws.find(plan.plan_id))
+    assert window.wrong == []
+
+
+def test_every_verb_without_script(yard: Yard, browser: object, address: str) -> None:
+    for name in ("more", "go"):
+        Path(yard.top / name).touch()
+    with open_workspace() as ws:
+        plan_id = ws.use(yard.plan(PLAN)).plan_id
+    window = Window(browser, address)
+    state = window.context.storage_state()
+    plain = browser.new_context(java_script_enabled=False, storage_state=state).new_page()
+    plain.set_default_timeout(30_000)
+    here = f"{window.base}/plans/{plan_id}"
+
+    def press(link: str, button: str) -> None:
+        plain.goto(here)
+        plain.click(f".head a.button:has-text('{link}')")
+        plain.click(f"button:has-text('{button}')")
+
+    press("Resume", "Resume")
+    # The page of a plan that runs loads itself again.
+    plain.wait_for_selector("a.button:has-text('Review and apply')")
+    plain.click("h3 a:has-text('people')")
+    plain.click("#panel >> text=Go back here")
+    plain.click("button:has-text('Roll back')")
+    assert "You rolled back to “people”" in plain.inner_text("body")
+    press("Undo rollback", "Undo")
+    press("Redo rollback", "Redo")
+    press("Undo rollback", "Undo")
+    plain.click("h3 a:has-text('three')")
+    plain.click("#panel >> text=Correct")
+    plain.fill("textarea", "four")
+    plain.click("button:has-text('Correct this decision')")
+    plain.wait_for_selector("a.button:has-text('Review and apply')")
+    press("Review and apply", "Apply")
+    assert "Applied to app" in plain.inner_text("#sentence")
+    assert (yard.app / "three.txt").read_text() == "four\n"
+
+
 def test_another_site_cannot_send_the_forms(yard: Yard, browser: object, address: str) -> None:
     with open_workspace() as ws:
         plan = yard.done(ws)
