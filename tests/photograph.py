@@ -1,6 +1,6 @@
-"""A picture of the page for README: `python -m tests.photograph` writes docs/images/page.png.
+"""Pictures of the page: `python -m tests.photograph` writes docs/images/page*.png.
 
-It needs Debian's chromium and `pip install playwright`. Look at the picture before you commit it.
+It needs Debian's chromium and `pip install playwright`. Look at them before you commit them.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.harness import command, private_environment
 from tests.scratch import query
 
-PICTURE = Path(__file__).parents[1] / "docs" / "images" / "page.png"
+PICTURES = Path(__file__).parents[1] / "docs" / "images"
 NAME = "rename users to people"
 PLAN = f"""\
 name: {NAME}
@@ -36,6 +36,20 @@ steps:
     decision: {{question: Does it work?, chosen: run the tests}}
     on: app
     run: "python3 -B test_api.py"
+"""
+RUNS = """\
+name: link-check
+description: Every link in the docs leads somewhere
+resources: {app: {kind: git-checkout, path: shop}}
+steps:
+  - {id: collect, decision: {question: Which links?, chosen: All of notes}, run: "seq 125 > links"}
+  - {id: dedupe, run: "sort links | uniq | wc -l"}
+  - id: probe
+    decision: {question: How to check a link?, chosen: "HEAD, then GET", alternatives: [GET only]}
+    run: "for n in $(seq 40); do echo ok   https://example.org/$n; done;
+      while [ ! -e $AGENTS_PLAN_DIR/go ]; do sleep 0.1; done"
+  - {id: rewrite, run: "true"}
+  - {id: redirects, run: "true"}
 """
 FILES = {
     "api.py": 'TABLE = "users"\n\n\ndef query():\n    return "SELECT name FROM users"\n',
@@ -66,7 +80,7 @@ def run_plan(folder: Path, env: dict[str, str]) -> None:
     subprocess.run([command(), "plan", "resume", NAME, "-q"], cwd=folder, env=env, check=True)
 
 
-def photograph(address: str) -> None:
+def photograph(address: str, watched: Path) -> None:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as player:
@@ -76,21 +90,44 @@ def photograph(address: str) -> None:
         page.goto(address)
         page.get_by_text(NAME).first.click()
         page.wait_for_load_state("networkidle")
-        page.screenshot(path=PICTURE)
+        plan = page.url
+        page.screenshot(path=PICTURES / "page.png")
+        page.goto(f"{plan}/diff")
+        page.screenshot(path=PICTURES / "page-compare.png")
+        page.goto(f"{plan}/rollback?to=schema")
+        page.screenshot(path=PICTURES / "page-rollback.png", full_page=True)
+        page.set_viewport_size({"width": 400, "height": 900})
+        page.goto(plan)
+        page.wait_for_load_state("networkidle")
+        page.screenshot(path=PICTURES / "page-400.png")
+        page.set_viewport_size({"width": 1280, "height": 900})
+        page.emulate_media(color_scheme="dark")
+        page.goto(address.split("/enter", maxsplit=1)[0])
+        page.get_by_text("link-check").first.click()
+        page.wait_for_selector("#tail:has-text('example.org/40')")
+        page.screenshot(path=PICTURES / "page-live.png")
+        watched.touch()
         browser.close()
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as made:
         env = private_environment(Path(made))
-        (Path(made) / "work").mkdir()
-        run_plan(Path(made) / "work", env)
-        argv = [command(), "web", "--no-browser"]
-        with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True) as server:
+        work = Path(made) / "work"
+        work.mkdir()
+        run_plan(work, env)
+        (work / "runs.yaml").write_text(RUNS)
+        quiet = [command(), "plan", "run", "runs.yaml", "--quiet"]
+        web = [command(), "web", "--no-browser"]
+        with (
+            subprocess.Popen(quiet, cwd=work, env=env, stdout=subprocess.DEVNULL),
+            subprocess.Popen(web, env=env, stdout=subprocess.PIPE, text=True) as server,
+        ):
             assert server.stdout
             try:
-                photograph(server.stdout.readline().split()[-1])
+                photograph(server.stdout.readline().split()[-1], work / "go")
             finally:
+                (work / "go").touch()
                 server.terminate()
 
 

@@ -116,7 +116,7 @@ def _lines(rows: list[str]) -> list[Line]:
     for row in rows:
         if place := _AT.match(row):
             old, new = int(place[1]), int(place[2])
-            found.append(Line("at", None, None, ((place[3] or f"line {new}", False),)))
+            found.append(Line("at", None, None, ((place[3] or f"line {new or old}", False),)))
         elif row.startswith("+"):
             found.append(Line("add", None, new, ((row[1:], False),)))
             new += 1
