@@ -16,10 +16,10 @@ def note(text: str) -> None:
         file.write(f"{text}\n")
 
 
-async def run(plan_id: str) -> HandBack | None:
-    note(f"begin {plan_id}")
+async def run(plan_id: str, apply: tuple[str, ...] | None) -> HandBack | None:
+    note(f"begin {plan_id}" if apply is None else f"apply {plan_id} {' '.join(apply)}")
     begun[plan_id] += 1
-    if plan_id.startswith("busy-") and begun[plan_id] < 3:
+    if plan_id.startswith("never-") or (plan_id.startswith("busy-") and begun[plan_id] < 3):
         return HandBack("somebody has it", 0)
     if plan_id.startswith("slow-"):
         try:

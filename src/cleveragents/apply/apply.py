@@ -19,6 +19,7 @@ from cleveragents.apply.targets import (
     require_own_targets,
     require_targets_here,
     switch_all,
+    targets_elsewhere,
 )
 from cleveragents.apply.tidy import keep_borrowed, tidy
 from cleveragents.apply.verify import verify
@@ -134,6 +135,8 @@ def apply(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
 def _verified(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
     """The first result; what the targets lack of it now is told."""
     assert plan.result is not None
+    if targets_elsewhere(ctx, plan):
+        return plan.result  # it cannot be seen from here
     if lost := verify(ctx, plan, options_for(ctx, plan, spec_of(plan), request)):
         shown = ", ".join(lost[:5]) + (f" and {len(lost) - 5} more" if len(lost) > 5 else "")
         message = (

@@ -1,7 +1,7 @@
 """The targets of an apply: held by one process, switched in an order that can be undone."""
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ from cleveragents.checkpoints.sandboxes import PlanSandboxes
 from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.errors import ApplyRefused, NotAllowed
+from cleveragents.lease import host_name
 from cleveragents.model.plan import Plan
 from cleveragents.sandbox.protocol import CommitsLast, Proposal
 from cleveragents.sandbox.registry import traits_of
@@ -39,15 +40,26 @@ def require_own_targets(ctx: Context, plan: Plan) -> None:
 
 def require_targets_here(ctx: Context, plan: Plan) -> None:
     """Another machine can continue a plan; what it changes in the end is where it was."""
+    for path, made_on in _away(ctx, plan):
+        raise ApplyRefused(
+            f"{path} is not on this machine",
+            f"on {made_on}: agents plan apply {plan.plan_id}, or agents worker",
+        )
+
+
+def targets_elsewhere(ctx: Context, plan: Plan) -> str:
+    """The other machine that has them, by its name; empty: they are here."""
+    return next((made_on for _, made_on in _away(ctx, plan) if made_on != host_name()), "")
+
+
+def _away(ctx: Context, plan: Plan) -> Iterator[tuple[str, str]]:
+    """Path and machine of each target that is not here."""
     sandboxes = ctx.manager.sandboxes(plan.plan_id)
     for rid, record in sandboxes.records.items():
         resource, made_on = sandboxes.resources[rid], record.origin.get("made_on")
         is_far = traits_of(resource.kind).server is not None or resource.source
         if made_on and not is_far and not os.path.lexists(resource.path):
-            raise ApplyRefused(
-                f"{resource.path} is not on this machine",
-                f"on {made_on}: agents plan apply {plan.plan_id}",
-            )
+            yield resource.path, made_on
 
 
 def in_order(

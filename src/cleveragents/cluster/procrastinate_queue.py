@@ -19,7 +19,17 @@ from psycopg.conninfo import conninfo_to_dict
 
 from cleveragents import codec
 from cleveragents.cluster.procrastinate_worker import PLAN, Deliveries
-from cleveragents.cluster.queue import Count, HandedBack, Order, Run, Schedule, Submit, Worker
+from cleveragents.cluster.queue import (
+    Count,
+    HandedBack,
+    Job,
+    Options,
+    Order,
+    Run,
+    Schedule,
+    Submit,
+    Worker,
+)
 from cleveragents.errors import MachineError, NotAllowed, StoreError, UsageError
 from cleveragents.sandbox.postgres import address
 
@@ -28,6 +38,10 @@ CREATE TABLE IF NOT EXISTS agents_workers (
     worker_id BIGINT PRIMARY KEY REFERENCES procrastinate_workers (id) ON DELETE CASCADE,
     name TEXT NOT NULL
 );
+ALTER TABLE agents_workers ADD COLUMN IF NOT EXISTS at_once INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE agents_workers ADD COLUMN IF NOT EXISTS queues TEXT[] NOT NULL DEFAULT '{}';
+CREATE INDEX IF NOT EXISTS agents_jobs_of_plan ON procrastinate_jobs (queueing_lock)
+    WHERE status IN ('todo', 'doing');
 CREATE TABLE IF NOT EXISTS agents_schedules (
     name TEXT PRIMARY KEY, body TEXT NOT NULL, since BIGINT NOT NULL
 );
@@ -84,7 +98,9 @@ class ProcrastinateQueue:
                 connection.execute(SchemaManager.get_schema().encode())
             connection.execute(TABLES.encode())
 
-    def submit(self, plan_id: str, order: Order, connection: Any) -> None:
+    def submit(
+        self, plan_id: str, order: Order, connection: Any, apply: Options | None = None
+    ) -> None:
         task = self._deferring.configure_task(
             PLAN,
             queue=order.queue,
@@ -94,8 +110,12 @@ class ProcrastinateQueue:
             schedule_at=order.not_before,
             connection=_Plain(connection),
         )
+        given: dict[str, Any] = {
+            "plan_id": plan_id,
+            **({} if apply is None else {"apply": list(apply)}),
+        }
         try:
-            task.defer(plan_id=plan_id)
+            task.defer(**given)
         except AlreadyEnqueued as error:
             raise NotAllowed(f"plan {plan_id} waits for a worker already") from error
         except ConnectorException as error:
@@ -103,13 +123,27 @@ class ProcrastinateQueue:
                 raise _not_installed() from error
             raise
 
-    def cancel(self, plan_id: str) -> bool:
-        jobs = self._asked(
-            "SELECT procrastinate_cancel_job_v1(id, true, false) FROM procrastinate_jobs"
-            " WHERE task_name = 'plan' AND args->>'plan_id' = %s AND status IN ('todo', 'doing')",
+    def job(self, plan_id: str) -> Job | None:
+        rows = self._asked(
+            "SELECT queue_name, priority, status = 'doing', coalesce(reason, '')"
+            " FROM procrastinate_jobs LEFT JOIN agents_handed_back ON plan_id = queueing_lock"
+            " WHERE queueing_lock = %s AND status IN ('todo', 'doing')"
+            " ORDER BY status = 'doing' DESC LIMIT 1",
             (plan_id,),
         )
-        return bool(jobs)
+        names = ("queue", "priority", "running", "handed_back")
+        return Job(**dict(zip(names, rows[0], strict=True))) if rows else None
+
+    def cancel(self, plan_id: str, *, waiting_only: bool = False) -> bool:
+        jobs = self._asked(
+            "SELECT procrastinate_cancel_job_v1(id, %s, false) FROM procrastinate_jobs"
+            " WHERE queueing_lock = %s AND status IN ('todo', 'doing')",
+            (not waiting_only, plan_id),
+        )
+        if any(job for (job,) in jobs):
+            self._asked("DELETE FROM agents_handed_back WHERE plan_id = %s", (plan_id,))
+            return True
+        return False
 
     def work(self, run: Run, submit: Submit, *, queues: Sequence[str], at_once: int) -> None:
         self._asked("SELECT 1 FROM agents_workers LIMIT 0")
@@ -167,11 +201,14 @@ class ProcrastinateQueue:
             " extract(epoch FROM now() - w.last_heartbeat)::float8,"
             " (SELECT coalesce(array_agg(j.args->>'plan_id' ORDER BY j.id), '{}')"
             " FROM procrastinate_jobs j WHERE j.worker_id = w.id AND j.status = 'doing'"
-            " AND j.task_name = 'plan')"
+            " AND j.task_name = 'plan'), coalesce(a.at_once, 0), coalesce(a.queues, '{}')"
             " FROM procrastinate_workers w LEFT JOIN agents_workers a ON a.worker_id = w.id"
             " ORDER BY 1, w.id"
         )
-        return [Worker(name=name, seen=seen, plans=tuple(plans)) for name, seen, plans in rows]
+        return [
+            Worker(name=name, seen=seen, plans=tuple(plans), at_once=at_once, queues=tuple(queues))
+            for name, seen, plans, at_once, queues in rows
+        ]
 
     def handed_back(self) -> list[HandedBack]:
         rows = self._asked("SELECT plan_id, worker, reason FROM agents_handed_back ORDER BY at")

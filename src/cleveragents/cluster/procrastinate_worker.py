@@ -8,7 +8,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, LiteralString
 
@@ -17,10 +17,11 @@ from procrastinate import App, BaseRetryStrategy, JobContext, PsycopgConnector, 
 from procrastinate.exceptions import AlreadyEnqueued, ConnectorException, JobAborted
 from procrastinate.job_context import AbortReason
 from procrastinate.jobs import Job
+from procrastinate.manager import JobManager
 from procrastinate.worker import Worker
 
 from cleveragents import codec
-from cleveragents.cluster.queue import HandBack, Run, Schedule, Submit
+from cleveragents.cluster.queue import OF_A_MACHINE, HandBack, Run, Schedule, Submit, own_queue
 from cleveragents.lease import host_name
 
 PLAN, SUBMIT = "plan", "submit"
@@ -42,6 +43,30 @@ class OnlyReturned(BaseRetryStrategy):
         if isinstance(exception, Returned):
             return RetryDecision(retry_in={"seconds": round(exception.delay)})
         return None
+
+
+QUEUES = """
+WITH RECURSIVE names(name) AS (
+    (SELECT queue_name::text FROM procrastinate_jobs ORDER BY queue_name LIMIT 1)
+    UNION ALL
+    SELECT (SELECT queue_name::text FROM procrastinate_jobs WHERE queue_name > name
+            ORDER BY queue_name LIMIT 1) FROM names WHERE name IS NOT NULL
+)
+SELECT name FROM names WHERE name IS NOT NULL AND (name NOT LIKE %(others)s OR name = %(own)s)
+"""
+"""Each name is one step along the index, however many plans wait."""
+
+
+class OwnMachine(JobManager):
+    """Whoever takes from every queue leaves those of other machines alone."""
+
+    async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
+        if queues is None:
+            rows = await self.connector.execute_query_all_async(
+                QUEUES, others=f"{OF_A_MACHINE}%", own=own_queue(host_name())
+            )
+            queues = [row["name"] for row in rows]
+        return await super().fetch_job(queues, worker_id)
 
 
 class Deliveries:
@@ -79,12 +104,13 @@ class Deliveries:
 
     async def _until_disconnected(self, queues: list[str], at_once: int) -> None:
         app = App(connector=PsycopgConnector(kwargs=self._server, min_size=1, max_size=4))
+        app.job_manager = OwnMachine(app.connector)
         app.task(name=PLAN, pass_context=True, retry=OnlyReturned())(self._plan)
         app.task(name=SUBMIT, pass_context=True, retry=OnlyReturned())(self._scheduled)
         async with app.open_async():
             self._worker = worker = Worker(
                 app=app,
-                queues=queues or None,
+                queues=[*queues, own_queue(host_name())] if queues else None,
                 name=self._name,
                 concurrency=at_once,
                 install_signal_handlers=False,
@@ -94,25 +120,30 @@ class Deliveries:
                 abort_job_polling_interval=self._beat,
                 delete_jobs="successful",
             )
-            beside = asyncio.create_task(self._look_after(app, worker))
+            beside = asyncio.create_task(self._look_after(app, worker, queues, at_once))
             try:
                 await worker.run()
             finally:
                 beside.cancel()
 
-    async def _look_after(self, app: App, worker: Worker) -> None:
-        named = False
+    async def _look_after(self, app: App, worker: Worker, queues: list[str], at_once: int) -> None:
+        told = -1
         while True:
             await asyncio.sleep(self._beat)
+            takes = 0 if self._signals else at_once
             with suppress(ConnectorException):
-                if not named and worker.worker_id is not None:
+                if told != takes and worker.worker_id is not None:
                     await _execute(
                         app,
-                        "INSERT INTO agents_workers (worker_id, name) VALUES (%(id)s, %(name)s)",
+                        "INSERT INTO agents_workers (worker_id, name, at_once, queues)"
+                        " VALUES (%(id)s, %(name)s, %(takes)s, %(queues)s)"
+                        " ON CONFLICT (worker_id) DO UPDATE SET at_once = excluded.at_once",
                         id=worker.worker_id,
                         name=self._name,
+                        takes=takes,
+                        queues=queues,
                     )
-                    named = True
+                    told = takes
                 await self._deliver_again(app)
                 await self._submit_due(app)
 
@@ -138,8 +169,11 @@ class Deliveries:
             with suppress(AlreadyEnqueued):
                 await app.job_manager.defer_periodic_job(job, schedule.name, moment)
 
-    async def _plan(self, context: JobContext, plan_id: str) -> None:
-        back = await self._followed(context, self._run(plan_id))
+    async def _plan(
+        self, context: JobContext, plan_id: str, apply: list[str] | None = None
+    ) -> None:
+        work = self._run(plan_id, None if apply is None else tuple(apply))
+        back = await self._followed(context, work)
         if back is None:
             await _execute(
                 context.app, "DELETE FROM agents_handed_back WHERE plan_id = %(id)s", id=plan_id

@@ -12,6 +12,14 @@ from typing import Any, Protocol
 import msgspec
 
 DEFAULT = "default"
+OF_A_MACHINE = "@"
+"""Begins the name of the queue that only workers on one machine take from."""
+Options = tuple[str, ...]
+"""Of `agents plan apply`."""
+
+
+def own_queue(host: str) -> str:
+    return f"{OF_A_MACHINE}{host}"
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,10 +73,37 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     seen: float
     """Seconds since it was last heard of."""
     plans: tuple[str, ...]
+    at_once: int
+    """How many plans it takes; none when it was told to stop."""
+    queues: tuple[str, ...]
+    """Those it takes from beside its machine's own; none: every one."""
+
+    @property
+    def host(self) -> str:
+        return self.name.rpartition(":")[0]
+
+    def takes(self, queue: str) -> bool:
+        """Whether a plan in that queue can be given to it, now or later."""
+        if queue.startswith(OF_A_MACHINE):
+            return self.at_once > 0 and queue == own_queue(self.host)
+        return self.at_once > 0 and (not self.queues or queue in self.queues)
 
 
-Run = Callable[[str], Awaitable[HandBack | None]]
-"""Run a plan to its end, wherever it stands; if cancelled, stop it and leave it resumable."""
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan that is to be delivered, or was and has not ended."""
+
+    queue: str
+    priority: int
+    running: bool
+    handed_back: str
+    """Why it was last handed back; empty: it was not."""
+
+
+Run = Callable[[str, Options | None], Awaitable[HandBack | None]]
+"""Run a plan to its end, wherever it stands; if cancelled, stop it and leave it resumable.
+
+With options: apply it.
+"""
 Submit = Callable[[Schedule, int], Awaitable[HandBack | None]]
 """Submit a schedule's file for one of its moments, in seconds since 1970."""
 
@@ -78,20 +113,31 @@ class Queue(Protocol):
         """Make what the engine keeps in the database; twice does nothing more."""
         ...
 
-    def submit(self, plan_id: str, order: Order, connection: Any) -> None:
+    def submit(
+        self, plan_id: str, order: Order, connection: Any, apply: Options | None = None
+    ) -> None:
         """Deliver the plan once the caller's transaction on that connection is committed.
 
-        Raises `NotAllowed` if it waits to be delivered already.
+        Raises `NotAllowed` if it waits to be delivered already. `apply` goes to `Run`.
         """
         ...
 
-    def cancel(self, plan_id: str) -> bool:
-        """Deliver it no more, and cancel the `Run` of it; whether there was anything to cancel."""
+    def job(self, plan_id: str) -> Job | None:
+        """How far its delivery is; None: it was never submitted, has ended or was cancelled."""
+        ...
+
+    def cancel(self, plan_id: str, *, waiting_only: bool = False) -> bool:
+        """Deliver it no more, and cancel the `Run` of it; whether there was anything to cancel.
+
+        `waiting_only`: leave it alone if a worker has it.
+        """
         ...
 
     def work(self, run: Run, submit: Submit, *, queues: Sequence[str], at_once: int) -> None:
         """Take plans until SIGTERM or SIGINT; then those that run are waited for.
 
+        A queue that begins with `@` is for the workers on the machine of that name, whatever
+        `queues` says; no queue named means every other one.
         A second signal cancels them. A worker that dies is noticed by the others within the
         time of a lease, and its plans are delivered again, before those that wait.
         """

@@ -2,7 +2,7 @@
 
 import time
 
-from cleveragents.cluster.queue import Order, Queue
+from cleveragents.cluster.queue import Order, Queue, Worker
 from cleveragents.context import Context
 from cleveragents.errors import ConfigError, StoreError
 from cleveragents.execution.actor_executor import executor_for
@@ -12,6 +12,8 @@ from cleveragents.model.lifecycle import require_not_final
 from cleveragents.model.settings import Settings
 
 EXTRA = "pip install 'cleveragents[cluster]'"
+LOOK_AGAIN = 0.25
+"""Seconds between two looks at how far a worker is."""
 STOPPED_WITHIN = 30.0
 """Seconds that a worker has to stop a plan; after them whoever asked is told that it is busy."""
 
@@ -41,6 +43,11 @@ def install_queue(settings: Settings) -> str:
     return ", its queue too"
 
 
+def takers(queue: Queue, name: str, lease: float) -> list[Worker]:
+    """The workers that are heard of and take from that queue."""
+    return [worker for worker in queue.workers() if worker.seen < lease and worker.takes(name)]
+
+
 def submit(ctx: Context, plan_id: str, queue: Queue, order: Order) -> None:
     """Make sandboxes and the first group; then the plan and its delivery are one commit."""
     with work_on(ctx, plan_id, "plan submit") as leased:
@@ -57,7 +64,7 @@ def submit(ctx: Context, plan_id: str, queue: Queue, order: Order) -> None:
 
 
 def withdraw(ctx: Context, plan_id: str) -> None:
-    """Have a plan delivered no more, and wait until the worker that runs it has stopped it."""
+    """Have a plan and those below it delivered no more, and wait until no worker runs them."""
     if not ctx.store.is_shared:
         return
     try:
@@ -67,3 +74,5 @@ def withdraw(ctx: Context, plan_id: str) -> None:
     until = time.monotonic() + STOPPED_WITHIN
     while withdrawn and holder(ctx.store, plan_id) and time.monotonic() < until:
         time.sleep(0.1)
+    for child in ctx.store.plans.children(plan_id):
+        withdraw(ctx, child.plan_id)

@@ -1,4 +1,5 @@
-"""Run the plans that a queue delivers, each as a process of its own: `agents plan resume PLAN`.
+"""Run the plans that a queue delivers, each as a process of its own: `agents plan resume PLAN`,
+or `agents plan apply PLAN` where this machine has what the plan changes.
 
 So a plan that is cancelled or stopped ends as it does for a person who presses Ctrl-C, and one that
 breaks breaks nothing else. What the process says decides whether the plan is handed back.
@@ -15,7 +16,7 @@ from typing import Any
 import msgspec
 
 from cleveragents.cluster.needs import missing
-from cleveragents.cluster.queue import HandBack, Order, Schedule
+from cleveragents.cluster.queue import HandBack, Options, Order, Schedule
 from cleveragents.errors import AgentsError
 from cleveragents.lease import spec_of
 from cleveragents.model.settings import Settings
@@ -37,7 +38,11 @@ class PlanRunner:
     def __init__(self, settings: Settings, environ: Mapping[str, str], tell: Told) -> None:
         self._settings, self._environ, self._tell = settings, environ, tell
 
-    async def run(self, plan_id: str) -> HandBack | None:
+    async def run(self, plan_id: str, apply: Options | None) -> HandBack | None:
+        if apply is not None:
+            self._tell(f"{plan_id} is to be applied")
+            words = ("plan", "apply", plan_id, "--yes", *apply)
+            return self._told(plan_id, outcome(*await self._process(*words)))
         lacking = await asyncio.to_thread(self._lacking, plan_id)
         if isinstance(lacking, HandBack):
             return self._told(plan_id, lacking)

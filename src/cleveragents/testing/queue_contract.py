@@ -7,6 +7,7 @@ A worker is a thread or a process of yours that calls `Queue.work`; the contract
 `Opened.worker`, and kills it where it says so, so it has to be a process.
 """
 
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 import msgspec
 import pytest
 
-from cleveragents.cluster.queue import Order, Queue, Schedule
+from cleveragents.cluster.queue import Job, Order, Queue, Schedule, own_queue
 from cleveragents.errors import NotAllowed
 
 PATIENCE = 120.0
@@ -28,7 +29,8 @@ class WorkerProcess(Protocol):
     """A worker: it notes `begin ID` for each plan it is given, then does what the id says.
 
     `ok-*` ends at once; `slow-*` goes on until it is cancelled or the worker killed, and notes
-    `cancelled ID`; `busy-*` is handed back twice and then ends. It notes `end ID` at an end, and
+    `cancelled ID`; `busy-*` is handed back twice and then ends, `never-*` always. It notes `end ID`
+    at an end, `apply ID OPTIONS` instead of `begin ID` where it is to apply, and
     `submit NAME MOMENT` for a schedule.
     """
 
@@ -170,6 +172,66 @@ class QueueContract(ABC):
         wait_for(lambda: not sum(c.running for c in opened.queue.counts()), "and gone")
         worker.terminate()
         assert worker.wait() == 0
+
+    def test_what_waits_can_be_taken_back_and_what_runs_is_left_alone(self, opened: Opened) -> None:
+        assert opened.queue.job("ok-1") is None
+        self.submit(opened, "ok-1", queue="nobody", priority=3)
+        job = opened.queue.job("ok-1")
+        assert job == Job(queue="nobody", priority=3, running=False, handed_back="")
+        assert opened.queue.cancel("ok-1", waiting_only=True)
+        assert opened.queue.job("ok-1") is None
+        self.submit(opened, "slow-1")
+        worker = opened.worker()
+        wait_for(lambda: "begin slow-1" in opened.noted(), "it begins")
+        assert not opened.queue.cancel("slow-1", waiting_only=True)
+        job = opened.queue.job("slow-1")
+        assert job is not None
+        assert job.running
+        worker.kill()
+        worker.wait()
+
+    def test_why_a_plan_was_handed_back_is_said_until_it_is_cancelled(self, opened: Opened) -> None:
+        self.submit(opened, "never-1")
+        worker = opened.worker()
+        wait_for(opened.queue.handed_back, "it is handed back")
+        job = opened.queue.job("never-1")
+        assert job is not None
+        assert job.handed_back == "somebody has it"
+        wait_for(lambda: opened.queue.cancel("never-1", waiting_only=True), "it is taken back")
+        assert opened.queue.handed_back() == []
+        worker.kill()
+        worker.wait()
+
+    def test_what_is_for_another_machine_is_left_alone(self, opened: Opened) -> None:
+        here = own_queue(os.uname().nodename)
+        self.submit(opened, "ok-there", queue=own_queue("elsewhere"), priority=9)
+        with opened.transaction() as connection:
+            opened.queue.submit("ok-here", Order(queue=here), connection, ("--as=branch", "--x"))
+            opened.queue.submit("ok-bare", Order(queue=here), connection, ())
+        for queues in ((), ("other",)):
+            self.submit(opened, f"ok-{len(queues)}", queue="other")
+            worker = opened.worker(queues=queues)
+            self.ended(opened, "ok-here", "ok-bare", f"ok-{len(queues)}")
+            worker.terminate()
+            worker.wait()
+        assert {"apply ok-here --as=branch --x", "apply ok-bare "} <= set(opened.noted())
+        assert not [text for text in opened.noted() if "ok-there" in text]
+
+    def test_workers_say_what_they_take_and_nothing_once_they_stop(self, opened: Opened) -> None:
+        self.submit(opened, "slow-1", queue="a")
+        worker = opened.worker(queues=("a", "b"), at_once=3)
+        wait_for(lambda: any(one.at_once for one in opened.queue.workers()), "it says so")
+        (found,) = opened.queue.workers()
+        assert (found.at_once, set(found.queues)) == (3, {"a", "b"})
+        assert found.takes("b")
+        assert not found.takes("c")
+        assert found.takes(own_queue(found.host))
+        assert not found.takes(own_queue("elsewhere"))
+        wait_for(lambda: "begin slow-1" in opened.noted(), "it begins")
+        worker.terminate()
+        wait_for(lambda: not opened.queue.workers()[0].takes("b"), "it takes nothing more")
+        worker.kill()
+        worker.wait()
 
     def test_one_signal_drains_and_a_second_hands_back(self, opened: Opened) -> None:
         self.submit(opened, "slow-1")

@@ -65,6 +65,8 @@ class Progress:
             self._say(f"> validate: {data['run']}")
         elif event == "uploading":
             self._say("  waiting for the bucket")
+        elif event == "remark":
+            self._say(f"  {data['message']}")
         elif event == "warning":
             self._say(f"warning: {data['message']}", "yellow")
 
