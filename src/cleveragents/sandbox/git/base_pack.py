@@ -106,5 +106,7 @@ class GitAnywhere(TreeSandbox):
 
     def remove(self) -> None:
         super().remove()
-        if (folder := self.place.origin.get(AT)) is not None:
+        folder = self.place.origin.get(AT, "")
+        # A child plan's sandbox reads what its parent's has, and must leave it there.
+        if os.path.dirname(folder) == os.path.dirname(self.place.root):
             removal.remove_tree(folder)
