@@ -42,6 +42,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     """A context of its own on the same store, for another thread."""
     execute: Callable[["Context", str], None]
     """Run a plan to its end: what `agents plan execute` does."""
+    execute_child: Callable[["Context", str], None]
+    """The same for a child plan beside others, which somebody else may run."""
     reconcile: Callable[["Context", LeasedPlan], None]
     """Restore what another boot left in a plan's sandboxes."""
     take_over: Callable[["Context", str], None]

@@ -252,6 +252,7 @@ def open_workspace(
             talk=talk,
             another=lambda: _another(settings, talk, now),
             execute=_execute,
+            execute_child=_execute,
             reconcile=_reconcile,
             settle=_settle,
             take_over=_take_over,

@@ -31,6 +31,8 @@ from cleveragents.model.resource import Change, SandboxState
 from cleveragents.model.units import plural
 from cleveragents.sandbox.protocol import Conflict
 
+Execute = Callable[[Context, str], None]
+
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a child plan ended."""
@@ -124,7 +126,7 @@ def _one_by_one(
         if fail_fast and any(outcome.error for outcome in found.values()):
             found[child.plan_id] = _not_run(child)
         else:
-            found[child.plan_id] = _run(ctx, child, retries)
+            found[child.plan_id] = _run(ctx, child, retries, ctx.execute)
     return found
 
 
@@ -143,13 +145,13 @@ def _named(ctx: Context, child: Plan) -> Context:
     return msgspec.structs.replace(ctx, talk=msgspec.structs.replace(ctx.talk, tell=named))
 
 
-def _run(ctx: Context, child: Plan, retries: int) -> Outcome:
+def _run(ctx: Context, child: Plan, retries: int, execute: Execute) -> Outcome:
     outcome = Outcome(plan_id=child.plan_id)
     ctx = _named(ctx, child)
     for _ in range(retries + 1):
         ctx.stop()
         try:
-            ctx.execute(ctx, child.plan_id)
+            execute(ctx, child.plan_id)
         except Stopped:
             return _not_run(child)
         except AgentsError as error:
@@ -179,8 +181,11 @@ def _validated(ctx: Context, child: Plan) -> Outcome:
 def _side_by_side(
     ctx: Context, children: Sequence[Plan], at_once: int, fail_fast: bool, retries: int
 ) -> dict[str, Outcome]:
-    """Each in a thread with a store of its own; Ctrl-C and, if so asked, a failure end them all."""
-    ended = threading.Event()
+    """Each in a thread with a store of its own; Ctrl-C and, if so asked, a failure end them all.
+
+    One at a time is this process's own; the others may be run by somebody else meanwhile.
+    """
+    ended, own = threading.Event(), threading.Lock()
 
     def stop() -> None:
         ctx.stop()
@@ -190,8 +195,14 @@ def _side_by_side(
     def work(child: Plan) -> Outcome:
         if ended.is_set():
             return _not_run(child)
-        with ctx.another() as mine:
-            return _run(msgspec.structs.replace(mine, stop=stop), child, retries)
+        is_own = own.acquire(blocking=False)
+        try:
+            with ctx.another() as opened:
+                mine = msgspec.structs.replace(opened, stop=stop, execute_child=ctx.execute_child)
+                return _run(mine, child, retries, mine.execute if is_own else mine.execute_child)
+        finally:
+            if is_own:
+                own.release()
 
     with ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="child") as pool:
         futures = {pool.submit(work, child): child for child in children}

@@ -206,6 +206,10 @@ def resume(
     With --plan-file what is done and unchanged stays done; a changed step that was done is
     corrected, with everything that depends on it.
     """
+    if ws.ctx.store.is_shared:
+        from cleveragents.cluster.children import handing_out
+
+        ws = handing_out(ws)
     one, notes = found(ws, plan)
     before = one.plan
     if (agent := resumed(ws, options, one)) is not None:
