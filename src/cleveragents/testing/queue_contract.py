@@ -197,7 +197,7 @@ class QueueContract(ABC):
         job = opened.queue.job("never-1")
         assert job is not None
         assert job.handed_back == "somebody has it"
-        wait_for(lambda: opened.queue.cancel("never-1", waiting_only=True), "it is taken back")
+        wait_for(lambda: opened.queue.cancel("never-1", waiting_only=True), "it is cancelled")
         assert opened.queue.handed_back() == []
         worker.kill()
         worker.wait()
