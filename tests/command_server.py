@@ -93,7 +93,7 @@ def become(fds: list[int]) -> None:
             from cleveragents.content import fsio
 
             fsio.arm(int(at))
-        from cleveragents.cli.quick import program
+        from cleveragents.cli.entry import program
 
         program()
     except SystemExit as stop:  # threads are left that an interpreter would wait for

@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from cleveragents.cli import quick
+from cleveragents.cli import entry
 from cleveragents.content import fsio
 from tests.command_server import import_commands
 from tests.harness import Outcome, private_environment
@@ -232,7 +232,7 @@ class PoweredAgents:
         os.environ.update(self.env)
         fsio.arm(kill_at or None)
         sys.argv = ["agents", *argv]
-        quick.entry()
+        entry.run()
 
     def sh(self, script: str) -> str:
         return self.machine.run("sh", "-ec", script, cwd=self.work, env=self.env).expect(0).stdout

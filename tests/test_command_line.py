@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cleveragents.cli.quick import entry
+from cleveragents.cli import entry
 from cleveragents.errors import (
     NotFound,
 )
@@ -118,7 +118,7 @@ def enter(monkeypatch: pytest.MonkeyPatch, *argv: str) -> int:
     monkeypatch.setattr(sys, "argv", ["agents", *argv])
     try:
         with pytest.raises(SystemExit) as stop:
-            entry()
+            entry.run()
     finally:
         signal.signal(signal.SIGTERM, before)
     assert isinstance(stop.value.code, int)

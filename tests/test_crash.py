@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from cleveragents.cli import quick
+from cleveragents.cli import entry
 from cleveragents.content import fsio
 from cleveragents.errors import AgentsError
 from cleveragents.model.settings import Settings
@@ -144,7 +144,7 @@ class World(Agents):
             signal.alarm(0)
             fsio.arm(count)
             sys.argv = ["agents", *argv]
-            quick.entry()
+            entry.run()
         except SystemExit as stop:
             status = int(stop.code or 0)
         finally:

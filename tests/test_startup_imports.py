@@ -7,7 +7,7 @@ import pytest
 
 from tests.harness import Agents
 
-UNUSED = {"rich", "yaml", "tomlkit", "click"}
+UNUSED = {"rich", "yaml", "tomlkit"}
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_status_imports_only_what_it_uses(planned: Agents) -> None:
 
 def test_the_version_is_told_without_anything_else(agents: Agents) -> None:
     found = imported_by(agents, "--version")
-    assert found.isdisjoint({*UNUSED, "msgspec", "sqlite3", "json"})
+    assert found.isdisjoint({*UNUSED, "click", "msgspec", "sqlite3", "json"})
 
 
 def test_the_import_test_sees_what_is_imported(planned: Agents) -> None:

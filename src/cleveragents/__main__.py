@@ -1,5 +1,5 @@
 """`python -m cleveragents`: the same as the installed command."""
 
-from cleveragents.cli.quick import program
+from cleveragents.cli.entry import program
 
 program()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import click
 import msgspec
 
 from cleveragents import machine
@@ -21,8 +22,6 @@ from cleveragents.plan_handle import PlanHandle
 from cleveragents.workspace import Workspace, open_workspace, settings_here
 
 if TYPE_CHECKING:
-    import click
-
     from cleveragents.cli.terminal.progress import Progress
 
 NO_READER = 141
@@ -49,15 +48,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         """Ask; without a terminal, refuse and say which flag answers."""
         if not self.interactive:
             raise Declined(f"not done: {question}", hint)
-        import click
-
         if not click.confirm(render.safe_item(question), err=True):
             raise Declined("not done: declined")
 
 
 def _options(function: Callable[..., Any]) -> Callable[..., Any]:
-    import click
-
     for option in reversed(
         (
             click.option(
@@ -83,12 +78,11 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def command(
     name: str, context: bool = True, own_failure: int | None = None, **attributes: Any
-) -> "Callable[[Callable[..., Reply]], click.Command]":
+) -> Callable[[Callable[..., Reply]], click.Command]:
     """A click command around `function(workspace, options, ...) -> Reply`.
 
     `own_failure`: the exit code of every error, where all others are the command's that it runs.
     """
-    import click
 
     def wrap(function: Callable[..., Reply]) -> click.Command:
         @functools.wraps(function)
@@ -195,8 +189,6 @@ def _completed(hint: str, name: str) -> str:
     """Where the hint is to type the same with another option: with all that was typed."""
     if f"agents {name} " not in hint:
         return hint
-    import click
-
     from cleveragents.cli.again import TYPED, completed
 
     here = click.get_current_context(silent=True)
@@ -212,8 +204,6 @@ def _interrupted(plan: dict[str, Any] | None) -> Reply:
         hint = f"agents plan resume {plan['plan_id']}"
     else:
         import shlex
-
-        import click
 
         from cleveragents.cli.again import TYPED
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+import click
+
 from cleveragents.cli.render import Block, Table, Text
 from cleveragents.context import Context
 from cleveragents.errors import UsageError
@@ -19,8 +21,6 @@ ALL = "*"
 
 def choices_options(run: Callable[..., Any]) -> Callable[..., Any]:
     """Adds what a person may say of changes that are not the agent's; gives them as `choices`."""
-    # `status` and the quick checkpoint read this module and start without click.
-    import click
 
     @wraps(run)
     def chosen(

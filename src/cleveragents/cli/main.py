@@ -13,8 +13,10 @@ __all__ = ["main", "root"]
 
 RUN = "cleveragents.cli.plan.run"
 BACK = "cleveragents.cli.plan.rollback"
+ONE = "cleveragents.cli.plan.checkpoint"
 KEEP = "cleveragents.cli.plan.keep"
 READ = "cleveragents.cli.plan.read"
+STATUS = "cleveragents.cli.plan.status"
 DIFF = "cleveragents.cli.plan.diff"
 AFTER = "cleveragents.cli.plan.after"
 INSIDE = "cleveragents.cli.plan.look_inside"
@@ -31,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "mcp": ("cleveragents.cli.serve:mcp", "Serve checkpoints and rollback to an agent (MCP)."),
     "web": ("cleveragents.cli.serve:web", "Show plans in a browser."),
     "plan": ("", "Work with plans: run, inspect, roll back, correct, resume, apply."),
-    "status": (f"{READ}:status", "Show the status of this directory's newest plan."),
+    "status": (f"{STATUS}:status", "Show the status of this directory's newest plan."),
     "diff": (f"{DIFF}:diff", "Show what that plan changed."),
     "log": (f"{READ}:log", "List every operation on it."),
     "rollback": (f"{BACK}:rollback", "Roll it back to a checkpoint."),
@@ -68,7 +70,7 @@ PLAN_COMMANDS: dict[str, tuple[str, str]] = {
     "submit": (f"{WORK}:submit_plan", "Hand a plan to the workers."),
     "execute": (f"{RUN}:execute", "Execute a plan, or continue it."),
     "resume": (f"{RUN}:resume", "Continue with the first step that is not done."),
-    "status": (f"{READ}:status", "Show a plan's status."),
+    "status": (f"{STATUS}:status", "Show a plan's status."),
     "list": (f"{READ}:list_plans", "List all plans, newest first."),
     "tree": (f"{READ}:tree", "Show the decisions of a plan as a tree."),
     "explain": (f"{READ}:explain", "Explain one decision."),
@@ -106,10 +108,10 @@ PLAN_COMMANDS: dict[str, tuple[str, str]] = {
     "prune": (f"{KEEP}:prune", "Delete checkpoints that the retention policy does not keep."),
 }
 CHECKPOINT_COMMANDS: dict[str, tuple[str, str]] = {
-    "create": (f"{KEEP}:checkpoint_create", "Create a checkpoint now."),
-    "show": (f"{READ}:checkpoint_show", "Show a checkpoint and the group it belongs to."),
-    "pin": (f"{KEEP}:checkpoint_pin", "Keep a checkpoint from being pruned."),
-    "delete": (f"{KEEP}:checkpoint_delete", "Delete a checkpoint group."),
+    "create": (f"{ONE}:create", "Create a checkpoint now."),
+    "show": (f"{ONE}:show", "Show a checkpoint and the group it belongs to."),
+    "pin": (f"{ONE}:pin", "Keep a checkpoint from being pruned."),
+    "delete": (f"{ONE}:delete", "Delete a checkpoint group."),
 }
 CONFIG_COMMANDS: dict[str, tuple[str, str]] = {
     "list": (f"{STORE}:config_list", "List all settings and where each comes from."),

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 import click
 import msgspec
 
-from cleveragents.checkpoints.effects import require_accepted
 from cleveragents.cli.common import Options
 from cleveragents.cli.render import Reply
 from cleveragents.errors import UsageError
@@ -107,6 +106,8 @@ class Consent(msgspec.Struct, frozen=True, kw_only=True):
         return do()
 
     def require_accepted(self, effects: Outlook, command: str) -> None:
+        from cleveragents.checkpoints.effects import require_accepted
+
         require_accepted(effects, self.accept_loss, command)
 
 

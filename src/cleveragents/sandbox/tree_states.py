@@ -4,14 +4,12 @@ import os
 import stat
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blake3 import blake3
 
 from cleveragents.content import attributes, descent, files, fsio, removal, tree_diff, trees
-from cleveragents.content.capture.engine import TreeEngine
 from cleveragents.content.capture.known_files import KnownFiles
-from cleveragents.content.capture.updating import Borrowed
 from cleveragents.content.entry import Entry, EntryKind, Tree
 from cleveragents.content.packs import Batch
 from cleveragents.content.restore.links import MOST, Names, by_file
@@ -19,6 +17,10 @@ from cleveragents.content.tree_diff import Difference
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import Action, Change, show_path
 from cleveragents.sandbox.protocol import Merged, Place, scope_of
+
+if TYPE_CHECKING:
+    from cleveragents.content.capture.engine import TreeEngine
+    from cleveragents.content.capture.updating import Borrowed
 
 
 class TreeStates:
@@ -43,13 +45,15 @@ class TreeStates:
     def name(self) -> str:
         return self.place.resource.name
 
-    def base(self) -> Borrowed:
+    def base(self) -> "Borrowed":
         """Content that need not be stored."""
         return {}
 
     @property
-    def engine(self) -> TreeEngine:
+    def engine(self) -> "TreeEngine":
         if self._engine is None:
+            from cleveragents.content.capture.engine import TreeEngine
+
             self._engine = TreeEngine(
                 self.place.root,
                 scope_of(self.place),

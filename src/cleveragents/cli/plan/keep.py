@@ -1,15 +1,12 @@
-"""Commands that keep or drop what a plan holds: checkpoints, prune, cancel, delete."""
+"""Commands that end a plan, or drop what it holds: cancel, delete, prune."""
 
 import click
 import msgspec
 
-from cleveragents.cli import quick
 from cleveragents.cli.common import Options, command, found
 from cleveragents.cli.options import (
-    CheckpointCommand,
     dry_option,
     named_plan_argument,
-    plan_and_checkpoint,
     plan_argument,
     yes_option,
 )
@@ -82,42 +79,3 @@ def prune(ws: Workspace, options: Options, plan: str, databases: bool, dry_run: 
         "databases": [msgspec.to_builtins(item) for item in held],
     }
     return Reply(data=data, blocks=(Table(("group", "", "why"), rows),), messages=(*notes, *told))
-
-
-@command("plan checkpoint create")
-@plan_argument
-@click.option("--label", help="Label the checkpoint; labelled groups are never pruned.")
-def checkpoint_create(ws: Workspace, options: Options, plan: str, label: str | None) -> Reply:
-    """Create a checkpoint group of the sandboxes as they are now."""
-    return quick.create(ws, options, plan, label)
-
-
-@command("plan checkpoint pin", cls=CheckpointCommand)
-@plan_and_checkpoint
-@click.option("--off", is_flag=True, help="Remove the pin.")
-def checkpoint_pin(ws: Workspace, options: Options, plan: str, checkpoint: str, off: bool) -> Reply:
-    """Keep a checkpoint group from being pruned."""
-    one, notes = found(ws, plan)
-    group = one.unpin(checkpoint) if off else one.pin(checkpoint)
-    data = {"group_id": group.group_id, "pinned": not off}
-    text = f"{'unpinned' if off else 'pinned'} {group.group_id}"
-    return Reply(data=data, blocks=(Text(text),), messages=notes)
-
-
-@command("plan checkpoint delete", cls=CheckpointCommand)
-@plan_and_checkpoint
-@yes_option
-def checkpoint_delete(
-    ws: Workspace, options: Options, plan: str, checkpoint: str, yes: bool
-) -> Reply:
-    """Delete a checkpoint group; the first, the current and reachable ones stay."""
-    one, notes = found(ws, plan)
-    group = one.group(checkpoint)
-    if not yes:
-        options.confirm(
-            f"drop group {group.group_id}?",
-            f"agents plan checkpoint delete {plan or one.plan_id} {checkpoint} --yes",
-        )
-    one.delete_checkpoint(group.group_id)
-    data = {"group_id": group.group_id, "deleted": True}
-    return Reply(data=data, blocks=(Text(f"dropped {group.group_id}"),), messages=notes)

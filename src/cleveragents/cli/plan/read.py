@@ -7,20 +7,15 @@ import click
 from cleveragents.cli import data as reports
 from cleveragents.cli.common import Options, command, found, lines
 from cleveragents.cli.options import (
-    CheckpointCommand,
     complete_with,
     decision_argument,
-    plan_and_checkpoint,
     plan_argument,
 )
 from cleveragents.cli.plan.read_data import output_data, timeline_data
-from cleveragents.cli.plan.status import show_status
 from cleveragents.cli.render import Block, Panel, Reply, Table, Text
 from cleveragents.lookup import find_decision, short_ids
 from cleveragents.model.units import show_bytes, show_duration, show_when
 from cleveragents.workspace import Workspace
-
-status: click.Command = command("plan status")(plan_argument(show_status))
 
 
 @command("plan list")
@@ -90,28 +85,6 @@ def _about(group: dict[str, Any]) -> str:
 
 
 LONGEST_ABOUT = 40
-
-
-@command("plan checkpoint show", cls=CheckpointCommand)
-@plan_and_checkpoint
-def checkpoint_show(ws: Workspace, options: Options, plan: str, checkpoint: str) -> Reply:
-    """Show a checkpoint and the group it belongs to."""
-    one, notes = found(ws, plan)
-    data = reports.group_data(ws.ctx, one.plan, one.group(checkpoint))
-    rows = (
-        ("group", data["group_id"]),
-        ("type", f"{data['type']} (found by {', '.join(data['triggers'])})"),
-        ("label", data["label"] or "none"),
-        ("made", f"{show_when(data['created_at'])}, {data['created_at']}"),
-        ("steps done", ", ".join(data["steps_done"]) or "none"),
-        *((f"resource {row['resource']}", _member(row)) for row in data["checkpoints"]),
-    )
-    return Reply(data=data, blocks=(Panel("Checkpoint", rows),), messages=notes)
-
-
-def _member(row: dict[str, Any]) -> str:
-    where = "" if row["own"] else " (of an earlier group)"
-    return f"{row['state_hash'][:16]}, {row['checkpoint_id']}{where}"
 
 
 @command("plan log")

@@ -1,16 +1,19 @@
-"""`plan status`; read by the quick way in as well, which starts without click."""
+"""`plan status`, which programs and people ask for most."""
 
 from typing import Any
 
 from cleveragents.cli import data as reports
 from cleveragents.cli import in_place
-from cleveragents.cli.common import Options, found
+from cleveragents.cli.common import Options, command, found
+from cleveragents.cli.options import plan_argument
 from cleveragents.cli.render import Block, Panel, Reply, Table, Text
 from cleveragents.model.units import plural, show_bytes, show_duration
 from cleveragents.workspace import Workspace
 
 
-def show_status(ws: Workspace, options: Options, plan: str) -> Reply:
+@command("plan status")
+@plan_argument
+def status(ws: Workspace, options: Options, plan: str) -> Reply:
     """Show a plan's status: steps, checkpoints, sandboxes, and why it stopped."""
     one, notes = found(ws, plan)
     data = reports.status_data(ws.ctx, one.plan)

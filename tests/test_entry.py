@@ -1,19 +1,16 @@
-"""`plan checkpoint create` without click: the same answers, and only the plainest forms of it."""
+"""How every command begins and ends: what it imports, its streams, its exit code."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cleveragents.cli import quick
-from cleveragents.cli.quick import Typed
 from tests.harness import Agents
 
 PLAN = """
-name: quick
+name: begun
 resources: {work: {kind: fs-directory, path: work}}
 steps: [{id: one, run: "echo one > made"}]
 """
@@ -34,131 +31,40 @@ def sandbox(agents: Agents) -> Path:
     return found
 
 
-@pytest.mark.parametrize(
-    ("words", "meaning"),
-    [
-        (["last"], Typed("last")),
-        (["last", "--json"], Typed("last", as_json=True)),
-        (["--json", "last", "-q"], Typed("last", as_json=True, quiet=True)),
-        (["last", "--label", "here"], Typed("last", label="here")),
-        (["last", "--format", "yaml"], Typed("last", form="yaml")),
-        ([], None),
-        (["one", "two"], None),
-        ([""], None),
-        (["last", "--help"], None),
-        (["last", "--label"], None),
-        (["last", "--label", "--json"], None),
-        (["last", "--label=here"], None),
-        (["last", "--format", "xml"], None),
-        (["last", "--format"], None),
-        (["last", "--debug"], None),
-        (["last", "--set", "a=b"], None),
-        (["--", "last"], None),
-    ],
-)
-def test_what_is_recognised(words: list[str], meaning: Typed | None) -> None:
-    assert quick.parsed(["plan", "checkpoint", "create", *words]) == meaning
+UNUSED = {"rich", "yaml", "json", "hashlib", "importlib.metadata"} | {
+    f"cleveragents.{name}"
+    for name in ("execution.executor", "content.copy.copying", "cli.plan.run", "cli.plan.read")
+}
 
 
-def test_other_commands_and_completion_are_for_click(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert quick.parsed(["plan", "checkpoint", "show", "last"]) is None
-    monkeypatch.setenv("_AGENTS_COMPLETE", "bash_complete")
-    assert quick.parsed(["plan", "checkpoint", "create", "last"]) is None
-
-
-def shape(value: Any) -> Any:
-    """Names and types, without what differs from one checkpoint to the next."""
-    if isinstance(value, dict):
-        return {name: shape(item) for name, item in value.items()}
-    return [shape(item) for item in value] if isinstance(value, list) else type(value).__name__
-
-
-@pytest.mark.parametrize("options", [(), ("--json",), ("--format", "yaml"), ("--quiet",)])
-def test_click_and_the_quick_way_answer_alike(planned: Agents, options: tuple[str, ...]) -> None:
-    # `--set` is nothing the quick way knows; this one says what is so anyway.
-    slow = ("--set", "sandbox.cleanup=on_apply")
-    answers = [
-        planned.run("plan", "checkpoint", "create", "last", *options, *extra)
-        for extra in ((), slow)
-    ]
-    assert [answer.rc for answer in answers] == [0, 0]
-    if "--json" in options:
-        assert shape(answers[0].json) == shape(answers[1].json)
-    else:
-        lines = [[line.split()[:1] for line in answer.stdout.splitlines()] for answer in answers]
-        assert lines[0] == lines[1]
-
-
-@pytest.mark.parametrize("words", [["status"], ["plan", "status"], ["plan", "status", "last"]])
-@pytest.mark.parametrize("options", [(), ("--json",)])
-def test_status_is_the_same_either_way(
-    planned: Agents, words: list[str], options: tuple[str, ...]
-) -> None:
-    assert quick.parsed([*words, *options]) is not None
-    one, other = (
-        planned.run(*words, *options, *extra)
-        for extra in ((), ("--set", "sandbox.cleanup=on_apply"))
-    )
-    assert one.rc == other.rc == 0
-    assert one.stderr == other.stderr
-    if options:
-        assert one.data == other.data
-    else:
-        assert one.stdout == other.stdout
-
-
-def test_status_of_two_plans_or_with_another_option_is_for_click() -> None:
-    assert quick.parsed(["status", "one", "two"]) is None
-    assert quick.parsed(["status", "--label", "x"]) is None
-
-
-@pytest.mark.parametrize("options", [(), ("--json",)])
-def test_both_fail_alike(planned: Agents, options: tuple[str, ...]) -> None:
-    slow = ("--set", "sandbox.cleanup=on_apply")
-    one, other = (
-        planned.run("plan", "checkpoint", "create", "nobody", *options, *extra)
-        for extra in ((), slow)
-    )
-    assert one.rc == other.rc == 3
-    assert one.stderr == other.stderr
-    if options:
-        assert one.data == other.data
-
-
-def test_click_is_not_imported(planned: Agents) -> None:
+def test_a_checkpoint_imports_nothing_that_only_other_commands_need(planned: Agents) -> None:
     # Measuring coverage would import modules of its own.
     bare = {name: text for name, text in planned.env.items() if not name.startswith("COVERAGE")}
+    words = ["plan", "checkpoint", "create", "last", "--json"]
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "cleveragents", *quick.CREATE, "last", "--json"],
+        [sys.executable, "-X", "importtime", "-m", "cleveragents", *words],
         cwd=planned.work, env=bare, check=True, capture_output=True, text=True,
     )  # fmt: skip
     names = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "cleveragents.cli.quick" in names
-    unused = {"click", "rich", "yaml", "inspect", "cleveragents.execution.executor", "json"}
-    slow = {"subprocess", "hashlib", "platform", "textwrap", "msgspec.inspect"}
-    slow |= {"importlib.metadata", "cleveragents.content.copy.copying"}
-    assert not names & (unused | slow)
+    assert "cleveragents.cli.data" in names
+    assert not names & UNUSED
 
 
 SPARED = """
 import sys
-from cleveragents.cli import quick
-quick.import_msgspec()
-assert not {"platform", "textwrap", "msgspec.inspect", "typing_extensions"} & set(sys.modules)
-import msgspec, uuid, platform
-Told = msgspec.defstruct("Told", [("name", str)])
-Told.__doc__ = "Told.\\n\\n  So."
-assert msgspec.inspect.type_info(int) == msgspec.inspect.IntType()
-assert msgspec.json.schema(Told)["$defs"]["Told"]["description"].startswith("Told.")
-import string
-stand_in = sys.modules["string"] = quick.Later("string")
-assert stand_in.digits == "0123456789"
-assert sys.modules["string"] is not stand_in
-assert uuid._LINUX == (platform.system() == "Linux")
+from cleveragents.cli import entry
+entry.import_msgspec()
+assert "msgspec" in sys.modules
+assert "typing_extensions" not in sys.modules
+import typing_extensions, msgspec
+Told = msgspec.defstruct("Told", [("name", typing_extensions.Annotated[str, "x"])])
+assert msgspec.json.decode(b'{"name": "a"}', type=Told).name == "a"
+entry.import_msgspec()
+assert sys.modules["typing_extensions"] is typing_extensions
 """
 
 
-def test_what_msgspec_was_spared_is_there_when_it_is_used() -> None:
+def test_what_msgspec_was_spared_is_there_for_others() -> None:
     # Measuring coverage would import them.
     bare = {name: text for name, text in os.environ.items() if not name.startswith("COVERAGE")}
     subprocess.run([sys.executable, "-c", SPARED], env=bare, check=True)
@@ -166,7 +72,7 @@ def test_what_msgspec_was_spared_is_there_when_it_is_used() -> None:
 
 ENDING = """
 import atexit, sys, threading, time
-from cleveragents.cli.quick import program
+from cleveragents.cli.entry import program
 atexit.register(sys.stderr.write, "at the end\\n")
 if sys.argv.pop() == "thread":
     threading.Thread(target=lambda: (time.sleep(0.5), sys.stderr.write("thread\\n"))).start()
@@ -183,7 +89,7 @@ def test_the_end_is_short_and_still_an_end(planned: Agents, words: tuple[str, ..
             cwd=planned.work, env=planned.env, check=True, capture_output=True, text=True,
         )  # fmt: skip
         assert done.stderr == said
-        assert "quick" in done.stdout or "checkpoint" in done.stdout
+        assert "begun" in done.stdout or "checkpoint" in done.stdout
 
 
 def test_a_checkpoint_of_edits_can_be_undone_and_one_of_nothing_is_no_edit(planned: Agents) -> None:
@@ -200,7 +106,7 @@ def test_a_checkpoint_of_edits_can_be_undone_and_one_of_nothing_is_no_edit(plann
     assert (sandbox(planned) / "file").read_text() == "as it was\n"
 
 
-@pytest.mark.parametrize("options", [(), ("--json",), ("--set", "sandbox.cleanup=on_apply")])
+@pytest.mark.parametrize("options", [(), ("--json",)])
 def test_an_answer_that_cannot_be_written_is_an_error_and_the_work_is_done(
     planned: Agents, options: tuple[str, ...]
 ) -> None:
@@ -219,7 +125,7 @@ def test_an_answer_that_cannot_be_written_is_an_error_and_the_work_is_done(
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_streams_that_were_closed_are_not_needed(planned: Agents, closed: str) -> None:
-    """The quick way and click's; nothing of the store gets the number of a stream."""
+    """Nothing of the store gets the number of a stream."""
     for words in ("plan checkpoint create last", "plan list", "plan run plan.yaml"):
         command = f"exec {sys.executable} -m cleveragents {words} {closed}"
         done = subprocess.run(

@@ -1,0 +1,82 @@
+"""`plan checkpoint`: one group of a plan, made, shown, pinned, deleted."""
+
+from typing import Any
+
+import click
+
+from cleveragents.cli import data as reports
+from cleveragents.cli.common import Options, command, found
+from cleveragents.cli.options import (
+    CheckpointCommand,
+    plan_and_checkpoint,
+    plan_argument,
+    yes_option,
+)
+from cleveragents.cli.render import Panel, Reply, Text
+from cleveragents.model.units import show_when
+from cleveragents.workspace import Workspace
+
+
+@command("plan checkpoint create")
+@plan_argument
+@click.option("--label", help="Label the checkpoint; labelled groups are never pruned.")
+def create(ws: Workspace, options: Options, plan: str, label: str | None) -> Reply:
+    """Create a checkpoint group of the sandboxes as they are now."""
+    one, notes = found(ws, plan)
+    group = one.checkpoint(label)
+    data = reports.group_data(ws.ctx, one.plan, group)
+    own = next(row["checkpoint_id"] for row in data["checkpoints"] if row["own"])
+    data["checkpoint_id"] = own
+    text = f"checkpoint {own} in group {group.group_id}"
+    return Reply(data=data, blocks=(Text(text),), messages=notes)
+
+
+@command("plan checkpoint show", cls=CheckpointCommand)
+@plan_and_checkpoint
+def show(ws: Workspace, options: Options, plan: str, checkpoint: str) -> Reply:
+    """Show a checkpoint and the group it belongs to."""
+    one, notes = found(ws, plan)
+    data = reports.group_data(ws.ctx, one.plan, one.group(checkpoint))
+    rows = (
+        ("group", data["group_id"]),
+        ("type", f"{data['type']} (found by {', '.join(data['triggers'])})"),
+        ("label", data["label"] or "none"),
+        ("made", f"{show_when(data['created_at'])}, {data['created_at']}"),
+        ("steps done", ", ".join(data["steps_done"]) or "none"),
+        *((f"resource {row['resource']}", _member(row)) for row in data["checkpoints"]),
+    )
+    return Reply(data=data, blocks=(Panel("Checkpoint", rows),), messages=notes)
+
+
+def _member(row: dict[str, Any]) -> str:
+    where = "" if row["own"] else " (of an earlier group)"
+    return f"{row['state_hash'][:16]}, {row['checkpoint_id']}{where}"
+
+
+@command("plan checkpoint pin", cls=CheckpointCommand)
+@plan_and_checkpoint
+@click.option("--off", is_flag=True, help="Remove the pin.")
+def pin(ws: Workspace, options: Options, plan: str, checkpoint: str, off: bool) -> Reply:
+    """Keep a checkpoint group from being pruned."""
+    one, notes = found(ws, plan)
+    group = one.unpin(checkpoint) if off else one.pin(checkpoint)
+    data = {"group_id": group.group_id, "pinned": not off}
+    text = f"{'unpinned' if off else 'pinned'} {group.group_id}"
+    return Reply(data=data, blocks=(Text(text),), messages=notes)
+
+
+@command("plan checkpoint delete", cls=CheckpointCommand)
+@plan_and_checkpoint
+@yes_option
+def delete(ws: Workspace, options: Options, plan: str, checkpoint: str, yes: bool) -> Reply:
+    """Delete a checkpoint group; the first, the current and reachable ones stay."""
+    one, notes = found(ws, plan)
+    group = one.group(checkpoint)
+    if not yes:
+        options.confirm(
+            f"drop group {group.group_id}?",
+            f"agents plan checkpoint delete {plan or one.plan_id} {checkpoint} --yes",
+        )
+    one.delete_checkpoint(group.group_id)
+    data = {"group_id": group.group_id, "deleted": True}
+    return Reply(data=data, blocks=(Text(f"dropped {group.group_id}"),), messages=notes)
