@@ -8,44 +8,51 @@ carry the sub-agent's id; their own conversation is in another file and cannot b
 import json
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from cleveragents.errors import ConfigError, ConversationError
+from cleveragents.errors import ConfigError
 from cleveragents.integrations.agent import Launch, SettingsChange
-from cleveragents.integrations.events import (
-    Answer,
-    Event,
-    Prompt,
-    Quiet,
-    SessionEnded,
-    SessionStarted,
-    StepBegins,
-    StepEnded,
-)
+from cleveragents.integrations.events import Answer, Event, Prompt, StepEnded
 from cleveragents.integrations.files.payload import items, mapping, shown, text
 from cleveragents.integrations.files.session_files import (
-    FILES_ONLY,
+    inside_sub_agent,
     not_in_it,
     not_understood,
     read_records,
-    write_records,
+    write_copy,
 )
 from cleveragents.integrations.files.settings_files import HOOKS, TIMEOUT, hooked, shell_command
+from cleveragents.integrations.files.translation import (
+    Readers,
+    Tools,
+    answered,
+    denied,
+    event_of,
+    events_in,
+    failed,
+    forked,
+    over,
+    prompt,
+    quiet,
+    started,
+)
 from cleveragents.model.conversation import Anchor, Conversation, Point
 
-READS = frozenset(
-    {
-        *("Read", "Glob", "Grep", "LS", "NotebookRead", "WebFetch", "WebSearch", "ToolSearch"),
-        *("TodoWrite", "TaskCreate", "TaskGet", "TaskList", "TaskUpdate", "TaskOutput"),
-        *("AskUserQuestion", "EnterPlanMode", "ExitPlanMode", "Skill", "Agent", "Task"),
-        *("BashOutput", "ListAgents", "ReportFindings", "ScheduleWakeup"),
-    }
+TOOLS = Tools(
+    reads=frozenset(
+        {
+            *("Read", "Glob", "Grep", "LS", "NotebookRead", "WebFetch", "WebSearch", "ToolSearch"),
+            *("TodoWrite", "TaskCreate", "TaskGet", "TaskList", "TaskUpdate", "TaskOutput"),
+            *("AskUserQuestion", "EnterPlanMode", "ExitPlanMode", "Skill", "Agent", "Task"),
+            *("BashOutput", "ListAgents", "ReportFindings", "ScheduleWakeup"),
+        }
+    ),
+    writes=frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"}),
+    outside=frozenset({"WebFetch", "WebSearch"}),
 )
-"""Tools that change no file themselves; what a sub-agent writes is in its own calls."""
-WRITES = frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"})
 SPEAKS = frozenset({"SessionStart", "UserPromptSubmit", "PostToolUse", "PostToolUseFailure"})
 """Events at which it takes words into its conversation."""
 NOT_RUN = "the tool did not run"
@@ -60,24 +67,11 @@ class ClaudeCode:
     tested: tuple[str, ...] = ("2.1.325",)
 
     def read(self, payload: dict[str, Any], event: str) -> tuple[Event, ...]:
-        read = READERS.get(text(payload, "hook_event_name") or event)
-        found = read(payload, _anchor(payload)) if read else ()
-        return found if isinstance(found, tuple) else (found,)
+        return events_in(payload, event_of(payload, event), READERS, _anchor)
 
     def answer(self, payload: dict[str, Any], event: str, answer: Answer) -> str:
-        event = text(payload, "hook_event_name") or event
-        said: dict[str, Any] = {}
-        if answer.refuse and event == "PreToolUse":
-            said[_OUTPUT] = {
-                "hookEventName": event,
-                "permissionDecision": "deny",
-                "permissionDecisionReason": answer.refuse,
-            }
-        elif answer.context and event in SPEAKS:
-            said[_OUTPUT] = {"hookEventName": event, "additionalContext": answer.context}
-        if answer.notice:
-            said["systemMessage"] = answer.notice
-        return json.dumps(said) if said else ""
+        event = event_of(payload, event)
+        return answered(event, answer, SPEAKS, denied(event, answer))
 
     def settings(
         self, scope: str, home: str, project: str, hook: Sequence[str] | None
@@ -112,15 +106,8 @@ class ClaudeCode:
         new = str(uuid.uuid4())
         said = anchor.prompt_id or anchor.call_id
         kept = cut(read_records(anchor.transcript), anchor, point) if said else []
-        if kept:
-            path = os.path.join(os.path.dirname(anchor.transcript), f"{new}.jsonl")
-            write_records(path, ({**record, "sessionId": new} for record in kept))
-        return Conversation(
-            agent=self.name,
-            session_id=new,
-            forked_from=anchor.session_id,
-            continue_=self.resume(new) if kept else (self.command, "--session-id", new),
-        )
+        write_copy(anchor.transcript, new, kept)
+        return forked(self, anchor, new, bool(kept))
 
 
 PASS_ENV = (
@@ -136,7 +123,6 @@ PASS_ENV = (
     "MCP_*",
     "DISABLE_*",
 )
-_OUTPUT = "hookSpecificOutput"
 
 
 def _anchor(payload: dict[str, Any]) -> Anchor:
@@ -151,16 +137,10 @@ def _anchor(payload: dict[str, Any]) -> Anchor:
     )
 
 
-def _started(payload: dict[str, Any], anchor: Anchor) -> Event:
-    source = text(payload, "source") or "startup"
-    return SessionStarted(anchor=anchor, cwd=text(payload, "cwd"), source=source)
-
-
 def _prompt(payload: dict[str, Any], anchor: Anchor) -> Event | tuple[Event, ...]:
-    asked = text(payload, "prompt")
-    if asked.startswith(_NOTICE):
+    if text(payload, "prompt").startswith(_NOTICE):
         return ()
-    return Prompt(anchor=anchor, cwd=text(payload, "cwd"), text=asked)
+    return prompt(payload, anchor)
 
 
 def _sub_agent(payload: dict[str, Any], anchor: Anchor) -> Event:
@@ -170,39 +150,13 @@ def _sub_agent(payload: dict[str, Any], anchor: Anchor) -> Event:
 
 
 def _begins(payload: dict[str, Any], anchor: Anchor) -> Event:
-    tool = text(payload, "tool_name")
-    writes = True if tool in WRITES else False if tool in READS else None
-    return StepBegins(
-        anchor=anchor,
-        cwd=text(payload, "cwd"),
-        call=anchor.call_id,
-        tool=tool,
-        inputs=mapping(payload, "tool_input"),
-        writes=writes,
-        network=writes is None or tool in {"WebFetch", "WebSearch"},
-        parent_call=text(payload, "agent_id"),
-    )
+    return TOOLS.begins(payload, anchor, parent=text(payload, "agent_id"))
 
 
 def _ended(payload: dict[str, Any], anchor: Anchor) -> Event:
     response = payload.get("tool_response")
     output = text(response, "stdout") or shown(response)
     return StepEnded(anchor=anchor, call=anchor.call_id, ok=True, output=output)
-
-
-def _failed(payload: dict[str, Any], anchor: Anchor) -> Event:
-    error = text(payload, "error") or "failed"
-    return StepEnded(anchor=anchor, call=anchor.call_id, ok=False, error=error)
-
-
-def _quiet(payload: dict[str, Any], anchor: Anchor) -> Event:
-    tasks = items(payload, "background_tasks")
-    running = tuple(text(task, "id") for task in tasks if text(task, "status") == "running")
-    return Quiet(anchor=anchor, said=text(payload, "last_assistant_message"), background=running)
-
-
-def _over(payload: dict[str, Any], anchor: Anchor) -> Event:
-    return SessionEnded(anchor=anchor, reason=text(payload, "reason"))
 
 
 def _batch(payload: dict[str, Any], anchor: Anchor) -> tuple[Event, ...]:
@@ -214,16 +168,16 @@ def _batch(payload: dict[str, Any], anchor: Anchor) -> tuple[Event, ...]:
     )
 
 
-READERS: dict[str, Callable[[dict[str, Any], Anchor], Event | tuple[Event, ...]]] = {
-    "SessionStart": _started,
+READERS: Readers = {
+    "SessionStart": started,
     "UserPromptSubmit": _prompt,
     "PreToolUse": _begins,
     "PostToolUse": _ended,
-    "PostToolUseFailure": _failed,
+    "PostToolUseFailure": failed,
     "PostToolBatch": _batch,
     "SubagentStart": _sub_agent,
-    "Stop": _quiet,
-    "SessionEnd": _over,
+    "Stop": quiet,
+    "SessionEnd": over,
 }
 
 
@@ -314,10 +268,7 @@ def _end_of_call(records: list[dict[str, Any]], anchor: Anchor, point: Point) ->
         if found:
             return text(found[-1], "uuid")
     if anchor.turn_id:
-        raise ConversationError(
-            "the checkpoint lies inside the work of a sub-agent, whose conversation cannot be cut",
-            f"choose a checkpoint before or after it, or {FILES_ONLY}",
-        )
+        raise inside_sub_agent()
     raise not_in_it(anchor.transcript, f"call {anchor.call_id}")
 
 

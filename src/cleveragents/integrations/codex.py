@@ -8,21 +8,12 @@ without a word; for a run of ours they are handed over on the command line and t
 import json
 import os
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from cleveragents.errors import ConversationError
 from cleveragents.integrations.agent import Launch, SettingsChange
-from cleveragents.integrations.events import (
-    Answer,
-    Event,
-    Prompt,
-    Quiet,
-    SessionEnded,
-    SessionStarted,
-    StepBegins,
-    StepEnded,
-)
+from cleveragents.integrations.events import Answer, Event, StepEnded
 from cleveragents.integrations.files.payload import mapping, shown, text
 from cleveragents.integrations.files.session_files import (
     FILES_ONLY,
@@ -32,16 +23,31 @@ from cleveragents.integrations.files.session_files import (
     read_records,
 )
 from cleveragents.integrations.files.settings_files import HOOKS, TIMEOUT, hooked, shell_command
+from cleveragents.integrations.files.translation import (
+    Readers,
+    Tools,
+    answered,
+    denied,
+    event_of,
+    events_in,
+    over,
+    prompt,
+    quiet,
+    started,
+)
 from cleveragents.model.conversation import Anchor, Conversation, Point
 
-READS = frozenset(
-    {"view_image", "read_file", "list_dir", "grep_files", "update_plan", "web_search"}
+TOOLS = Tools(
+    reads=frozenset(
+        {"view_image", "read_file", "list_dir", "grep_files", "update_plan", "web_search"}
+    ),
+    writes=frozenset({"apply_patch"}),
+    outside=frozenset({"web_search"}),
 )
 SPEAKS = frozenset({"SessionStart", "UserPromptSubmit", "PostToolUse"})
 PASS_ENV = ("OPENAI_*", "CODEX_*", "AZURE_OPENAI_*")
 TRUSTED = "--dangerously-bypass-hook-trust"
 """It may be given only once."""
-_OUTPUT = "hookSpecificOutput"
 _LAST_HOOK_SECONDS = 3
 """Codex shortens the time of its last event to this, and complains if it is told another."""
 _PATIENCE = 30.0
@@ -53,23 +59,11 @@ class Codex:
     tested: tuple[str, ...] = ("0.166.0",)
 
     def read(self, payload: dict[str, Any], event: str) -> tuple[Event, ...]:
-        read = READERS.get(text(payload, "hook_event_name") or event)
-        return (read(payload, _anchor(payload)),) if read else ()
+        return events_in(payload, event_of(payload, event), READERS, _anchor)
 
     def answer(self, payload: dict[str, Any], event: str, answer: Answer) -> str:
-        event = text(payload, "hook_event_name") or event
-        said: dict[str, Any] = {}
-        if answer.refuse and event == "PreToolUse":
-            said[_OUTPUT] = {
-                "hookEventName": event,
-                "permissionDecision": "deny",
-                "permissionDecisionReason": answer.refuse,
-            }
-        elif answer.context and event in SPEAKS:
-            said[_OUTPUT] = {"hookEventName": event, "additionalContext": answer.context}
-        if answer.notice:
-            said["systemMessage"] = answer.notice
-        return json.dumps(said) if said else ""
+        event = event_of(payload, event)
+        return answered(event, answer, SPEAKS, denied(event, answer))
 
     def settings(
         self, scope: str, home: str, project: str, hook: Sequence[str] | None
@@ -223,49 +217,18 @@ def _anchor(payload: dict[str, Any]) -> Anchor:
     )
 
 
-def _started(payload: dict[str, Any], anchor: Anchor) -> Event:
-    source = text(payload, "source") or "startup"
-    return SessionStarted(anchor=anchor, cwd=text(payload, "cwd"), source=source)
-
-
-def _prompt(payload: dict[str, Any], anchor: Anchor) -> Event:
-    return Prompt(anchor=anchor, cwd=text(payload, "cwd"), text=text(payload, "prompt"))
-
-
-def _begins(payload: dict[str, Any], anchor: Anchor) -> Event:
-    tool = text(payload, "tool_name")
-    writes = True if tool == "apply_patch" else False if tool in READS else None
-    return StepBegins(
-        anchor=anchor,
-        cwd=text(payload, "cwd"),
-        call=anchor.call_id,
-        tool=tool,
-        inputs=mapping(payload, "tool_input"),
-        writes=writes,
-        network=writes is None or tool == "web_search",
-    )
-
-
 def _ended(payload: dict[str, Any], anchor: Anchor) -> Event:
     output = shown(payload.get("tool_response"))
     return StepEnded(anchor=anchor, call=anchor.call_id, ok=True, output=output)
 
 
-def _quiet(payload: dict[str, Any], anchor: Anchor) -> Event:
-    return Quiet(anchor=anchor, said=text(payload, "last_assistant_message"))
-
-
-def _over(payload: dict[str, Any], anchor: Anchor) -> Event:
-    return SessionEnded(anchor=anchor, reason=text(payload, "reason"))
-
-
-READERS: dict[str, Callable[[dict[str, Any], Anchor], Event]] = {
-    "SessionStart": _started,
-    "UserPromptSubmit": _prompt,
-    "PreToolUse": _begins,
+READERS: Readers = {
+    "SessionStart": started,
+    "UserPromptSubmit": prompt,
+    "PreToolUse": TOOLS.begins,
     "PostToolUse": _ended,
-    "Stop": _quiet,
-    "SessionEnd": _over,
+    "Stop": quiet,
+    "SessionEnd": over,
 }
 
 

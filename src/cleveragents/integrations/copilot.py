@@ -4,49 +4,60 @@ It names no call, so a call is known by its tool and input and found again by th
 event. The calls of one answer run in parallel and belong together.
 """
 
-import hashlib
 import json
 import os
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from cleveragents.content import fsio
 from cleveragents.errors import ConversationError
 from cleveragents.integrations.agent import Launch, SettingsChange
-from cleveragents.integrations.events import (
-    Answer,
-    Event,
-    Prompt,
-    Quiet,
-    SessionEnded,
-    SessionStarted,
-    StepBegins,
-    StepEnded,
-)
+from cleveragents.integrations.events import Answer, Event, StepEnded
 from cleveragents.integrations.files.payload import items, mapping, shown, text
 from cleveragents.integrations.files.session_files import (
     FILES_ONLY,
+    hung,
+    next_prompt,
     not_in_it,
     not_understood,
     read_records,
     write_records,
 )
-from cleveragents.integrations.files.settings_files import TIMEOUT, hooked, shell_command
-from cleveragents.integrations.gemini import link_all_but
+from cleveragents.integrations.files.settings_files import (
+    TIMEOUT,
+    hooked,
+    link_all_but,
+    shell_command,
+)
+from cleveragents.integrations.files.translation import (
+    Readers,
+    Tools,
+    call_without_id,
+    events_in,
+    forked,
+    over,
+    prompt,
+    quiet,
+    started,
+)
 from cleveragents.model.conversation import Anchor, Conversation, Point
 
-READS = frozenset(
-    {
-        *("view", "grep", "glob", "read_bash", "list_bash", "stop_bash", "skill", "task"),
-        *("sql", "session_store_sql", "read_agent", "list_agents", "write_agent"),
-        *("fetch_copilot_cli_documentation", "web_fetch", "web_search", "report_intent"),
-    }
+TOOLS = Tools(
+    reads=frozenset(
+        {
+            *("view", "grep", "glob", "read_bash", "list_bash", "stop_bash", "skill", "task"),
+            *("sql", "session_store_sql", "read_agent", "list_agents", "write_agent"),
+            *("fetch_copilot_cli_documentation", "web_fetch", "web_search", "report_intent"),
+        }
+    ),
+    writes=frozenset({"create", "edit", "apply_patch", "str_replace_editor"}),
+    outside=frozenset({"web_fetch", "web_search"}),
+    name="toolName",
+    inputs="toolArgs",
 )
-WRITES = frozenset({"create", "edit", "apply_patch", "str_replace_editor"})
-OUTSIDE = frozenset({"web_fetch", "web_search"})
 SPEAKS = frozenset({"sessionStart", "userPromptSubmitted", "postToolUse"})
 PASS_ENV = ("COPILOT_*", "GH_TOKEN", "GITHUB_TOKEN", "GH_HOST")
 _HOME, _OWN_HOME, _HOOKS, _FILE = "COPILOT_HOME", "copilot-home", "hooks", "cleveragents.json"
@@ -63,8 +74,7 @@ class Copilot:
     tested: tuple[str, ...] = ("1.0.102",)
 
     def read(self, payload: dict[str, Any], event: str) -> tuple[Event, ...]:
-        read = READERS.get(event)
-        return (read(payload, _anchor(payload)),) if read else ()
+        return events_in(payload, event, READERS, _anchor)
 
     def answer(self, payload: dict[str, Any], event: str, answer: Answer) -> str:
         del payload
@@ -104,12 +114,7 @@ class Copilot:
         kept = cut(read_records(path), path, anchor, point) if anchor.turn_id else []
         if kept:
             _write(os.path.join(folder, new), kept, new, os.path.dirname(path))
-        return Conversation(
-            agent=self.name,
-            session_id=new,
-            forked_from=anchor.session_id,
-            continue_=self.resume(new) if kept else (self.command, "--session-id", new),
-        )
+        return forked(self, anchor, new, bool(kept))
 
 
 def _home(env: Mapping[str, str]) -> str:
@@ -118,8 +123,8 @@ def _home(env: Mapping[str, str]) -> str:
 
 def _anchor(payload: dict[str, Any]) -> Anchor:
     """`turn_id` is the moment of the event, and `call_id` what there is instead of an id."""
-    session, tool = text(payload, "sessionId"), text(payload, "toolName")
-    call = _call(tool, payload.get("toolArgs")) if tool else ""
+    session = text(payload, "sessionId")
+    call = call_without_id(text(payload, "toolName"), payload.get("toolArgs"))
     return Anchor(agent=Copilot.name, session_id=session, turn_id=_moment(payload), call_id=call)
 
 
@@ -130,33 +135,6 @@ def _moment(payload: dict[str, Any]) -> str:
         return ""
     whole = datetime.fromtimestamp(at // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{whole}.{at % 1000:03d}Z"
-
-
-def _call(tool: str, inputs: Any) -> str:
-    return f"{tool}:{hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:16]}"
-
-
-def _started(payload: dict[str, Any], anchor: Anchor) -> Event:
-    source = text(payload, "source") or "startup"
-    return SessionStarted(anchor=anchor, cwd=text(payload, "cwd"), source=source)
-
-
-def _prompt(payload: dict[str, Any], anchor: Anchor) -> Event:
-    return Prompt(anchor=anchor, cwd=text(payload, "cwd"), text=text(payload, "prompt"))
-
-
-def _begins(payload: dict[str, Any], anchor: Anchor) -> Event:
-    tool = text(payload, "toolName")
-    writes = True if tool in WRITES else False if tool in READS else None
-    return StepBegins(
-        anchor=anchor,
-        cwd=text(payload, "cwd"),
-        call=anchor.call_id,
-        tool=tool,
-        inputs=mapping(payload, "toolArgs"),
-        writes=writes,
-        network=writes is None or tool in OUTSIDE,
-    )
 
 
 def _ended(payload: dict[str, Any], anchor: Anchor) -> Event:
@@ -173,23 +151,14 @@ def _failed(payload: dict[str, Any], anchor: Anchor) -> Event:
     return StepEnded(anchor=anchor, call=anchor.call_id, ok=False, error=error)
 
 
-def _quiet(payload: dict[str, Any], anchor: Anchor) -> Event:
-    del payload
-    return Quiet(anchor=anchor)
-
-
-def _over(payload: dict[str, Any], anchor: Anchor) -> Event:
-    return SessionEnded(anchor=anchor, reason=text(payload, "reason"))
-
-
-READERS: dict[str, Callable[[dict[str, Any], Anchor], Event]] = {
-    "sessionStart": _started,
-    "userPromptSubmitted": _prompt,
-    "preToolUse": _begins,
+READERS: Readers = {
+    "sessionStart": started,
+    "userPromptSubmitted": prompt,
+    "preToolUse": TOOLS.begins,
     "postToolUse": _ended,
     "postToolUseFailure": _failed,
-    "agentStop": _quiet,
-    "sessionEnd": _over,
+    "agentStop": quiet,
+    "sessionEnd": over,
 }
 
 
@@ -210,23 +179,13 @@ def cut(
         raise not_understood(path, "an event has no id or no time")
     said = [one for one in records if not text(one, "type").startswith(_NOT_SAID)]
     kept = said[: _end(said, path, anchor, point)]
-    above: str | None = None
-    linked: list[dict[str, Any]] = []
-    for one in kept:
-        linked.append({**one, "parentId": above})
-        above = text(one, "id")
+    linked = hung(kept, "id", "parentId")
     return linked if any(text(one, "type") == "user.message" for one in linked) else []
 
 
 def _end(said: list[dict[str, Any]], path: str, anchor: Anchor, point: Point) -> int:
-    """The event of a prompt comes before the prompt is written, that of an end after the words."""
     if not anchor.call_id:
-        later = (
-            number
-            for number, one in enumerate(said)
-            if text(one, "type") == "user.message" and text(one, "timestamp") > anchor.turn_id
-        )
-        return next(later, len(said))
+        return next_prompt(said, "user.message", anchor.turn_id)
     asked = [n for n, one in enumerate(said) if _asks_for(one, anchor)]
     if not asked:
         raise not_in_it(path, f"call {anchor.call_id.partition(':')[0]} at {anchor.turn_id}")
@@ -246,7 +205,9 @@ def _asks_for(record: dict[str, Any], anchor: Anchor) -> bool:
     if text(record, "type") != _ASKS or text(record, "timestamp") > anchor.turn_id:
         return False
     calls = _requests(record)
-    return any(_call(text(c, "name"), c.get("arguments")) == anchor.call_id for c in calls)
+    return any(
+        call_without_id(text(c, "name"), c.get("arguments")) == anchor.call_id for c in calls
+    )
 
 
 def _requests(record: dict[str, Any]) -> list[dict[str, Any]]:

@@ -5,25 +5,14 @@ has the moment at which it was sent and every message the moment at which it was
 a point is found again.
 """
 
-import hashlib
-import json
 import os
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cleveragents.integrations.agent import Launch, SettingsChange
-from cleveragents.integrations.events import (
-    Answer,
-    Event,
-    Prompt,
-    Quiet,
-    SessionEnded,
-    SessionStarted,
-    StepBegins,
-    StepEnded,
-)
+from cleveragents.integrations.events import Answer, Event, Quiet, StepEnded
 from cleveragents.integrations.files.payload import items, mapping, shown, text
 from cleveragents.integrations.files.session_files import (
     not_in_it,
@@ -32,23 +21,36 @@ from cleveragents.integrations.files.session_files import (
     write_records,
 )
 from cleveragents.integrations.files.settings_files import (
-    HOOKS,
-    TIMEOUT,
     hooked,
-    shell_command,
+    hooked_home,
+    named_entries,
+)
+from cleveragents.integrations.files.translation import (
+    Readers,
+    Tools,
+    answered,
+    call_without_id,
+    event_of,
+    events_in,
+    forked,
+    over,
+    prompt,
+    started,
 )
 from cleveragents.model.conversation import Anchor, Conversation, Point
 
-READS = frozenset(
-    {
-        *("read_file", "read_many_files", "list_directory", "glob", "grep_search", "web_fetch"),
-        *("google_web_search", "update_topic", "list_background_processes", "write_todos"),
-        *("read_background_output", "activate_skill", "enter_plan_mode", "ask_user"),
-        *("invoke_agent", "search_file_content"),
-    }
+TOOLS = Tools(
+    reads=frozenset(
+        {
+            *("read_file", "read_many_files", "list_directory", "glob", "grep_search", "web_fetch"),
+            *("google_web_search", "update_topic", "list_background_processes", "write_todos"),
+            *("read_background_output", "activate_skill", "enter_plan_mode", "ask_user"),
+            *("invoke_agent", "search_file_content"),
+        }
+    ),
+    writes=frozenset({"write_file", "replace"}),
+    outside=frozenset({"web_fetch", "google_web_search"}),
 )
-WRITES = frozenset({"write_file", "replace"})
-OUTSIDE = frozenset({"web_fetch", "google_web_search"})
 SPEAKS = frozenset({"SessionStart", "BeforeAgent", "AfterTool"})
 PASS_ENV = ("GEMINI_*", "GOOGLE_*", "CLOUDSDK_*")
 _HOME = "GEMINI_CLI_HOME"
@@ -66,22 +68,13 @@ class Gemini:
     tested: tuple[str, ...] = ("0.61.0",)
 
     def read(self, payload: dict[str, Any], event: str) -> tuple[Event, ...]:
-        read = READERS.get(text(payload, "hook_event_name") or event)
-        return (read(payload, _anchor(payload)),) if read else ()
+        return events_in(payload, event_of(payload, event), READERS, _anchor)
 
     def answer(self, payload: dict[str, Any], event: str, answer: Answer) -> str:
-        event = text(payload, "hook_event_name") or event
-        said: dict[str, Any] = {}
+        event, denied = event_of(payload, event), dict[str, Any]()
         if answer.refuse and event == "BeforeTool":
-            said |= {"decision": "deny", "reason": answer.refuse}
-        elif answer.context and event in SPEAKS:
-            said["hookSpecificOutput"] = {
-                "hookEventName": event,
-                "additionalContext": answer.context,
-            }
-        if answer.notice:
-            said["systemMessage"] = answer.notice
-        return json.dumps(said) if said else ""
+            denied = {"decision": "deny", "reason": answer.refuse}
+        return answered(event, answer, SPEAKS, denied)
 
     def settings(
         self, scope: str, home: str, project: str, hook: Sequence[str] | None
@@ -93,10 +86,7 @@ class Gemini:
     def launch(self, argv: Sequence[str], hook: Sequence[str], private_dir: str) -> Launch:
         real = os.path.join(os.environ.get(_HOME) or os.path.expanduser("~"), _FOLDER)
         home = os.path.join(private_dir, _OWN_HOME)
-        link_all_but(_SETTINGS, real, os.path.join(home, _FOLDER), _STATE)
-        merged = hooked(os.path.join(real, _SETTINGS), _entries(hook)).after or b""
-        with open(os.path.join(home, _FOLDER, _SETTINGS), "wb") as file:
-            file.write(merged)
+        hooked_home(_SETTINGS, real, os.path.join(home, _FOLDER), _STATE, _entries(hook))
         return Launch(argv=tuple(argv), env={_HOME: home}, pass_env=PASS_ENV, state=(real, home))
 
     def resume(self, session_id: str) -> tuple[str, ...]:
@@ -112,12 +102,7 @@ class Gemini:
             stem = name.removesuffix(".jsonl").rpartition("-")[0]
             path = os.path.join(folder, f"{stem}-{new[:8]}.jsonl")
             write_records(path, [{**head, "sessionId": new}, *kept])
-        return Conversation(
-            agent=self.name,
-            session_id=new,
-            forked_from=anchor.session_id,
-            continue_=self.resume(new) if kept else (self.command, "--session-id", new),
-        )
+        return forked(self, anchor, new, bool(kept))
 
 
 def _anchor(payload: dict[str, Any]) -> Anchor:
@@ -127,44 +112,13 @@ def _anchor(payload: dict[str, Any]) -> Anchor:
         session_id=text(payload, "session_id"),
         transcript=_real(text(payload, "transcript_path")),
         turn_id=text(payload, "timestamp"),
-        call_id=_call(payload),
+        call_id=call_without_id(text(payload, "tool_name"), payload.get("tool_input")),
     )
 
 
 def _real(path: str) -> str:
     """During a run of ours its sessions are named by a folder that goes with the run."""
     return os.path.realpath(path) if f"/{_OWN_HOME}/" in path else path
-
-
-def _call(payload: dict[str, Any]) -> str:
-    tool = text(payload, "tool_name")
-    if not tool:
-        return ""
-    inputs = json.dumps(payload.get("tool_input"), sort_keys=True).encode()
-    return f"{tool}:{hashlib.sha256(inputs).hexdigest()[:16]}"
-
-
-def _started(payload: dict[str, Any], anchor: Anchor) -> Event:
-    source = text(payload, "source") or "startup"
-    return SessionStarted(anchor=anchor, cwd=text(payload, "cwd"), source=source)
-
-
-def _prompt(payload: dict[str, Any], anchor: Anchor) -> Event:
-    return Prompt(anchor=anchor, cwd=text(payload, "cwd"), text=text(payload, "prompt"))
-
-
-def _begins(payload: dict[str, Any], anchor: Anchor) -> Event:
-    tool = text(payload, "tool_name")
-    writes = True if tool in WRITES else False if tool in READS else None
-    return StepBegins(
-        anchor=anchor,
-        cwd=text(payload, "cwd"),
-        call=anchor.call_id,
-        tool=tool,
-        inputs=mapping(payload, "tool_input"),
-        writes=writes,
-        network=writes is None or tool in OUTSIDE,
-    )
 
 
 def _ended(payload: dict[str, Any], anchor: Anchor) -> Event:
@@ -179,42 +133,18 @@ def _quiet(payload: dict[str, Any], anchor: Anchor) -> Event:
     return Quiet(anchor=anchor, said=text(payload, "prompt_response"))
 
 
-def _over(payload: dict[str, Any], anchor: Anchor) -> Event:
-    return SessionEnded(anchor=anchor, reason=text(payload, "reason"))
-
-
-READERS: dict[str, Callable[[dict[str, Any], Anchor], Event]] = {
-    "SessionStart": _started,
-    "BeforeAgent": _prompt,
-    "BeforeTool": _begins,
+READERS: Readers = {
+    "SessionStart": started,
+    "BeforeAgent": prompt,
+    "BeforeTool": TOOLS.begins,
     "AfterTool": _ended,
     "AfterAgent": _quiet,
-    "SessionEnd": _over,
+    "SessionEnd": over,
 }
 
 
 def _entries(hook: Sequence[str]) -> dict[str, Any]:
-    entry = {
-        "type": "command",
-        "name": "cleveragents",
-        "command": shell_command(hook),
-        "timeout": TIMEOUT * 1000,
-    }
-    return {event: {HOOKS: [entry]} for event in READERS}
-
-
-def link_all_but(settings: str, real: str, own: str, state: Sequence[str]) -> None:
-    """A folder of its settings for one run: all of the person's but the settings themselves.
-
-    It takes no settings file on the command line, and one of the machine only from root. `state`
-    are folders that have to be there, because what it made in the new one would be lost.
-    """
-    for name in state:
-        os.makedirs(os.path.join(real, name), exist_ok=True)
-    os.makedirs(own)
-    for name in os.listdir(real):
-        if name != settings:
-            os.symlink(os.path.join(real, name), os.path.join(own, name))
+    return named_entries(READERS, hook)
 
 
 def cut(anchor: Anchor, point: Point) -> tuple[dict[str, Any], list[dict[str, Any]]]:

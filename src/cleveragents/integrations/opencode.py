@@ -10,7 +10,7 @@ import os
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self, cast
 from urllib.parse import quote
 
@@ -21,23 +21,26 @@ from cleveragents.integrations.events import (
     Event,
     Prompt,
     Quiet,
-    SessionStarted,
-    StepBegins,
     StepEnded,
 )
 from cleveragents.integrations.files.payload import items, mapping, text
-from cleveragents.integrations.files.session_files import FILES_ONLY, program
+from cleveragents.integrations.files.session_files import FILES_ONLY, inside_sub_agent, program
 from cleveragents.integrations.files.settings_files import owned
+from cleveragents.integrations.files.translation import Readers, Tools, events_in, started
 from cleveragents.model.conversation import Anchor, Conversation, Point
 
-READS = frozenset(
-    {
-        *("read", "glob", "grep", "list", "webfetch", "websearch", "codesearch", "todowrite"),
-        *("todoread", "task", "skill", "question", "lsp"),
-    }
+TOOLS = Tools(
+    reads=frozenset(
+        {
+            *("read", "glob", "grep", "list", "webfetch", "websearch", "codesearch", "todowrite"),
+            *("todoread", "task", "skill", "question", "lsp"),
+        }
+    ),
+    writes=frozenset({"write", "edit", "multiedit", "patch", "apply_patch"}),
+    outside=frozenset({"webfetch", "websearch", "codesearch"}),
+    name="tool",
+    inputs="args",
 )
-WRITES = frozenset({"write", "edit", "multiedit", "patch", "apply_patch"})
-OUTSIDE = frozenset({"webfetch", "websearch", "codesearch"})
 PASS_ENV = (
     "OPENCODE_*",
     "ANTHROPIC_*",
@@ -58,8 +61,7 @@ class OpenCode:
     tested: tuple[str, ...] = ("1.18.33",)
 
     def read(self, payload: dict[str, Any], event: str) -> tuple[Event, ...]:
-        read = READERS.get(text(payload, "event") or event)
-        return (read(payload, _anchor(payload)),) if read else ()
+        return events_in(payload, text(payload, "event") or event, READERS, _anchor)
 
     def answer(self, payload: dict[str, Any], event: str, answer: Answer) -> str:
         """Keys of our own plugin."""
@@ -203,10 +205,7 @@ def _made(message: dict[str, Any], call: str) -> bool:
 
 def _not_there(what: str, anchor: Anchor) -> ConversationError:
     if anchor.turn_id:
-        return ConversationError(
-            "the checkpoint lies inside the work of a sub-agent, whose conversation cannot be cut",
-            f"choose a checkpoint before or after it, or {FILES_ONLY}",
-        )
+        return inside_sub_agent()
     return ConversationError(
         f"{what} is not in opencode's session {anchor.session_id}",
         f"choose a checkpoint before or after it, or {FILES_ONLY}",
@@ -226,10 +225,6 @@ def _anchor(payload: dict[str, Any]) -> Anchor:
     )
 
 
-def _started(payload: dict[str, Any], anchor: Anchor) -> Event:
-    return SessionStarted(anchor=anchor, cwd=text(payload, "cwd"))
-
-
 def _prompt(payload: dict[str, Any], anchor: Anchor) -> Event:
     return Prompt(
         anchor=anchor,
@@ -240,18 +235,7 @@ def _prompt(payload: dict[str, Any], anchor: Anchor) -> Event:
 
 
 def _begins(payload: dict[str, Any], anchor: Anchor) -> Event:
-    tool = text(payload, "tool")
-    writes = True if tool in WRITES else False if tool in READS else None
-    return StepBegins(
-        anchor=anchor,
-        cwd=text(payload, "cwd"),
-        call=anchor.call_id,
-        tool=tool,
-        inputs=mapping(payload, "args"),
-        writes=writes,
-        network=writes is None or tool in OUTSIDE,
-        parent_call=text(payload, "child"),
-    )
+    return TOOLS.begins(payload, anchor, parent=text(payload, "child"))
 
 
 def _ended(payload: dict[str, Any], anchor: Anchor) -> Event:
@@ -270,8 +254,8 @@ def _quiet(payload: dict[str, Any], anchor: Anchor) -> Event:
     return Quiet(anchor=anchor, said=text(payload, "text"))
 
 
-READERS: dict[str, Callable[[dict[str, Any], Anchor], Event]] = {
-    "session.created": _started,
+READERS: Readers = {
+    "session.created": started,
     "chat.message": _prompt,
     "tool.execute.before": _begins,
     "tool.execute.after": _ended,

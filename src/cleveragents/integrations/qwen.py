@@ -6,33 +6,47 @@ ids there; a prompt has none that lasts, so it is found by the moment of its eve
 
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cleveragents.integrations import gemini
 from cleveragents.integrations.agent import Launch, SettingsChange
 from cleveragents.integrations.claude_code import ClaudeCode
-from cleveragents.integrations.events import (
-    Event,
-    Prompt,
-    Quiet,
-    SessionEnded,
-    SessionStarted,
-    StepBegins,
-    StepEnded,
-)
+from cleveragents.integrations.events import Event, StepEnded
 from cleveragents.integrations.files.payload import items, mapping, shown, text
 from cleveragents.integrations.files.session_files import (
+    hung,
+    next_prompt,
     not_in_it,
     not_understood,
     read_records,
-    write_records,
+    write_copy,
 )
-from cleveragents.integrations.files.settings_files import HOOKS, TIMEOUT, hooked, shell_command
+from cleveragents.integrations.files.settings_files import (
+    hooked,
+    hooked_home,
+    named_entries,
+)
+from cleveragents.integrations.files.translation import (
+    Readers,
+    Tools,
+    event_of,
+    events_in,
+    failed,
+    forked,
+    over,
+    prompt,
+    quiet,
+    started,
+)
 from cleveragents.model.conversation import Anchor, Conversation, Point
 
-READS = gemini.READS | {"todo_write", "exit_plan_mode", "skill", "agent", "task", "tool_search"}
-WRITES = frozenset({"write_file", "edit", "notebook_edit"})
+TOOLS = Tools(
+    reads=gemini.TOOLS.reads
+    | {"todo_write", "exit_plan_mode", "skill", "agent", "task", "tool_search"},
+    writes=frozenset({"write_file", "edit", "notebook_edit"}),
+    outside=gemini.TOOLS.outside,
+)
 PASS_ENV = ("QWEN_*", "OPENAI_*", "DASHSCOPE_*", "ANTHROPIC_*", "GEMINI_*", "GOOGLE_*")
 _HOME, _OWN_HOME, _SETTINGS = "QWEN_HOME", "qwen-home", "settings.json"
 _STATE = ("projects", "tmp")
@@ -47,8 +61,7 @@ class Qwen(ClaudeCode):
     tested: tuple[str, ...] = ("0.24.4",)
 
     def read(self, payload: dict[str, Any], event: str) -> tuple[Event, ...]:
-        read = READERS.get(text(payload, "hook_event_name") or event)
-        return read(payload, _anchor(payload)) if read else ()
+        return events_in(payload, event_of(payload, event), READERS, _anchor)
 
     def settings(
         self, scope: str, home: str, project: str, hook: Sequence[str] | None
@@ -60,10 +73,7 @@ class Qwen(ClaudeCode):
     def launch(self, argv: Sequence[str], hook: Sequence[str], private_dir: str) -> Launch:
         real = os.environ.get(_HOME) or os.path.expanduser("~/.qwen")
         home = os.path.join(private_dir, _OWN_HOME)
-        gemini.link_all_but(_SETTINGS, real, home, _STATE)
-        merged = hooked(os.path.join(real, _SETTINGS), _entries(hook)).after or b""
-        with open(os.path.join(home, _SETTINGS), "wb") as file:
-            file.write(merged)
+        hooked_home(_SETTINGS, real, home, _STATE, _entries(hook))
         return Launch(argv=tuple(argv), env={_HOME: home}, pass_env=PASS_ENV, state=(real, home))
 
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
@@ -71,15 +81,8 @@ class Qwen(ClaudeCode):
         del env
         new = str(uuid.uuid4())
         kept = cut(read_records(anchor.transcript), anchor, point) if anchor.turn_id else []
-        if kept:
-            path = os.path.join(os.path.dirname(anchor.transcript), f"{new}.jsonl")
-            write_records(path, ({**record, "sessionId": new} for record in kept))
-        return Conversation(
-            agent=self.name,
-            session_id=new,
-            forked_from=anchor.session_id,
-            continue_=self.resume(new) if kept else (self.command, "--session-id", new),
-        )
+        write_copy(anchor.transcript, new, kept)
+        return forked(self, anchor, new, bool(kept))
 
 
 def _anchor(payload: dict[str, Any]) -> Anchor:
@@ -95,73 +98,29 @@ def _anchor(payload: dict[str, Any]) -> Anchor:
     )
 
 
-def _started(payload: dict[str, Any], anchor: Anchor) -> tuple[Event, ...]:
-    source = text(payload, "source") or "startup"
-    return (SessionStarted(anchor=anchor, cwd=text(payload, "cwd"), source=source),)
-
-
-def _prompt(payload: dict[str, Any], anchor: Anchor) -> tuple[Event, ...]:
+def _prompt(payload: dict[str, Any], anchor: Anchor) -> Event | tuple[Event, ...]:
     """It also calls the hook without words, whenever it asks the model again."""
-    asked = text(payload, "prompt")
-    return (Prompt(anchor=anchor, cwd=text(payload, "cwd"), text=asked),) if asked else ()
+    return prompt(payload, anchor) if text(payload, "prompt") else ()
 
 
-def _begins(payload: dict[str, Any], anchor: Anchor) -> tuple[Event, ...]:
-    tool = text(payload, "tool_name")
-    writes = True if tool in WRITES else False if tool in READS else None
-    return (
-        StepBegins(
-            anchor=anchor,
-            cwd=text(payload, "cwd"),
-            call=anchor.call_id,
-            tool=tool,
-            inputs=mapping(payload, "tool_input"),
-            writes=writes,
-            network=writes is None or tool in gemini.OUTSIDE,
-        ),
-    )
-
-
-def _ended(payload: dict[str, Any], anchor: Anchor) -> tuple[Event, ...]:
+def _ended(payload: dict[str, Any], anchor: Anchor) -> Event:
     output = shown(mapping(payload, "tool_response").get("llmContent"))
-    return (StepEnded(anchor=anchor, call=anchor.call_id, ok=True, output=output),)
+    return StepEnded(anchor=anchor, call=anchor.call_id, ok=True, output=output)
 
 
-def _failed(payload: dict[str, Any], anchor: Anchor) -> tuple[Event, ...]:
-    error = text(payload, "error") or "failed"
-    return (StepEnded(anchor=anchor, call=anchor.call_id, ok=False, error=error),)
-
-
-def _quiet(payload: dict[str, Any], anchor: Anchor) -> tuple[Event, ...]:
-    tasks = items(payload, "background_tasks")
-    running = tuple(text(task, "id") for task in tasks if text(task, "status") == "running")
-    said = text(payload, "last_assistant_message")
-    return (Quiet(anchor=anchor, said=said, background=running),)
-
-
-def _over(payload: dict[str, Any], anchor: Anchor) -> tuple[Event, ...]:
-    return (SessionEnded(anchor=anchor, reason=text(payload, "reason")),)
-
-
-READERS: dict[str, Callable[[dict[str, Any], Anchor], tuple[Event, ...]]] = {
-    "SessionStart": _started,
+READERS: Readers = {
+    "SessionStart": started,
     "UserPromptSubmit": _prompt,
-    "PreToolUse": _begins,
+    "PreToolUse": TOOLS.begins,
     "PostToolUse": _ended,
-    "PostToolUseFailure": _failed,
-    "Stop": _quiet,
-    "SessionEnd": _over,
+    "PostToolUseFailure": failed,
+    "Stop": quiet,
+    "SessionEnd": over,
 }
 
 
 def _entries(hook: Sequence[str]) -> dict[str, Any]:
-    entry = {
-        "type": "command",
-        "name": "cleveragents",
-        "command": shell_command(hook),
-        "timeout": TIMEOUT * 1000,
-    }
-    return {event: {HOOKS: [entry]} for event in READERS}
+    return named_entries(READERS, hook)
 
 
 def cut(records: list[dict[str, Any]], anchor: Anchor, point: Point) -> list[dict[str, Any]]:
@@ -173,23 +132,9 @@ def cut(records: list[dict[str, Any]], anchor: Anchor, point: Point) -> list[dic
     if anchor.call_id:
         kept = _until_call(kept, anchor, point)
     else:
-        kept = _until_next_prompt(kept, anchor.turn_id)
-    above: str | None = None
-    linked: list[dict[str, Any]] = []
-    for one in kept:
-        linked.append({**one, "parentUuid": above})
-        above = text(one, "uuid")
+        kept = kept[: next_prompt(kept, "user", anchor.turn_id)]
+    linked = hung(kept, "uuid", "parentUuid")
     return linked if any(text(one, "type") == "user" for one in linked) else []
-
-
-def _until_next_prompt(records: list[dict[str, Any]], moment: str) -> list[dict[str, Any]]:
-    """The event of a prompt comes before the prompt is written, that of an end after the words."""
-    later = (
-        number
-        for number, one in enumerate(records)
-        if text(one, "type") == "user" and text(one, "timestamp") > moment
-    )
-    return records[: next(later, len(records))]
 
 
 def _until_call(

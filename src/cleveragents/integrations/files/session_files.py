@@ -6,11 +6,12 @@ Nothing here guesses: what is not as expected is refused, and no session is ever
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from cleveragents.content import fsio
 from cleveragents.errors import ConversationError
+from cleveragents.integrations.files.payload import text
 
 FILES_ONLY = "add --files-only to roll back files and databases alone"
 
@@ -53,6 +54,34 @@ def write_records(path: str, records: Iterable[Mapping[str, Any]]) -> None:
         ) from None
 
 
+def write_copy(path: str, session: str, records: Iterable[Mapping[str, Any]]) -> None:
+    """These records as a session of that id, beside the file they are from; none: no file."""
+    own = [{**record, "sessionId": session} for record in records]
+    if own:
+        write_records(os.path.join(os.path.dirname(path), f"{session}.jsonl"), own)
+
+
+def hung(records: Iterable[dict[str, Any]], own: str, above: str) -> list[dict[str, Any]]:
+    """Each record below the one before, by the keys of its own id and of the one above."""
+    linked: list[dict[str, Any]] = []
+    for record in records:
+        linked.append({**record, above: linked[-1][own] if linked else None})
+    return linked
+
+
+def next_prompt(records: Sequence[dict[str, Any]], kind: str, moment: str) -> int:
+    """Where the first prompt after a moment stands, else the end.
+
+    The event of a prompt comes before the prompt is written, that of an end after the words.
+    """
+    later = (
+        number
+        for number, one in enumerate(records)
+        if text(one, "type") == kind and text(one, "timestamp") > moment
+    )
+    return next(later, len(records))
+
+
 def not_understood(path: str, why: str) -> ConversationError:
     return ConversationError(f"the session file {path} is not as expected: {why}", FILES_ONLY)
 
@@ -60,6 +89,13 @@ def not_understood(path: str, why: str) -> ConversationError:
 def not_in_it(path: str, what: str) -> ConversationError:
     return ConversationError(
         f"{what} is not in the session file {path}",
+        f"choose a checkpoint before or after it, or {FILES_ONLY}",
+    )
+
+
+def inside_sub_agent() -> ConversationError:
+    return ConversationError(
+        "the checkpoint lies inside the work of a sub-agent, whose conversation cannot be cut",
         f"choose a checkpoint before or after it, or {FILES_ONLY}",
     )
 

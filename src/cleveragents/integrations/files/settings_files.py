@@ -6,7 +6,7 @@ A hook of ours is known by the path of our client in its command, wherever it wa
 import json
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from shlex import join
 from typing import Any, cast
 
@@ -106,6 +106,41 @@ def owned(path: str, content: str | None) -> SettingsChange:
         raise ConfigError(f"{path} is not ours", "move it away, or take another scope")
     after = None if content is None else content.encode()
     return SettingsChange(path=path, before=before, after=after)
+
+
+def named_entries(events: Iterable[str], hook: Sequence[str]) -> dict[str, Any]:
+    """Event -> our entry, where an entry has a name and its time is in milliseconds."""
+    entry = {
+        "type": "command",
+        "name": "cleveragents",
+        "command": shell_command(hook),
+        "timeout": TIMEOUT * 1000,
+    }
+    return {event: {HOOKS: [entry]} for event in events}
+
+
+def link_all_but(settings: str, real: str, own: str, state: Sequence[str]) -> None:
+    """A folder of settings for one run: all of the person's but the settings themselves.
+
+    For agents that take no settings file on the command line. `state` are folders that have to be
+    there, because what the agent made in the new one would be lost.
+    """
+    for name in state:
+        os.makedirs(os.path.join(real, name), exist_ok=True)
+    os.makedirs(own)
+    for name in os.listdir(real):
+        if name != settings:
+            os.symlink(os.path.join(real, name), os.path.join(own, name))
+
+
+def hooked_home(
+    settings: str, real: str, own: str, state: Sequence[str], entries: Mapping[str, Any]
+) -> None:
+    """The same, with the person's settings and our hooks in them."""
+    link_all_but(settings, real, own, state)
+    merged = hooked(os.path.join(real, settings), entries).after or b""
+    with open(os.path.join(own, settings), "wb") as file:
+        file.write(merged)
 
 
 def read_settings(path: str) -> bytes | None:

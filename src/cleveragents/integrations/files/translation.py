@@ -1,0 +1,126 @@
+"""What adapters share: payloads and session files that differ in their keys alone.
+
+An adapter says which of its agent's events means what, and where its payloads have things.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from cleveragents.integrations.agent import Agent
+from cleveragents.integrations.events import (
+    Answer,
+    Event,
+    Prompt,
+    Quiet,
+    SessionEnded,
+    SessionStarted,
+    StepBegins,
+    StepEnded,
+)
+from cleveragents.integrations.files.payload import items, mapping, text
+from cleveragents.model.conversation import Anchor, Conversation
+
+Readers = Mapping[str, Callable[[dict[str, Any], Anchor], Event | tuple[Event, ...]]]
+"""An agent's word for an event -> how it is read."""
+_OUTPUT = "hookSpecificOutput"
+
+
+class Tools(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent's own tools do, and where its payloads name them."""
+
+    reads: frozenset[str]
+    """Tools that change no file themselves; what a sub-agent writes is in its own calls."""
+    writes: frozenset[str]
+    outside: frozenset[str]
+    """Those of both that can act on the world outside; any other tool may."""
+    name: str = "tool_name"
+    inputs: str = "tool_input"
+
+    def begins(self, payload: dict[str, Any], anchor: Anchor, parent: str = "") -> StepBegins:
+        tool = text(payload, self.name)
+        writes = True if tool in self.writes else False if tool in self.reads else None
+        return StepBegins(
+            anchor=anchor,
+            cwd=text(payload, "cwd"),
+            call=anchor.call_id,
+            tool=tool,
+            inputs=mapping(payload, self.inputs),
+            writes=writes,
+            network=writes is None or tool in self.outside,
+            parent_call=parent,
+        )
+
+
+def event_of(payload: dict[str, Any], event: str) -> str:
+    """What the payload says happened, else what the hook command was told."""
+    return text(payload, "hook_event_name") or event
+
+
+def events_in(
+    payload: dict[str, Any], event: str, readers: Readers, anchor: Callable[[Any], Anchor]
+) -> tuple[Event, ...]:
+    read = readers.get(event)
+    found = read(payload, anchor(payload)) if read else ()
+    return found if isinstance(found, tuple) else (found,)
+
+
+def started(payload: dict[str, Any], anchor: Anchor) -> Event:
+    source = text(payload, "source") or "startup"
+    return SessionStarted(anchor=anchor, cwd=text(payload, "cwd"), source=source)
+
+
+def prompt(payload: dict[str, Any], anchor: Anchor) -> Event:
+    return Prompt(anchor=anchor, cwd=text(payload, "cwd"), text=text(payload, "prompt"))
+
+
+def failed(payload: dict[str, Any], anchor: Anchor) -> Event:
+    error = text(payload, "error") or "failed"
+    return StepEnded(anchor=anchor, call=anchor.call_id, ok=False, error=error)
+
+
+def quiet(payload: dict[str, Any], anchor: Anchor) -> Event:
+    tasks = items(payload, "background_tasks")
+    running = tuple(text(task, "id") for task in tasks if text(task, "status") == "running")
+    return Quiet(anchor=anchor, said=text(payload, "last_assistant_message"), background=running)
+
+
+def over(payload: dict[str, Any], anchor: Anchor) -> Event:
+    return SessionEnded(anchor=anchor, reason=text(payload, "reason"))
+
+
+def denied(event: str, answer: Answer) -> dict[str, Any]:
+    """Keys that keep the tool from running; none if it may run."""
+    if not answer.refuse or event != "PreToolUse":
+        return {}
+    reason = {"permissionDecision": "deny", "permissionDecisionReason": answer.refuse}
+    return {_OUTPUT: {"hookEventName": event, **reason}}
+
+
+def answered(event: str, answer: Answer, speaks: frozenset[str], denied: dict[str, Any]) -> str:
+    """What a hook prints; `speaks`: events at which words go into the conversation."""
+    said = dict(denied)
+    if not denied and answer.context and event in speaks:
+        said[_OUTPUT] = {"hookEventName": event, "additionalContext": answer.context}
+    if answer.notice:
+        said["systemMessage"] = answer.notice
+    return json.dumps(said) if said else ""
+
+
+def call_without_id(tool: str, inputs: Any) -> str:
+    """What a call is known by where nothing names it: its tool and its input."""
+    whole = json.dumps(inputs, sort_keys=True).encode()
+    return f"{tool}:{hashlib.sha256(whole).hexdigest()[:16]}" if tool else ""
+
+
+def forked(agent: Agent, anchor: Anchor, new: str, is_said: bool) -> Conversation:
+    """The copy of a session under a new id; where nothing was said yet, only that id."""
+    return Conversation(
+        agent=agent.name,
+        session_id=new,
+        forked_from=anchor.session_id,
+        continue_=agent.resume(new) if is_said else (agent.command, "--session-id", new),
+    )
