@@ -10,7 +10,7 @@ from cleveragents.history.rollback import (
 )
 from cleveragents.lookup import find_group
 from cleveragents.model.journal import EntryState, JournalEntry, Moment, Operation, undo_stack
-from cleveragents.model.plan import State
+from cleveragents.model.plan import State, StepState
 from cleveragents.workspace import open_workspace
 from tests.in_process import Yard, edit, files
 
@@ -37,6 +37,27 @@ def test_rollback_undo_and_redo_travel_between_the_same_states(yard: Yard) -> No
             plan.redo()
         assert plan.resume().next_step == "one"
         assert files(plan) == {"one.txt", "two.txt"}
+
+
+FAILS = """
+name: yard
+resources: {app: {kind: fs-directory, path: app}}
+steps: [{id: one, run: "echo 1 > one.txt"}, {id: two, run: "echo oops >&2; exit 3"}]
+"""
+
+
+def test_after_undo_of_a_rollback_the_failed_step_has_failed(yard: Yard) -> None:
+    with open_workspace() as ws:
+        plan = ws.run(yard.plan(FAILS))
+        steps = ws.ctx.store.plans.steps(plan.plan_id)
+        assert [step.state for step in steps] == [StepState.COMPLETE, StepState.ERRORED]
+        plan.rollback("first")
+        back = ws.ctx.store.plans.steps(plan.plan_id)
+        assert {(step.state, step.error) for step in back} == {(StepState.QUEUED, None)}
+        plan.undo()
+        assert plan.plan.state is State.ERRORED
+        assert ws.ctx.store.plans.steps(plan.plan_id) == steps
+        assert plan.resume().next_step == "two"
 
 
 def test_undo_undoes_manual_edits_before_anything_else(yard: Yard) -> None:

@@ -96,15 +96,23 @@ def cancel_child(store: Store, child: Plan) -> None:
         cancel_child(store, below)
 
 
-def rewound_steps(now: list[Step], then: dict[str, Step]) -> tuple[list[Step], list[str]]:
-    """The steps as they will be, and the ids of those that did not exist then (pure)."""
+def rewound_steps(
+    now: list[Step], then: dict[str, Step], has_failed: bool = False
+) -> tuple[list[Step], list[str]]:
+    """The steps as they will be, and the ids of those that did not exist then (pure).
+
+    `has_failed`: the plan will have failed, as it had then, and its failed step says so too.
+    """
     changed: list[Step] = []
     for step in now:
         old = then.get(step.step_id)
         if old is None:
             continue
-        state = StepState.COMPLETE if old.done else StepState.QUEUED
-        back = msgspec.structs.replace(old, state=state, attempts=step.attempts, error=None)
+        if has_failed and old.state is StepState.ERRORED:
+            back = msgspec.structs.replace(old, attempts=step.attempts)
+        else:
+            state = StepState.COMPLETE if old.done else StepState.QUEUED
+            back = msgspec.structs.replace(old, state=state, attempts=step.attempts, error=None)
         if back != step:
             changed.append(back)
     known = {step.step_id for step in now}
@@ -131,7 +139,8 @@ def restoration_to(store: Store, plan: Plan, group: CheckpointGroup, **fields: A
 def restoration(
     store: Store, plan: Plan, group: CheckpointGroup, view: View, fields: dict[str, Any]
 ) -> Restoration:
-    steps, removed = rewound_steps(store.plans.steps(plan.plan_id), view.steps)
+    has_failed = fields.get("state") is State.ERRORED
+    steps, removed = rewound_steps(store.plans.steps(plan.plan_id), view.steps, has_failed)
     decisions = rewound_decisions(store.plans.decisions(plan.plan_id), view.decisions)
     back, later = _children(store, plan, group)
     values = {
