@@ -286,6 +286,17 @@ def test_a_dry_run_foretells_and_changes_nothing(shop: Shop) -> None:
     assert (foreseen["dry_run"], done["dry_run"]) == (True, False)
 
 
+def test_what_was_corrected_is_told_as_done(shop: Shop) -> None:
+    shop.ran(THREE)
+    said = ("plan", "correct", shop.decision("two"), "--guidance", "x", "--format", "plain")
+    foreseen = shop.agents.run(*said, "--dry-run").expect(0).stdout
+    assert "Files to roll back\n" in foreseen
+    assert "  steps to run " in foreseen
+    done = shop.agents.run(*said, "--yes").expect(0).stdout
+    assert "Files rolled back\n" in done
+    assert "  steps run " in done
+
+
 def test_without_an_answer_nothing_is_corrected(shop: Shop) -> None:
     shop.ran(THREE)
     shop.refused("plan", "correct", shop.decision("two"), "--guidance", "x", kind="Declined")

@@ -112,7 +112,7 @@ def _corrected(ws: Workspace, plan: PlanHandle, outlook: "Outlook", done: Correc
     told = msgspec.structs.replace(
         reply,
         data={**reply.data, **about, "effects": rollback_data.outlook_data(ended)},
-        blocks=(*_blocks(outlook), *outside_blocks(ended), *reply.blocks),
+        blocks=(*_blocks(outlook, done=True), *outside_blocks(ended), *reply.blocks),
         messages=(*reply.messages, hint),
     )
     return not_compensated(told, plan.plan, ended)
@@ -171,7 +171,7 @@ def _data(outlook: "Outlook") -> dict[str, Any]:
     }
 
 
-def _blocks(outlook: "Outlook") -> tuple[Block, ...]:
+def _blocks(outlook: "Outlook", done: bool = False) -> tuple[Block, ...]:
     return (
         Table(
             ("superseded", "steps", "why"),
@@ -186,14 +186,14 @@ def _blocks(outlook: "Outlook") -> tuple[Block, ...]:
                 (item["action"], item["resource"], item["file"])
                 for item in map(rollback_data.change_data, outlook.changes)
             ),
-            "Files to roll back",
+            "Files rolled back" if done else "Files to roll back",
         ),
         Panel(
             "Correction",
             (
                 ("decisions kept", str(len(outlook.kept))),
                 ("child plans cancelled", ", ".join(outlook.children) or "none"),
-                ("steps to run", ", ".join(outlook.steps) or "none"),
+                ("steps run" if done else "steps to run", ", ".join(outlook.steps) or "none"),
             ),
         ),
     )
