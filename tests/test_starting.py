@@ -97,6 +97,16 @@ def test_a_plan_from_commands_has_a_step_for_each(project: Path) -> None:
     cli("plan", "lint", "b.yaml")
 
 
+def test_after_init_the_next_plan_file_needs_no_name(project: Path) -> None:
+    cli("init")
+    first = (project / "plan.yaml").read_text()
+    for number in (2, 3):
+        made = cli("plan", "new", "--from-commands", "npm ci", "npm test", "--json").data
+        assert made["file"] == made["name"] + ".yaml" == f"plan-{number}.yaml"
+        cli("plan", "lint", made["file"])
+    assert (project / "plan.yaml").read_text() == first
+
+
 def test_a_plan_from_lines_runs_below_the_folder(yard: Yard) -> None:
     (yard.app / "$odd name").mkdir()
     lines = "# a comment\n\necho one > one.txt\necho two \\\n  > two.txt\n"
@@ -113,7 +123,8 @@ def test_a_plan_from_lines_runs_below_the_folder(yard: Yard) -> None:
 
 def test_new_refuses_what_it_cannot_mean(yard: Yard) -> None:
     cli("plan", "new")
-    assert "plan.yaml is there already" in cli("plan", "new", expect=4).stderr
+    there = cli("plan", "new", "--output", "plan.yaml", expect=4).stderr
+    assert "plan.yaml is there already" in there
     assert "commands are missing" in cli("plan", "new", "--from-commands", expect=2).stderr
     assert "--from-commands" in cli("plan", "new", "make", expect=2).stderr
     assert "is empty" in cli("plan", "new", "--from-commands", " ", "-o", "x", expect=2).stderr

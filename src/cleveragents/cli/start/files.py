@@ -53,14 +53,17 @@ def init(options: Options) -> Reply:
     "--output",
     "-o",
     "file",
-    default=FIRST_PLAN,
     type=click.Path(),
     metavar="FILE",
-    help="Write to FILE.",
+    help="Write to FILE; default: plan.yaml, or plan-2.yaml if that is there, and so on.",
 )
 @click.argument("commands", nargs=-1, metavar="[CMD]...")
 def new(
-    options: Options, from_commands: bool, name: str | None, file: str, commands: tuple[str, ...]
+    options: Options,
+    from_commands: bool,
+    name: str | None,
+    file: str | None,
+    commands: tuple[str, ...],
 ) -> Reply:
     """Write a plan file over the current directory, from commands if you have them.
 
@@ -76,6 +79,7 @@ def new(
         commands = tuple(drafts.commands_in(sys.stdin.read()))
         if not commands:
             raise UsageError("standard input has no command")
+    file = file or drafts.free_name(FIRST_PLAN)
     stem = os.path.splitext(os.path.basename(file))[0]
     called = name or (stem if file != FIRST_PLAN else None)
     steps = drafts.from_commands(commands) if commands else drafts.FIRST_STEPS

@@ -115,6 +115,13 @@ def plan_file_schema() -> dict[str, Any]:
     return plan_schema(kinds())
 
 
+def free_name(file: str) -> str:
+    """The name itself, or the first one with a number behind it that is not there yet."""
+    stem, end = os.path.splitext(file)
+    names = (file, *(f"{stem}-{number}{end}" for number in range(2, 1000)))
+    return next((name for name in names if not os.path.lexists(name)), file)
+
+
 def write(file: str, text: str) -> None:
     """A new file; one that is there stays as it is."""
     try:
