@@ -311,6 +311,33 @@ def test_a_wrong_value_names_the_file_and_the_key(place: Place, text: str, messa
     assert place.error().message.startswith(f"{place.user_file}: {message}")
 
 
+@pytest.mark.parametrize("name", ["STORE_URL", "CONTENT_URL"])
+@pytest.mark.parametrize(
+    ("url", "instead"),
+    [
+        ("mysql://me:s3cret@host/db", ", not mysql://"),
+        ("me:s3cret@host/db", ""),
+        ("me:s3cret@host://db", ""),
+    ],
+)
+def test_a_url_that_begins_otherwise_is_not_shown(
+    place: Place, name: str, url: str, instead: str
+) -> None:
+    place.environ[f"CLEVERAGENTS_{name}"] = url
+    error = place.error()
+    assert "has to begin with" in error.message
+    assert error.message.endswith(instead or ("://", ":///"))
+    assert "s3cret" not in error.message + error.hint
+
+
+def test_the_url_of_a_bucket_has_no_password(place: Place) -> None:
+    place.environ["CLEVERAGENTS_CONTENT_URL"] = "s3://key:s3cret@bucket/plans"
+    error = place.error()
+    assert error.message.endswith("the URL contains a password")
+    assert "s3cret" not in error.message + error.hint
+    assert "AWS_SECRET_ACCESS_KEY" in error.hint
+
+
 def test_an_unknown_trigger_lists_the_valid_ones(place: Place) -> None:
     place.environ["CLEVERAGENTS_CHECKPOINT_AUTO_CREATE_ON"] = "on_eror"
     error = place.error()

@@ -1,6 +1,7 @@
 """What a setting may be: one reader for each kind, the same for TOML, variables and flags."""
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from cleveragents.model.triggers import nearest, parse_triggers
 from cleveragents.model.units import parse_bytes, parse_duration
 
 FLAG = "flag"
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class Given(msgspec.Struct, frozen=True):
@@ -129,13 +131,26 @@ def _url(given: Given, environ: Mapping[str, str]) -> str:
         raise ValueError(f"has to be text, not {given.raw!r}")
     text = given.raw.strip().rstrip("/")
     if text and not any(text.startswith(head) and text != head for head in given.key.choices):
-        raise ValueError(f"has to begin with {', '.join(given.key.choices)}, not {given.raw!r}")
-    if given.is_kept and without_password(text) != text:
+        # All behind the scheme may be a password, wherever that stands.
+        scheme = _SCHEME.match(text)
+        instead = f", not {scheme[0]}" if scheme else ""
+        raise ValueError(f"has to begin with {', '.join(given.key.choices)}{instead}")
+    if without_password(text) != text:
+        _refuse_password(given)
+    return text
+
+
+def _refuse_password(given: Given) -> None:
+    """A database's may come with the URL, from outside of files; a bucket's never does."""
+    if given.key.field == "content_url":
+        raise ConfigError(
+            "the URL contains a password", "leave it to variables such as AWS_SECRET_ACCESS_KEY"
+        )
+    if given.is_kept:
         raise ConfigError(
             "the URL contains a password, and settings are kept in a file",
             "leave it to PGPASSWORD or ~/.pgpass, or give the URL in CLEVERAGENTS_STORE_URL",
         )
-    return text
 
 
 def _table(given: Given, environ: Mapping[str, str]) -> dict[str, str]:
