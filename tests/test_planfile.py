@@ -503,6 +503,13 @@ def test_a_name_is_not_empty(read: Reader) -> None:
     assert read.problems(text) == ("plan.yaml:1: the plan: 'name' is empty",)
 
 
+def test_a_name_has_at_most_200_characters(read: Reader) -> None:
+    assert read(minimal().replace("name: p", f"name: {'é' * 200}")).name == "é" * 200
+    text = minimal().replace("name: p", f"name: {'é' * 201}")
+    said = "'name' has 201 characters, at most 200 are allowed"
+    assert read.problems(text) == (f"plan.yaml:1: the plan: {said}",)
+
+
 def test_a_description_may_be_empty(read: Reader) -> None:
     assert read(minimal(description='""')).description == ""
 

@@ -64,6 +64,18 @@ def test_on_a_folder_around_it_still_runs_in_the_current_directory(agents: Agent
     assert changed(agents) == {"there"}
 
 
+def test_a_plan_cannot_have_a_name_without_end(agents: Agents, repo: Path) -> None:
+    done = run(agents, repo, "--name", "x" * 201, "--", "true")
+    assert b"the plan's name has 201 characters, at most 200 are allowed" in done.stderr
+    assert b"--name" in done.stderr
+    assert agents.run("plan", "list", "--json").expect(0).data["plans"] == []
+    assert run(agents, repo, "--name", "x" * 200, "--", "touch", "new").returncode == 0
+    agents.run("plan", "apply", "last", "--yes").expect(0)
+    agents.run("plan", "revert-applied", "last").expect(0)
+    [reverting, _] = agents.run("plan", "list", "--json").expect(0).data["plans"]
+    assert reverting["name"] == "revert-" + "x" * 193
+
+
 def test_a_resumed_command_runs_in_the_same_subfolder(agents: Agents, repo: Path) -> None:
     script = "test -e ../go && touch here"
     assert run(agents, repo / "sub", "--name", "again", "--", "sh", "-c", script).returncode == 1

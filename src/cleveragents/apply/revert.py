@@ -21,7 +21,7 @@ from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType, Sandb
 from cleveragents.model.ids import new_id
 from cleveragents.model.journal import Operation
 from cleveragents.model.plan import Plan, State
-from cleveragents.model.plan_spec import ApplySpec, DecisionSpec, PlanSpec, StepSpec
+from cleveragents.model.plan_spec import LONGEST_NAME, ApplySpec, DecisionSpec, PlanSpec, StepSpec
 from cleveragents.model.resource import IN_PLACE
 from cleveragents.model.tool import CallState, ToolResult, ToolSpec
 from cleveragents.model.units import plural
@@ -52,7 +52,7 @@ def reversing_spec(plan: Plan, group: CheckpointGroup, resources: tuple[str, ...
         ),
     )
     return PlanSpec(
-        name=f"revert-{plan.name}",
+        name=f"revert-{plan.name}"[:LONGEST_NAME],
         description=f"reverts plan {plan.plan_id}",
         resources=tuple(item for item in spec.resources if item.name in resources),
         tools={REVERT: ToolSpec(name=REVERT, builtin=REVERT, network=False)},

@@ -10,7 +10,7 @@ from cleveragents.model.settings import MODEL_NAME
 from cleveragents.sandbox.recognize import around
 from cleveragents.tools.confinement.mounts import is_inside
 
-LONGEST_NAME = 40
+LONGEST_GOAL = 40
 
 
 def one_step_plan(path: str, argv: tuple[str, ...], name: str | None) -> PlanSpec:
@@ -52,7 +52,7 @@ def goal_plan(path: str, actor: ActorSpec, name: str | None) -> PlanSpec:
     _require_utf8(actor.goal)
     resource = _resource(_directory(path, "agents do GOAL --on PATH"))
     words = re.findall(r"[A-Za-z0-9]+", actor.goal.lower())
-    called = name or "-".join(words)[:LONGEST_NAME].strip("-") or "goal"
+    called = name or "-".join(words)[:LONGEST_GOAL].strip("-") or "goal"
     return PlanSpec(name=called, resources=(resource,), steps=(), actor=actor)
 
 

@@ -112,8 +112,12 @@ class ActorSpec(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int = 500_000
 
 
+LONGEST_NAME = 200
+
+
 class PlanSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str
+    """At most `LONGEST_NAME` characters."""
     description: str = ""
     resources: tuple[ResourceSpec, ...]
     tools: dict[str, ToolSpec] = {}

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from cleveragents.errors import ConfigError, UsageError
 from cleveragents.model.plan import OnFailure
 from cleveragents.model.plan_spec import (
+    LONGEST_NAME,
     ActorSpec,
     ApplyAs,
     ApplySpec,
@@ -94,9 +95,8 @@ def parse_plan(
 
     steps = StepReader(base_dir, tools, [each.name for each in resources], problems, read_child)
     actor = _actor(fields)
-    fields.require("name")
     plan = PlanSpec(
-        name=fields.text("name"),
+        name=_name(fields),
         description=fields.text("description", empty=True),
         resources=resources,
         tools=tools,
@@ -108,6 +108,14 @@ def parse_plan(
     )
     problems.raise_if_any(plan)
     return plan
+
+
+def _name(fields: Fields) -> str:
+    fields.require("name")
+    name = fields.text("name")
+    if len(name) > LONGEST_NAME:
+        fields.bad("name", f"'name' has {len(name)} characters, at most {LONGEST_NAME} are allowed")
+    return name
 
 
 def parse_steps(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cleveragents.model.plan import OnFailure
-from cleveragents.model.plan_spec import ApplyAs, DecisionSpec
+from cleveragents.model.plan_spec import LONGEST_NAME, ApplyAs, DecisionSpec
 from cleveragents.model.resource import Carry
 from cleveragents.model.triggers import valid_names
 from cleveragents.planfile import ACTORS, CHECKPOINT_SCOPES, CONFINE, DEFAULT_KINDS
@@ -74,7 +74,7 @@ def plan_schema(kinds: Mapping[str, tuple[str, ...]] = DEFAULT_KINDS) -> Schema:
         "title": "cleveragents plan file",
         **_object(
             {
-                "name": _described(TEXT, "what the plan is called"),
+                "name": _described({**TEXT, "maxLength": LONGEST_NAME}, "what the plan is called"),
                 "description": TEXT,
                 "resources": _named({"$ref": "#/$defs/resource"}, "what the plan may change"),
                 "tools": _named({"$ref": "#/$defs/tool"}, "tools of your own"),
