@@ -1,6 +1,7 @@
 """Who holds what: `agents du` tells what is shared, and what deleting a plan would free."""
 
 import random
+import subprocess
 from pathlib import Path
 
 from tests.harness import Agents
@@ -49,6 +50,39 @@ def test_content_that_two_plans_share_is_stored_once_and_freed_with_the_last(
     assert freed > 300_000
     assert packed(store) < 1_000
     assert "0 B that no plan needs" in agents.run("du").expect(0).stdout
+
+
+def test_every_part_of_the_store_is_counted_once(agents: Agents) -> None:
+    store = Path(agents.env["CLEVERAGENTS_HOME"])
+    use(agents, "first")
+    (store / "opened").mkdir()
+    (store / "opened" / "left.bin").write_bytes(bytes(50_000))
+    [sandbox] = (store / "sandboxes").glob("*/first")
+    (sandbox / "large.bin").write_bytes(bytes(700_000))
+    (sandbox / "again.bin").hardlink_to(sandbox / "large.bin")
+    (sandbox / "outside").symlink_to("/usr")
+    shown = agents.run("du", "--json").expect(0).data
+    disk = {part["name"]: part["bytes"] for part in shown["disk"]}
+    assert 1_000_000 < disk["sandboxes"] < 1_300_000
+    assert disk["sandboxes"] - shown["plans"][0]["sandbox"] < 20_000
+    assert disk["content"] >= shown["packs"]
+    assert disk["database"] >= (store / "store.db").stat().st_size
+    assert disk["reserve"] == (store / "reserve").stat().st_blocks * 512
+    assert 50_000 < disk["other"] < 100_000
+    whole = int(subprocess.check_output(["du", "-s", "-B1", store]).split()[0])
+    assert abs(sum(disk.values()) - whole) < 100_000  # the write-ahead log comes and goes
+    said = agents.run("du").expect(0).stdout
+    assert "total" in said
+    assert str(store / "sandboxes") in said
+
+
+def test_sandboxes_that_lie_elsewhere_are_counted_there(agents: Agents, tmp_path: Path) -> None:
+    agents.run("config", "set", "sandbox.dir", str(tmp_path / "boxes")).expect(0)
+    use(agents, "first")
+    disk = {part["name"]: part for part in agents.run("du", "--json").expect(0).data["disk"]}
+    assert disk["sandboxes"]["path"] == str(tmp_path / "boxes")
+    assert disk["sandboxes"]["bytes"] > 300_000
+    assert disk["other"]["bytes"] < 100_000
 
 
 def test_the_database_gives_its_room_back_too(agents: Agents) -> None:

@@ -34,7 +34,7 @@ TABLES: dict[str, dict[str, Row]] = {
         "cluster": ("", "Show workers, queues and schedules."),
         "store": ("", "Show where plans are kept, and share them between machines."),
         "check": ("upkeep:check", "Check the integrity of the store."),
-        "du": ("upkeep:du", "Show disk usage per plan."),
+        "du": ("upkeep:du", "Show where the disk went: per plan, and per part of the store."),
         "gc": ("upkeep:gc", "Free content that no plan refers to."),
         "doctor": (
             "doctor:doctor",

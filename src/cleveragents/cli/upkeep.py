@@ -83,15 +83,25 @@ def backups_dropped(
 
 @command("du")
 def du(ws: Workspace, options: Options) -> Reply:
-    """Show disk usage per plan."""
+    """Show where the disk went: per plan, and per part of the store."""
     result = ws.disk_usage()
     rows = tuple(
-        (plan.name, plan.plan_id, show_bytes(plan.bytes), show_bytes(plan.alone), str(plan.groups))
-        for plan in sorted(result.plans, key=lambda plan: -plan.alone)
+        (
+            plan.name,
+            plan.plan_id,
+            show_bytes(plan.sandbox),
+            show_bytes(plan.bytes),
+            show_bytes(plan.alone),
+            str(plan.groups),
+        )
+        for plan in sorted(result.plans, key=lambda plan: -plan.alone - plan.sandbox)
     )
+    parts = tuple((part.name, show_bytes(part.bytes), part.path) for part in result.disk)
+    total = show_bytes(sum(part.bytes for part in result.disk))
     blocks: tuple[Block, ...] = (
-        Table(("plan", "id", "holds", "alone", "groups"), rows),
-        Text(f"{show_bytes(result.packs)} on disk, {show_bytes(result.unused)} that no plan needs"),
+        Table(("plan", "id", "sandbox", "holds", "alone", "groups"), rows),
+        Table(("part", "on disk", "where"), (*parts, ("total", total, ""))),
+        Text(f"{show_bytes(result.packs)} content, {show_bytes(result.unused)} that no plan needs"),
         *kept_table(result.databases),
     )
     return Reply(data=msgspec.to_builtins(result), blocks=blocks)

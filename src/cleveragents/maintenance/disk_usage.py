@@ -1,10 +1,16 @@
-"""Which plan holds how much of the content store, alone and together with others."""
+"""Where the disk went: which plan holds how much, and what lies in the store's folders."""
+
+import os
+import stat
+from collections.abc import Iterable
 
 import msgspec
 
 from cleveragents.apply.database_backups import Held, kept
 from cleveragents.context import Context
 from cleveragents.maintenance.gc import reachable, roots_of
+
+Inode = tuple[int, int]
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,6 +21,17 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     alone: int
     """Of what no other plan needs: this is freed when the plan is deleted."""
     groups: int
+    sandbox: int
+    """Of its private copies as they lie on disk."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the things that a store is made of."""
+
+    name: str
+    path: str
+    bytes: int
+    """On disk, counted file by file: blocks that copies share count for each of them."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +40,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     unused: int
     """Bytes in them that no plan needs."""
     plans: tuple[Holding, ...]
+    disk: tuple[Part, ...]
     databases: tuple[Held, ...] = ()
     """On their servers: the earlier states of databases, kept for `plan revert-applied`."""
 
@@ -44,10 +62,52 @@ def usage(ctx: Context) -> Usage:
             bytes=sum(sizes.get(key, 0) for key in needed.get(plan.plan_id, ())),
             alone=sum(sizes.get(k, 0) for k in needed.get(plan.plan_id, ()) if counted[k] == 1),
             groups=ctx.store.checkpoints.count(plan.plan_id),
+            sandbox=on_disk([f"{ctx.settings.sandboxes}/{plan.plan_id}"], set()),
         )
         for plan in ctx.store.plans.all()
     )
     unused = sum(size for key, size in sizes.items() if key not in counted)
     return Usage(
-        packs=ctx.manager.packs.size(), unused=unused, plans=plans, databases=tuple(kept(ctx))
+        packs=ctx.manager.packs.size(),
+        unused=unused,
+        plans=plans,
+        disk=_parts(ctx.settings.home, ctx.settings.sandboxes),
+        databases=tuple(kept(ctx)),
     )
+
+
+def _parts(home: str, sandboxes: str) -> tuple[Part, ...]:
+    """All that is in the home, and the sandboxes, which may lie elsewhere."""
+    places = {
+        "sandboxes": [sandboxes],
+        "content": [f"{home}/content"],
+        "cache": [f"{home}/cache"],
+        "database": [f"{home}/store.db{end}" for end in ("", "-wal", "-shm")],
+        "reserve": [f"{home}/reserve"],
+        "other": [home],  # what was not counted before
+    }
+    seen = set[Inode]()
+    return tuple(
+        Part(name=name, path=paths[0], bytes=on_disk(paths, seen)) for name, paths in places.items()
+    )
+
+
+def on_disk(paths: Iterable[str], seen: set[Inode]) -> int:
+    """Bytes that these files and folders take, without what was `seen` before, by any name.
+
+    What cannot be read, or goes meanwhile, is not counted.
+    """
+    total, waiting = 0, list(paths)
+    while waiting:
+        path = waiting.pop()
+        try:
+            found = os.lstat(path)
+            inode = (found.st_dev, found.st_ino)
+            if inode not in seen:
+                seen.add(inode)
+                total += found.st_blocks * 512
+                if stat.S_ISDIR(found.st_mode):
+                    waiting += [f"{path}/{name}" for name in os.listdir(path)]
+        except OSError:
+            continue
+    return total
