@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -111,38 +111,37 @@ class SandboxContract(StateContract):
         assert not [path for path in look(made.source.parent) if OURS in path]
 
     def test_apply_continues_from_a_crash_at_any_point(self, made: Bench) -> None:
-        origin = made.capture()
-        self.all_changes(made.path)
-        result = made.capture(origin)
-        before = (self.seen_of_target(made.source), self.around(made.source))
-        number = 0
-        while True:
-            number += self.stride
-            staged = made.stage_apply(origin, result)
-            died = killed_at(number, partial(made.sandbox.switch_apply, staged))
+        def go_on(staged: dict[str, Any], number: int) -> str:
             made.sandbox.switch_apply(staged)
             seen = self._without_staging(self.seen_of_target(made.source))
             require_same(seen, self.seen_of_result(made.path), f"killed at point {number}")
             made.sandbox.undo_apply(staged)
-            self.require_back(made, before, f"undone after point {number}")
-            if not died:
-                break
+            return f"undone after point {number}"
+
+        self.with_each_crash_of_apply(made, go_on)
 
     def test_undo_takes_back_whatever_part_of_apply_happened(self, made: Bench) -> None:
+        def take_back(staged: dict[str, Any], number: int) -> str:
+            killed_at(1 + number % 5, partial(made.sandbox.undo_apply, staged))
+            made.sandbox.undo_apply(staged)
+            return f"killed at point {number}"
+
+        self.with_each_crash_of_apply(made, take_back)
+
+    def with_each_crash_of_apply(
+        self, made: Bench, after: Callable[[dict[str, Any], int], str]
+    ) -> None:
+        """The target is as it was after each death of an apply and what `after` does then."""
         origin = made.capture()
         self.all_changes(made.path)
         result = made.capture(origin)
         before = (self.seen_of_target(made.source), self.around(made.source))
-        number = 0
-        while True:
+        number, died = 0, True
+        while died:
             number += self.stride
             staged = made.stage_apply(origin, result)
             died = killed_at(number, partial(made.sandbox.switch_apply, staged))
-            killed_at(1 + number % 5, partial(made.sandbox.undo_apply, staged))
-            made.sandbox.undo_apply(staged)
-            self.require_back(made, before, f"killed at point {number}")
-            if not died:
-                break
+            self.require_back(made, before, after(staged, number))
         assert number > self.stride, "no fault point was reached"
 
     # remove

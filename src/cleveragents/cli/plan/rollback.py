@@ -172,14 +172,7 @@ files_only_option: Decorator = click.option(
 @files_only_option
 def undo(ws: Workspace, options: Options, plan: str, consent: Consent, files_only: bool) -> Reply:
     """Undo the last execute, resume, rollback or manual edit as a whole."""
-    one, notes = found(ws, plan)
-    before, going = one.plan, going_of(ws, one)
-    remember = Part(conversation=not files_only).remember(going)
-    if consent.dry_run:
-        done = one.preview_undo()
-    else:
-        done = one.undo(accept_loss=consent.accept_loss, remember=remember)
-    return with_conversation(_travelled(before, done, "undone", notes), going.conversation)
+    return _travel(ws, plan, consent, files_only, redo=False)
 
 
 @command("plan redo")
@@ -188,14 +181,20 @@ def undo(ws: Workspace, options: Options, plan: str, consent: Consent, files_onl
 @files_only_option
 def redo(ws: Workspace, options: Options, plan: str, consent: Consent, files_only: bool) -> Reply:
     """Redo what was undone."""
+    return _travel(ws, plan, consent, files_only, redo=True)
+
+
+def _travel(ws: Workspace, plan: str, consent: Consent, files_only: bool, redo: bool) -> Reply:
     one, notes = found(ws, plan)
     before, going = one.plan, going_of(ws, one)
     remember = Part(conversation=not files_only).remember(going)
     if consent.dry_run:
-        done = one.preview_undo(redo=True)
+        done = one.preview_undo(redo=redo)
     else:
-        done = one.redo(accept_loss=consent.accept_loss, remember=remember)
-    return with_conversation(_travelled(before, done, "redone", notes), going.conversation)
+        go = one.redo if redo else one.undo
+        done = go(accept_loss=consent.accept_loss, remember=remember)
+    told = _travelled(before, done, "redone" if redo else "undone", notes)
+    return with_conversation(told, going.conversation)
 
 
 def _travelled(plan: Plan, done: "Undone", word: str, notes: tuple[str, ...]) -> Reply:
