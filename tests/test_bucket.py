@@ -91,6 +91,15 @@ def test_every_group_of_a_plan_is_there_when_the_command_ends(proxy: Proxy, yard
     assert status["bytes"] == sum(len(bucket().get(name)) for name in names)
 
 
+@pytest.mark.usefixtures("on_postgres")
+def test_others_may_have_a_plan_when_the_bucket_has_it(proxy: Proxy, yard: Yard) -> None:
+    proxy.delay = 0.2  # so it would be noticed if nobody waited
+    with open_workspace() as ws:
+        plan = yard.use(ws, "steps: [{id: a, run: touch one}]")
+        plan.execute()
+        assert ws.ctx.store.segments.pending(plan.plan_id) == []
+
+
 def test_status_says_it_for_people(proxy: Proxy, yard: Yard) -> None:
     cli("plan", "run", yard.plan())
     assert "nothing is missing there" in cli("plan", "status", "shop").stdout

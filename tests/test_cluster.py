@@ -141,6 +141,22 @@ def test_a_killed_machine_leaves_its_plan_to_another_and_no_step_is_recorded_twi
     assert (team.agents.work / "d/f").read_text() == "1\n2\n3\n"
 
 
+def test_a_plan_that_only_its_worker_has_is_not_done(team: Team) -> None:
+    bucket = team.agents.work / "bucket"
+    team.env["CLEVERAGENTS_CONTENT_URL"] = f"file://{bucket}"
+    plan_id = team.submit(second=f"mv {bucket} {bucket}.away && echo >> {bucket}")
+    with team.worker():
+        wait_for(lambda: team.run("cluster", "status")["handed_back"], "the worker")
+    (back,) = team.run("cluster", "status")["handed_back"]
+    assert back["plan_id"] == plan_id
+    assert back["reason"].endswith("of it not in the bucket yet")
+    assert team.status(plan_id)["state"] == "complete"
+    bucket.unlink()
+    Path(f"{bucket}.away").rename(bucket)
+    assert team.run("plan", "resume", plan_id)["state"] == "complete"
+    assert team.status(plan_id)["bucket"]["behind_groups"] == 0
+
+
 def test_cancelling_ends_what_waits_and_what_runs(team: Team) -> None:
     waits = team.submit("--queue", "nobody", name="waits")
     assert team.run("plan", "cancel", waits)["state"] == "cancelled"

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from cleveragents.lease import host_name
 from cleveragents.model.plan import State
 from cleveragents.workspace import open_workspace
+from tests.databases import Where
 from tests.in_process import Yard, cli, die_while
 
 PLAN = """\
@@ -308,6 +310,35 @@ def test_what_died_before_anything_was_in_the_bucket_is_started_over(
         "d",
         "last.txt",
     }
+
+
+def test_a_machine_that_is_lost_with_the_end_of_a_complete_plan_leaves_it_to_another(
+    machines: Machines, on_postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It died between the commit that says complete and the moment when the bucket had all."""
+    cli("plan", "run", machines.plan(), expect=5)
+    machines.go.touch()
+    bucket = machines.yard.top.with_name("bucket")
+    bucket.rename(bucket.with_name("away"))
+    bucket.write_text("in the way\n")
+    cli("plan", "resume", "shop")
+    monkeypatch.setattr("cleveragents.lease.host_name", lambda: "gone")
+    with open_workspace() as ws:
+        die_while(ws, ws.find("shop"))
+    monkeypatch.setattr("cleveragents.lease.host_name", host_name)
+    Where("", on_postgres).query("UPDATE leases SET heard_at = heard_at - 60")
+    bucket.unlink()
+    bucket.with_name("away").rename(bucket)
+    shutil.rmtree(machines.first)
+    monkeypatch.setenv("CLEVERAGENTS_HOME", str(machines.second))
+    refused = cli("plan", "apply", "shop", "--yes", "--json", expect=4)
+    assert "errored" in refused.data["error"]["message"]
+    assert "gone was lost before all of it was in the bucket" in cli("plan", "status").stdout
+    resumed = cli("plan", "resume", "shop")
+    assert "4/4 last" in resumed.stderr, "and no other step"
+    status = cli("plan", "status", "shop", "--json").data
+    assert (status["state"], status["bucket"]["behind_groups"]) == ("complete", 0)
+    assert (sandboxes()["app"] / "last.txt").read_text() == "last\n"
 
 
 @pytest.mark.usefixtures("on_postgres")

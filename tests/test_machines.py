@@ -6,8 +6,10 @@ server and an S3 server. `CLEVERAGENTS_MACHINES=4:200:100` is workers, plans and
 is small.
 """
 
+import itertools
 import os
 import random
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -16,26 +18,46 @@ import time
 from collections import Counter
 from collections.abc import Generator
 from contextlib import closing, contextmanager
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
+from cleveragents.store.clock import utc_now
 from tests.buckets import make_bucket, s3_server
-from tests.databases import shared_store
+from tests.databases import query_shared, shared_store
 from tests.harness import Agents
 from tests.pgserver import PgServer
-from tests.scratch import wait_until
+from tests.scratch import make_repository, wait_until
 
 WORKERS, PLANS, DEATHS = map(int, os.environ.get("CLEVERAGENTS_MACHINES", "2:2:1").split(":"))
 SEED = int(os.environ.get("CLEVERAGENTS_SEED", "1"))
+LEASE = 3.0
 MACHINE = """
 hostname "$1" && mount -t tmpfs none "$2" && mkdir "$2/home" && cd / && shift 2 && exec "$@"
 """
-STEP = '  - {{id: s{n}, on: app, run: "echo {n} >> log; sleep 0.2"}}\n'
-ROW = '  - {{id: s{n}, on: db, tool: sql, with: {{script: "INSERT INTO t VALUES ({n})"}}}}\n'
-CALL = "  - {{id: s{n}, on: app, tool: call}}\n"
+PLAN = """\
+name: {name}
+resources:
+  app: {{kind: fs-directory, path: app}}
+  code: {{kind: git-checkout, path: code}}
+  db: {{kind: sqlite, path: app.db}}
+tools: {{call: {{run: ["{python}", "-c", "{send}"], side_effects: [a call]}}}}
+steps:
+  - {{id: s0, on: app, run: "echo 0 >> log"}}
+  - {{id: s1, on: code, run: "echo 1 >> log; git add log; git commit -qm one"}}
+  - {{id: s2, on: db, tool: sql, with: {{script: "INSERT INTO t VALUES (2)"}}}}
+  - {{id: s3, on: app, run: "echo 3 >> log; sleep 0.2"}}
+  - {{id: s4, on: app, tool: call}}
+  - {{id: s5, on: app, run: "echo 5 >> log; sleep 0.2"}}
+  - {{id: s6, on: code, run: "echo 6 >> log; git commit -qam six"}}
+  - {{id: s7, on: db, tool: sql, with: {{script: "INSERT INTO t VALUES (7)"}}}}
+  - {{id: s8, on: app, run: "echo 8 >> log"}}
+  - {{id: s9, on: app, run: "echo 9 >> log"}}
+"""
+SEND = "import urllib.request as u; u.urlopen(u.Request('{world}/{name}', method='POST'))"
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces with mounts need root")
 
@@ -53,13 +75,22 @@ class Calls(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None: ...
 
 
+class Machine(NamedTuple):
+    name: str
+    process: subprocess.Popen[bytes]
+
+    def die(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
 class Team:
     def __init__(self, agents: Agents, url: str, bucket: str) -> None:
         self.agents = agents
         self.top = agents.work.parent
         self.env = {
             "CLEVERAGENTS_STORE_URL": url,
-            "CLEVERAGENTS_STORE_LEASE": "3s",
+            "CLEVERAGENTS_STORE_LEASE": f"{LEASE:g}s",
             "CLEVERAGENTS_CONTENT_URL": "s3://team/x",
             "CLEVERAGENTS_SANDBOX_CONFINE": "off",
             "AWS_ENDPOINT_URL": f"http://{bucket}",
@@ -68,6 +99,13 @@ class Team:
             "AWS_REGION": "us-east-1",
         }
         self._numbers = iter(range(10**6))
+        self.repository = self.top / "repository"
+        self.repository.mkdir()
+        (self.repository / "kept.txt").write_text("kept\n")
+        make_repository(agents, self.repository)
+
+    def query(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        return query_shared(self.env["CLEVERAGENTS_STORE_URL"], sql, parameters)
 
     def run(self, *words: str) -> Any:
         return self.agents.run(*words, "--json", env=self.env).expect(0).data
@@ -78,17 +116,13 @@ class Team:
         with closing(sqlite3.connect(project / "app.db")) as db:
             db.execute("CREATE TABLE t (n)")
         (project / "app").mkdir()
-        send = f"import urllib.request as u; u.urlopen(u.Request('{world}/{name}', method='POST'))"
-        (project / "plan.yaml").write_text(
-            f"name: {name}\nresources:\n  app: {{kind: fs-directory, path: app}}\n"
-            "  db: {kind: sqlite, path: app.db}\n"
-            f'tools: {{call: {{run: ["{sys.executable}", "-c", "{send}"],'
-            " side_effects: [a call]}}\nsteps:\n"
-            + "".join(text.format(n=n) for n, text in enumerate((STEP, ROW, CALL, STEP, ROW, STEP)))
-        )
+        shutil.copytree(self.repository, project / "code")
+        send = SEND.format(world=world, name=name)
+        plan = PLAN.format(name=name, python=sys.executable, send=send)
+        (project / "plan.yaml").write_text(plan)
         return self.run("plan", "submit", str(project / "plan.yaml"))["plan_id"]
 
-    def worker(self) -> subprocess.Popen[bytes]:
+    def worker(self) -> "Machine":
         """A machine of its own; killing it takes all that it had with it."""
         number = next(self._numbers)
         place = self.agents.work  # what the submitter has here, the machine has not
@@ -97,7 +131,8 @@ class Team:
         argv = ("sh", "-c", MACHINE, "sh", f"machine-{number}", str(place))
         command = (sys.executable, "-m", "cleveragents", "worker", "--at-once", "2")
         with open(self.top / f"worker-{number}.log", "wb") as log:
-            return subprocess.Popen([*unshare, *argv, *command], env=env, stdout=log, stderr=log)
+            process = subprocess.Popen([*unshare, *argv, *command], env=env, stdout=log, stderr=log)
+        return Machine(f"machine-{number}", process)
 
 
 @contextmanager
@@ -125,46 +160,84 @@ def team(agents: Agents, pg: PgServer) -> Generator[Team]:
 
 def test_plans_of_machines_that_are_gone_continue_and_no_step_is_recorded_twice(team: Team) -> None:
     chance = random.Random(SEED)
+    plans: dict[str, str] = {}
+    interrupted: list[tuple[str, str]] = []
     with world_outside() as world:
-        plans = {f"p{n}": team.submit(f"p{n}", world) for n in range(PLANS)}
-        workers = [team.worker() for _ in range(WORKERS)]
+        first = min(PLANS, 2 * WORKERS)
+        plans |= {f"p{n}": team.submit(f"p{n}", world) for n in range(first)}
+        machines = [team.worker() for _ in range(WORKERS)]
+        more = iter(range(first, PLANS))
         try:
             for _ in range(DEATHS):
-                wait_until(lambda: any_runs(team), "a plan is being run")
+                for n in itertools.islice(more, -(-PLANS // DEATHS)):
+                    plans[f"p{n}"] = team.submit(f"p{n}", world)
+                wait_until(lambda: held(team), "a plan is being run")
                 time.sleep(chance.random())
-                place = chance.randrange(WORKERS)
-                workers[place].kill()
-                workers[place].wait()
-                workers[place] = team.worker()
-            wait_until(lambda: not waiting(team), "every plan has been run")
+                interrupted += die(team, machines, chance)
+            for n in more:
+                plans[f"p{n}"] = team.submit(f"p{n}", world)
+            wait_until(lambda: not left(team), "every plan has been run", seconds=7200)
         finally:
-            for worker in workers:
-                worker.kill()
-                worker.wait()
-    in_doubt = []
-    for name, plan_id in plans.items():
-        found = team.run("plan", "status", plan_id)
-        if found["state"] != "complete":
-            in_doubt.append(name)
-            assert Calls.seen[f"/{name}"] == 1, f"{name} stopped, and not because of the call"
-            continue
-        assert Calls.seen[f"/{name}"] == 1
-        team.run("plan", "apply", plan_id, "--yes")
-        project = team.agents.work / name
-        assert (project / "app/log").read_text() == "0\n3\n5\n", name
-        with closing(sqlite3.connect(project / "app.db")) as db:
-            assert db.execute("SELECT n FROM t ORDER BY n").fetchall() == [(1,), (4,)], name
-    assert len(in_doubt) <= DEATHS * 2
-    print(f"{PLANS} plans, {DEATHS} deaths, {len(in_doubt)} left to a person")
+            for machine in machines:
+                machine.die()
+    in_doubt = [name for name, plan_id in plans.items() if not completed(team, name, plan_id)]
+    assert len(in_doubt) <= len(interrupted)
+    waits = sorted(waited(team, *one) for one in interrupted)
+    waits = [one for one in waits if one < float("inf")]
+    print(
+        f"{PLANS} plans, {DEATHS} moments, {len(interrupted)} plans interrupted,"
+        f" {len(in_doubt)} left to a person; their next step began after, in seconds:"
+        f" {[round(one, 1) for one in waits]}"
+    )
 
 
-def any_runs(team: Team) -> bool:
-    return any(row["running"] for row in team.run("cluster", "status")["queues"])
+def held(team: Team) -> list[tuple[str, str]]:
+    """The plans that machines work on, and which."""
+    asked = "SELECT plan_id, host FROM leases WHERE held = 1 AND host LIKE 'machine-%'"
+    return [(plan_id, host) for plan_id, host in team.query(asked)]
 
 
-def waiting(team: Team) -> int:
-    rows = team.run("cluster", "status")["queues"]
-    return sum(row["waiting"] + row["running"] + row["later"] for row in rows)
+def left(team: Team) -> int:
+    asked = "SELECT count(*) FROM procrastinate_jobs WHERE status IN ('todo', 'doing')"
+    return team.query(asked)[0][0]
+
+
+def die(team: Team, machines: list[Machine], chance: random.Random) -> list[tuple[str, str]]:
+    """Half of the machines, at once; the plans that they had, and when. Others take their place."""
+    places = chance.sample(range(WORKERS), max(1, WORKERS // 2))
+    names = {machines[place].name for place in places}
+    for place in places:
+        machines[place].die()
+    now = utc_now()
+    for place in places:
+        machines[place] = team.worker()
+    return [(plan_id, now) for plan_id, host in held(team) if host in names]
+
+
+def waited(team: Team, plan_id: str, since: str) -> float:
+    """Seconds until the plan's next step began."""
+    asked = "SELECT min(started_at) FROM tool_calls WHERE plan_id = ? AND started_at > ?"
+    ((next_at,),) = team.query(asked, plan_id, since)
+    if next_at is None:
+        return float("inf")  # all of its steps were done
+    return (datetime.fromisoformat(next_at) - datetime.fromisoformat(since)).total_seconds()
+
+
+def completed(team: Team, name: str, plan_id: str) -> bool:
+    """False if its machine died between the call and its group: then a person has to say."""
+    found = team.run("plan", "status", plan_id)
+    assert Calls.seen[f"/{name}"] == 1, (name, found)
+    if found["state"] != "complete":
+        seen = team.agents.run("plan", "resume", plan_id, env=team.env).expect(4).stderr
+        assert "this would be repeated: step 's4'" in seen, (name, found)
+        return False
+    team.run("plan", "apply", plan_id, "--yes")
+    project = team.agents.work / name
+    logs = [(project / folder / "log").read_text().split() for folder in ("app", "code")]
+    with closing(sqlite3.connect(project / "app.db")) as db:
+        rows = db.execute("SELECT n FROM t ORDER BY n").fetchall()
+    assert (logs, rows) == ([["0", "3", "5", "8", "9"], ["1", "6"]], [(2,), (7,)]), name
+    return True
 
 
 def test_machines_have_nothing_of_each_other(team: Team, tmp_path: Path) -> None:

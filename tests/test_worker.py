@@ -34,6 +34,7 @@ def said(kind: str, message: str = "why") -> bytes:
         (2, said("ConfigError"), HandBack("why", LATER)),
         (6, said("DiskFull"), HandBack("why", LATER)),
         (5, said("SandboxMissing"), HandBack("why", LATER)),
+        (4, said("NotInBucket"), HandBack("why", LATER)),
         (130, b"", HandBack("its process was stopped", SOON)),
         (-9, b"", HandBack("its process was stopped", SOON)),
         (1, b"not JSON", HandBack("its process ended with 1", LATER)),

@@ -22,7 +22,7 @@ from cleveragents.checkpoints.sandboxes import PlanSandboxes, layout, open_sandb
 from cleveragents.content import fsio, removal
 from cleveragents.content.bucket.backed import BackedPacks
 from cleveragents.errors import NotInBucket, SandboxError, SandboxNotOurs
-from cleveragents.lease import LeasedPlan, hold
+from cleveragents.lease import LeasedPlan, hold, host_name
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType, SandboxCheckpoint
 from cleveragents.model.decision import DecisionState
 from cleveragents.model.plan import Plan, State, StepState
@@ -50,7 +50,8 @@ def bring_here(groups: Groups, leased: LeasedPlan, verb: str) -> None:
     if not away:
         return
     _require_movable(current, away)
-    made_on = away[0].origin.get("made_on", "another machine")
+    origin = away[0].origin
+    made_on = origin.get("is_on") or origin.get("made_on", "another machine")
     group = newest_there(groups.store, leased.plan)
     if group is None:
         _start_over(groups, leased, away, made_on)
@@ -187,7 +188,9 @@ def _places_here(
     return open_sandboxes(
         groups.manager.packs,
         groups.store.resources.of_plan(plan_id),
-        _records_here(groups, plan_id, away, {"home": here, "boot_id": fsio.boot_id()}),
+        _records_here(
+            groups, plan_id, away, {"home": here, "boot_id": fsio.boot_id(), "is_on": host_name()}
+        ),
         groups.settings.sandboxes,
         f"{groups.settings.home}/cache",
         plan_id,

@@ -99,6 +99,11 @@ class Groups:
         if self.uploads is not None:
             self.uploads.wait_for(plan_id)
 
+    def let_arrive(self, plan_id: str, tell: Callable[[], None]) -> None:
+        """Before a plan is let go that others may take: what they will see is what it is."""
+        if self.uploads is not None and self.store.is_shared:
+            self.uploads.let_arrive(plan_id, tell)
+
     def states(self, group: CheckpointGroup) -> States:
         """Resource id -> its state in this group."""
         if not all(checkpoint in self._snapshots for checkpoint in group.members.values()):

@@ -104,18 +104,25 @@ class Uploads:
             f"when it answers: agents plan resume {plan_id}",
         )
 
-    def close(self, tell: Callable[[], None]) -> str:
-        """Wait for what is on its way; says what is left. A bucket that is away is not waited for.
+    def let_arrive(self, plan_id: str, tell: Callable[[], None]) -> None:
+        """Wait for what is on its way. A bucket that is away is not waited for.
 
-        `tell` is called if it takes longer than a moment.
+        `plan_id`: of that plan alone, empty: of all. `tell`: if it takes longer than a moment.
         """
+        with self._changed:
+            for limit in (min(MOMENT, self.limit), self.limit):
+                if self._changed.wait_for(
+                    lambda: not self._is_busy(plan_id) or self.problem, limit
+                ):
+                    return
+                tell()
+
+    def close(self, tell: Callable[[], None]) -> str:
+        """Wait for what is on its way; says what is left."""
         if self._thread is None:
             return ""
         with self._changed:
-            for limit in (min(MOMENT, self.limit), self.limit):
-                if self._changed.wait_for(lambda: not self._is_busy() or self.problem, limit):
-                    break
-                tell()
+            self.let_arrive("", tell)
             left = len(self._wanted) + bool(self._at_work) + len(self._failed)
             why = next(iter(self._failed.values()), self.problem)
             self._is_closing = True

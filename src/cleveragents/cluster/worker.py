@@ -20,6 +20,7 @@ from cleveragents.cluster.queue import HandBack, Options, Order, Schedule
 from cleveragents.errors import AgentsError
 from cleveragents.lease import spec_of
 from cleveragents.model.settings import Settings
+from cleveragents.model.units import plural
 from cleveragents.workspace import open_workspace
 
 SOON, LATER = 2.0, 15.0
@@ -27,6 +28,7 @@ SOON, LATER = 2.0, 15.0
 BUSY = frozenset({"PlanBusy", "LeaseLost"})
 NOT_HERE = frozenset(
     {"ConfigError", "MachineError", "DiskFull", "ReadOnlyStore", "SandboxError", "SandboxMissing"}
+    | {"NotInBucket"}
 )
 INTERRUPTED = 130
 Told = Callable[[str], None]
@@ -49,7 +51,9 @@ class PlanRunner:
         if lacking:
             return self._told(plan_id, HandBack("; ".join(lacking), LATER))
         self._tell(f"{plan_id} begins")
-        return self._told(plan_id, outcome(*await self._process("plan", "resume", plan_id)))
+        back = outcome(*await self._process("plan", "resume", plan_id))
+        back = back or await asyncio.to_thread(self._left, plan_id)
+        return self._told(plan_id, back)
 
     async def submit(self, schedule: Schedule, moment: int) -> HandBack | None:
         if not os.path.exists(schedule.file):
@@ -73,6 +77,18 @@ class PlanRunner:
         return missing(
             spec_of(plan), resources, self._environ, lambda name: shutil.which(name, path=path)
         )
+
+    def _left(self, plan_id: str) -> HandBack | None:
+        """A plan is done when others can have it: what only this machine has, it could lose."""
+        if not self._settings.content_url:
+            return None
+        try:
+            with open_workspace(settings=self._settings, recover=False) as ws:
+                left = len(ws.ctx.store.segments.pending(plan_id))
+        except AgentsError as error:
+            return HandBack(error.message, LATER)
+        said = f"{plural(left, 'group')} of it not in the bucket yet"
+        return HandBack(said, LATER) if left else None
 
     async def _process(self, *words: str, cwd: str = "") -> tuple[int, bytes]:
         process = await asyncio.create_subprocess_exec(

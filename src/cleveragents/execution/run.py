@@ -1,6 +1,7 @@
 """Start or continue a plan: what a dead process or a person left is reconciled first."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -37,7 +38,7 @@ def execute_plan(
     revise: Revise | None = None,
 ) -> Resumption:
     """Run what is not done yet; returns when the plan is complete or has failed."""
-    with work_on(ctx, plan_id, verb) as leased:
+    with work_on(ctx, plan_id, verb) as leased, _arrived(ctx, plan_id):
         require_not_final(leased.plan, "executed")
         if leased.spec.actor.kind == OBSERVED:
             raise NotAllowed(
@@ -62,6 +63,15 @@ def execute_plan(
         if revise is not None and revise(leased):
             return resumption
         return _go_on(ctx, leased, resumption, entry)
+
+
+@contextmanager
+def _arrived(ctx: Context, plan_id: str) -> Generator[None]:
+    """The plan is let go when the bucket has it: who dies before that still holds it."""
+    try:
+        yield
+    finally:
+        ctx.checkpoints.let_arrive(plan_id, lambda: ctx.talk.tell("uploading", {}))
 
 
 def _go_on(

@@ -29,6 +29,8 @@ from cleveragents.model.plan import Failure, Phase, State
 from cleveragents.store import Intent
 from cleveragents.tools.leftovers import end_leftovers
 
+ENDED = (State.COMPLETE, State.ERRORED)
+
 
 def recover(ctx: Context, plan_ids: Sequence[str]) -> tuple[str, ...]:
     """Finish open intents and free plans whose process is gone; says what it did or could not."""
@@ -41,7 +43,7 @@ def recover(ctx: Context, plan_ids: Sequence[str]) -> tuple[str, ...]:
     for plan_id in plan_ids:
         lease = store.leases.get(plan_id)
         if lease is not None and lease.held and not is_alive(store, lease):
-            clean_up(ctx, plan_id)
+            clean_up(ctx, plan_id, lease.host)
     # After the restore that they belong to, and before anybody may take the plan up again.
     for plan_id in plan_ids:
         if store.effects.waiting(plan_id):
@@ -107,14 +109,27 @@ def _end_validations(ctx: Context, leased: LeasedPlan) -> None:
         leased.finish_background()
 
 
-def clean_up(ctx: Context, plan_id: str) -> None:
-    """What a dead process had prepared and never begun is removed."""
+def clean_up(ctx: Context, plan_id: str, lost_with: str | None = None) -> None:
+    """What a dead process had prepared and never begun is removed; `lost_with`: its machine."""
     try:
         with hold(ctx.store, plan_id, RECOVERY, ctx.now) as lease:
+            leased = LeasedPlan(ctx.store, ctx.store.plans.get(plan_id), lease, ctx.now)
+            if lost_with is not None and lost_with != host_name():
+                _note_loss(ctx, leased, lost_with)
             if not _is_waiting(ctx, plan_id):
-                _tidy(ctx, LeasedPlan(ctx.store, ctx.store.plans.get(plan_id), lease, ctx.now))
+                _tidy(ctx, leased)
     except PlanBusy:
         return
+
+
+def _note_loss(ctx: Context, leased: LeasedPlan, host: str) -> None:
+    """The steps whose groups only that machine had are to be run again, also of a complete plan."""
+    plan = leased.plan
+    pending = ctx.settings.content_url and ctx.store.segments.pending(plan.plan_id)
+    if plan.phase is Phase.EXECUTE and plan.state in ENDED and pending:
+        said = f"{host} was lost before all of it was in the bucket"
+        failure = Failure("Interrupted", said, f"agents plan resume {plan.plan_id}")
+        leased.commit(state=State.ERRORED, error=failure)
 
 
 def _is_waiting(ctx: Context, plan_id: str) -> bool:
