@@ -30,7 +30,7 @@ from tests.buckets import make_bucket, s3_server
 from tests.databases import query_shared, shared_store
 from tests.harness import Agents
 from tests.pgserver import PgServer
-from tests.scratch import make_repository, wait_until
+from tests.scratch import git, make_repository, wait_until
 
 WORKERS, PLANS, DEATHS = map(int, os.environ.get("CLEVERAGENTS_MACHINES", "2:2:1").split(":"))
 SEED = int(os.environ.get("CLEVERAGENTS_SEED", "1"))
@@ -103,6 +103,8 @@ class Team:
         self.repository.mkdir()
         (self.repository / "kept.txt").write_text("kept\n")
         make_repository(agents, self.repository)
+        git(agents, self.repository, "config", "user.name", "someone")
+        git(agents, self.repository, "config", "user.email", "someone@example.org")
 
     def query(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         return query_shared(self.env["CLEVERAGENTS_STORE_URL"], sql, parameters)
@@ -226,10 +228,11 @@ def waited(team: Team, plan_id: str, since: str) -> float:
 def completed(team: Team, name: str, plan_id: str) -> bool:
     """False if its machine died between the call and its group: then a person has to say."""
     found = team.run("plan", "status", plan_id)
-    assert Calls.seen[f"/{name}"] == 1, (name, found)
+    told = f"{name}: {found['state']}, {found.get('error')}"
+    assert Calls.seen[f"/{name}"] == 1, told
     if found["state"] != "complete":
         seen = team.agents.run("plan", "resume", plan_id, env=team.env).expect(4).stderr
-        assert "this would be repeated: step 's4'" in seen, (name, found)
+        assert "this would be repeated: step 's4'" in seen, told
         return False
     team.run("plan", "apply", plan_id, "--yes")
     project = team.agents.work / name

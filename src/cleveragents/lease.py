@@ -99,12 +99,16 @@ class LeasedPlan:
         return self._background[0]
 
     @contextmanager
-    def transaction(self, *, lasts: bool = True) -> Generator[None]:
-        """One commit under the lease; if it fails, `plan` is what it was."""
+    def transaction(self, *, lasts: bool = True, by_write: bool = False) -> Generator[None]:
+        """One commit under the lease; if it fails, `plan` is what it was.
+
+        `by_write`: it writes the plan before anything else, and the lease is checked with that.
+        """
         before, behind = self.plan, self._background
         try:
-            with self.store.transaction(self.lease, lasts=lasts):
+            with self.store.transaction(self.lease, lasts=lasts, checks=not by_write):
                 yield
+                assert not by_write or self.plan is not before, "nothing checked the lease"
         except BaseException:
             self.plan, self._background = before, behind
             self.store.forget(before.plan_id)
@@ -120,7 +124,6 @@ class LeasedPlan:
         **fields: Any,
     ) -> None:
         """Put the plan's next version down; call it inside `transaction()`."""
-        self._remove_intent()
         plan = msgspec.structs.replace(self.plan, updated_at=self.now(), **fields)
         self.plan = self.store.plans.commit(
             plan,
@@ -130,7 +133,9 @@ class LeasedPlan:
             removed_steps=removed_steps,
             view_changed=view_changed,
             new_source="spec" in fields,
+            lease=self.lease,
         )
+        self._remove_intent()
 
     def commit(
         self,
@@ -142,7 +147,7 @@ class LeasedPlan:
         **fields: Any,
     ) -> None:
         """The same as a transaction of its own."""
-        with self.transaction():
+        with self.transaction(by_write=True):
             self.write(
                 steps=steps,
                 decisions=decisions,

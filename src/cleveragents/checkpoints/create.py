@@ -127,7 +127,7 @@ def _create(
         wait = batch.begin_seal() if choice.keeps_content else _nothing
         if request.prepare is not None:
             request.prepare(capture.now)
-        with leased.transaction():
+        with leased.transaction(by_write=choice.head is None):
             if choice.keeps_content:
                 groups.keep_content(batch)
             groups.remember_newest(plan_id, None)

@@ -101,22 +101,30 @@ class Store:
 
     @contextmanager
     def transaction(
-        self, lease: Lease | None = None, *, lasts: bool = True, alone: bool = True
+        self,
+        lease: Lease | None = None,
+        *,
+        lasts: bool = True,
+        alone: bool = True,
+        checks: bool = True,
     ) -> Generator[None]:
         """One commit. With a lease the commit happens only if it is still ours.
 
         `lasts=False`: it need not survive a power cut. It is not waited for, and still comes before
         every later commit that is. Without a lease one transaction is made at a time, so that what
-        it reads stays true; `alone=False` where a row decides that.
+        it reads stays true; `alone=False` where a row decides that. `checks=False`: the lease is
+        checked by what is written first, the plan's next version.
 
         What is written for a plan goes through `LeasedPlan.transaction`, which also undoes
         what was changed in memory; without a lease: leases, and work on the whole store.
         """
         self._require_writable()
         with self._commit(lasts, alone and lease is None):
-            if lease is not None:
+            if lease is not None and checks:
                 self.leases.check(lease)
             yield
+            if lease is not None and not checks:
+                self.leases.say_again(lease)
 
     def _require_writable(self) -> None:
         if self._guarded:

@@ -35,7 +35,15 @@ class Raced(Exception):
 
 
 LEASES = Table("leases", Lease, ("plan_id",))
+HELD = "SELECT 1 FROM leases WHERE plan_id = ? AND epoch = ? AND held = 1 /*pg FOR UPDATE */"
+"""Plan and epoch of a lease: whether it is still ours, and it stays so until the commit."""
 OWN = "host = ? AND boot_id = ? AND pid = ? AND started = ?"
+
+
+def lost(plan_id: str) -> LeaseLost:
+    return LeaseLost(
+        f"plan {plan_id} was taken over by another process", f"agents plan status {plan_id}"
+    )
 
 
 class LeaseRepository:
@@ -89,14 +97,11 @@ class LeaseRepository:
 
     def check(self, lease: Lease) -> None:
         """Inside a transaction: it is still ours, and stays so until the commit."""
-        self._db.require(
-            "SELECT 1 FROM leases WHERE plan_id = ? AND epoch = ? AND held = 1 /*pg FOR UPDATE */",
-            (lease.plan_id, lease.epoch),
-            LeaseLost(
-                f"plan {lease.plan_id} was taken over by another process",
-                f"agents plan status {lease.plan_id}",
-            ),
-        )
+        self._db.require(HELD, (lease.plan_id, lease.epoch), lost(lease.plan_id))
+        self.say_again(lease)
+
+    def say_again(self, lease: Lease) -> None:
+        """In a commit, where that was long ago."""
         now = time.monotonic()
         if now - self._said.get(lease.plan_id, 0.0) > QUIET:
             self._said[lease.plan_id] = now

@@ -63,12 +63,20 @@ class ObjectRepository:
         if not located:
             return
         self._begin()
-        packs = {name: self._pack(name) for name in {place.pack for _, place in located}}
-        self._db.executemany(
-            "INSERT INTO objects (key, pack_id, offset, length) VALUES (?, ?, ?, ?)"
+        if self._insert(located) < len(located):  # a pack that is new here
+            for name in {place.pack for _, place in located}:
+                self._pack(name)
+            self._insert(located)
+
+    def _insert(self, located: Collection[tuple[bytes, Location]]) -> int:
+        """How many of them have a place now: those whose pack is known."""
+        done = self._db.executemany(
+            "INSERT INTO objects (key, pack_id, offset, length)"
+            " SELECT ?, pack_id, ?, ? FROM packs WHERE name = ?"
             " ON CONFLICT (key) DO UPDATE SET condemned_at = NULL",
-            [(key, packs[place.pack], place.offset, place.length) for key, place in located],
+            [(key, place.offset, place.length, place.pack) for key, place in located],
         )
+        return done.rowcount
 
     def _pack(self, name: str) -> int:
         asked = "SELECT pack_id FROM packs WHERE name = ?"

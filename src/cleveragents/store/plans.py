@@ -6,11 +6,12 @@ from typing import Any
 import msgspec
 
 from cleveragents import codec
-from cleveragents.errors import LeaseLost, NotFound
+from cleveragents.errors import NotFound
 from cleveragents.model.checkpoint import ChildMoment
 from cleveragents.model.decision import GUIDES, Decision
 from cleveragents.model.plan import Failure, Phase, Plan, State, Step
 from cleveragents.store.database import Database
+from cleveragents.store.leases import HELD, Lease, lost
 from cleveragents.store.tables import Table
 
 PLANS = Table("plans", Plan, ("plan_id",))
@@ -75,23 +76,23 @@ class PlanRepository:
         view_changed: bool = False,
         new_source: bool = False,
         before: Plan | None = None,
+        lease: Lease | None = None,
     ) -> Plan:
         """Write the plan and what changed with it as its next version.
 
         `before`: the row as it is, if that is known; then only what differs from it is written.
+        `lease`: checked with the version, where the transaction did not.
         """
         self.forget(plan.parent_plan_id)
         version = plan.version + 1
         mark = version if view_changed else plan.view_mark
         plan = msgspec.structs.replace(plan, version=version, view_mark=mark)
         columns, values = PLANS.changes(before, plan)
+        is_held = f" AND EXISTS ({HELD})" if lease else ""
         self._db.require(
-            f"UPDATE plans SET {columns} WHERE plan_id = ? AND version = ?",
-            [*values, plan.plan_id, version - 1],
-            LeaseLost(
-                f"plan {plan.name!r} was changed by another process in the meantime",
-                f"agents plan status {plan.plan_id}",
-            ),
+            f"UPDATE plans SET {columns} WHERE plan_id = ? AND version = ?{is_held}",
+            [*values, plan.plan_id, version - 1, *((lease.plan_id, lease.epoch) if lease else ())],
+            lost(plan.plan_id),
         )
         self._remember(plan, steps, decisions, new_source)
         self._remove_steps(plan, removed_steps)

@@ -29,6 +29,8 @@ SCHEMA = "cleveragents"
 """The tables are in a schema of their own, whatever else the database is used for."""
 ALONE = 7_301_968_213
 """Advisory lock of transactions without a lease: they read and then write, one after another."""
+AT_ONCE = 50
+"""Rows of one statement: a group's are sent as one, and there are not too many different texts."""
 LOST = "cleveragents lost row "
 """In the server's message if a required row was not there, before its number."""
 _FOR_US = re.compile(r"/\*pg (.*?)\*/", re.DOTALL)
@@ -151,8 +153,16 @@ class PostgresDatabase:
                 return self._ready().execute(translated(sql), parameters)
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> None:
-        if rows := list(parameters):
+        rows = list(parameters)
+        head, values, tail = sql.partition(" VALUES ")
+        if not values:
             self._connection.cursor().executemany(translated(sql), rows)
+            return
+        one, conflict, then = tail.partition(" ON CONFLICT")
+        for start in range(0, len(rows), AT_ONCE):
+            some = rows[start : start + AT_ONCE]
+            text = f"{head} VALUES {', '.join([one] * len(some))}{conflict}{then}"
+            self._connection.execute(translated(text), list(itertools.chain(*some)))
 
     def require(self, sql: str, parameters: Sequence[Any], otherwise: Exception) -> None:
         """The server itself ends the transaction if there is no row: nobody waits for an answer."""

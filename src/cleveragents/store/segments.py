@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from cleveragents.errors import LeaseLost
 from cleveragents.store.database import Database
+from cleveragents.store.leases import lost
 
 
 class Behind(NamedTuple):
@@ -57,10 +57,7 @@ class SegmentRepository:
         self._db.require(
             "SELECT 1 FROM leases WHERE plan_id = ? AND epoch = ? /*pg FOR UPDATE */",
             (plan_id, epoch),
-            LeaseLost(
-                f"plan {plan_id} was taken over by another process",
-                f"agents plan status {plan_id}",
-            ),
+            lost(plan_id),
         )
 
     def epoch(self, plan_id: str) -> int:

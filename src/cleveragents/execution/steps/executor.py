@@ -166,10 +166,10 @@ class StepExecutor:
             decision_id=step.decision_id,
             group_id=self._leased.plan.head_group_id,
         )
-        with self._leased.transaction():
+        with self._leased.transaction(by_write=True):
+            self._leased.write(steps=(step,))
             self._ctx.store.calls.put(call)
             effects.note(self._ctx.store, tool, call, step.resource)
-            self._leased.write(steps=(step,))
         return call
 
     def _wait_if_outside(self, tool: ToolSpec) -> None:
