@@ -15,6 +15,7 @@ from cleveragents.checkpoints.create import CheckpointRequest
 from cleveragents.lease import working_on
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.workspace import open_workspace
+from tests.databases import query_shared
 from tests.in_process import Yard
 
 STEPS = 10
@@ -71,6 +72,51 @@ def test_a_plan_asks_no_more_than_it_needs(yard: Yard, asked: list[str]) -> None
     for one in made[1:]:
         assert len(one) <= 10, one
     assert len(found) <= MOST
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What PostgreSQL is asked from now on."""
+    import psycopg
+
+    found: list[str] = []
+    execute = psycopg.Connection.execute
+
+    def traced(self: Any, query: bytes, *rest: Any, **options: Any) -> Any:
+        found.append(query.decode())
+        return execute(self, query, *rest, **options)
+
+    monkeypatch.setattr(psycopg.Connection, "execute", traced)
+    return found
+
+
+@pytest.mark.usefixtures("on_postgres")
+def test_a_shared_store_is_asked_as_little(yard: Yard, sent: list[str]) -> None:
+    with open_workspace() as ws:
+        plan = yard.use(ws, PLAN)
+        del sent[:]
+        plan.execute()
+        found = list(sent)
+    made = groups_in(found)
+    assert len(made) == 2 * STEPS + 1
+    for one in made[1:]:
+        assert len(one) <= 8, one  # and BEGIN and COMMIT
+
+
+@pytest.mark.usefixtures("on_postgres")
+def test_a_lease_that_was_checked_with_the_plans_version_stays_until_the_commit(
+    yard: Yard, on_postgres: str
+) -> None:
+    asked = "SELECT 1 FROM leases FOR UPDATE NOWAIT"
+    with open_workspace() as ws:
+        plan = yard.done(ws)
+        with working_on(ws.ctx.store, plan.plan_id, "test", ws.ctx.now) as leased:
+            with leased.transaction(by_write=True):
+                leased.write()
+                assert ws.ctx.store.plans.get(plan.plan_id) == leased.plan, "sent, and answered"
+                with pytest.raises(Exception, match="could not obtain lock"):
+                    query_shared(on_postgres, asked)
+            assert query_shared(on_postgres, asked) == [(1,)]
 
 
 class Journeys:
