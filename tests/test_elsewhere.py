@@ -15,6 +15,7 @@ from cleveragents.model.plan import State
 from cleveragents.workspace import open_workspace
 from tests.databases import Where
 from tests.in_process import Yard, cli, die_while
+from tests.pgserver import PASSWORD, Shop
 
 PLAN = """\
 name: shop
@@ -27,6 +28,17 @@ steps:
   - {id: code, on: code, run: "echo more >> kept.txt; git commit -qam more; echo new > new.txt"}
   - {id: rows, on: db, tool: sql, with: {script: "INSERT INTO items VALUES (2)"}}
   - {id: last, on: app, run: "test -e GO && echo last > last.txt"}
+"""
+
+ON_A_SERVER = """\
+name: shop
+resources:
+  db: {kind: postgres, url: $DATABASE_URL, strategy: snapshot}
+  app: {kind: fs-directory, path: app}
+steps:
+  - {id: one, on: db, tool: sql, with: {script: INSERT INTO users (name) VALUES ('one')}}
+  - {id: wait, on: app, run: test -e GO}
+  - {id: two, on: db, tool: sql, with: {script: INSERT INTO users (name) VALUES ('two')}}
 """
 
 
@@ -381,6 +393,30 @@ def test_a_resource_without_a_sandbox_stays_where_it_is(
     monkeypatch.setenv("CLEVERAGENTS_HOME", str(machines.second))
     refused = cli("plan", "resume", "shop", "--json", expect=5)
     assert "'db' cannot be worked on from another machine" in refused.data["error"]["message"]
+
+
+@pytest.mark.usefixtures("on_postgres")
+@pytest.mark.parametrize("strategy", ["snapshot", "transaction_rollback"])
+def test_a_database_on_a_server_is_worked_on_from_anywhere(
+    machines: Machines, shop: Shop, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No byte of it moves: the clones of its states, or the database itself, are on the server."""
+    monkeypatch.setenv("DATABASE_URL", shop.full_url)
+    cli("plan", "run", machines.plan(ON_A_SERVER.replace("snapshot", strategy)), expect=5)
+    if strategy == "snapshot":  # what a step had done that died before its group
+        shop.sql("DELETE FROM users", str(sandboxes()["db"]).rpartition("/")[2])
+    shutil.rmtree(machines.first)
+    machines.go.touch()
+    monkeypatch.setenv("CLEVERAGENTS_HOME", str(machines.second))
+    monkeypatch.setenv("DATABASE_URL", shop.url)
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    assert cli("plan", "resume", "shop", "--json").data["state"] == "complete"
+    assert len(shop.sql("SELECT * FROM users")) == 2
+    cli("plan", "rollback", "shop", "one", "--yes")
+    cli("plan", "resume", "shop")
+    cli("plan", "apply", "shop", "--yes")
+    names = shop.sql("SELECT name FROM users ORDER BY id")
+    assert names == [("ada",), ("bob",), ("one",), ("two",)]
 
 
 def test_child_plans_of_a_dead_machine_are_rolled_back_with_their_parent(

@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Generator
 from contextlib import closing, contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -206,7 +206,10 @@ def left(team: Team) -> int:
 
 def die(team: Team, machines: list[Machine], chance: random.Random) -> list[tuple[str, str]]:
     """Half of the machines, at once; the plans that they had, and when. Others take their place."""
-    places = chance.sample(range(WORKERS), max(1, WORKERS // 2))
+    busy = {host for _, host in held(team)}
+    places = chance.sample(range(WORKERS), WORKERS)
+    places.sort(key=lambda place: machines[place].name not in busy)
+    del places[max(1, WORKERS // 2) :]
     names = {machines[place].name for place in places}
     for place in places:
         machines[place].die()
@@ -217,9 +220,10 @@ def die(team: Team, machines: list[Machine], chance: random.Random) -> list[tupl
 
 
 def waited(team: Team, plan_id: str, since: str) -> float:
-    """Seconds until the plan's next step began."""
+    """Seconds until the plan's next step began; what began sooner, the machine itself began."""
     asked = "SELECT min(started_at) FROM tool_calls WHERE plan_id = ? AND started_at > ?"
-    ((next_at,),) = team.query(asked, plan_id, since)
+    soonest = datetime.fromisoformat(since) + timedelta(seconds=LEASE / 2)
+    ((next_at,),) = team.query(asked, plan_id, soonest.isoformat())
     if next_at is None:
         return float("inf")  # all of its steps were done
     return (datetime.fromisoformat(next_at) - datetime.fromisoformat(since)).total_seconds()

@@ -30,6 +30,7 @@ from cleveragents.model.resource import SandboxRecord, SandboxState
 from cleveragents.model.units import plural
 from cleveragents.sandbox.marks import put_mark
 from cleveragents.sandbox.protocol import MadeAnywhere
+from cleveragents.sandbox.registry import traits_of
 
 BEGINNING = (
     CheckpointType.PRE_EXECUTE,
@@ -142,7 +143,8 @@ def _start_over(
     That needs what the user has. Nothing was done outside: such a step would have waited.
     """
     plan, store = leased.plan, groups.store
-    here = all(os.path.lexists(one.path) for one in store.resources.of_plan(plan.plan_id))
+    resources = store.resources.of_plan(plan.plan_id)
+    here = all(traits_of(one.kind).server or os.path.lexists(one.path) for one in resources)
     lost = store.segments.pending(plan.plan_id)
     if not here or not plan.rollback_enabled or _is_kept_there(groups, plan, lost):
         raise NotInBucket(
@@ -228,7 +230,10 @@ def _make(
     staging = f"{os.path.dirname(record.root)}/.staging-{record.sandbox_id}"
     with machine.named(f"the sandbox {record.root} cannot be made", SandboxError):
         put_mark(groups.store.identity.store_id, record)
-        sandbox.remove()
+        if traits_of(sandbox.place.resource.kind).server is None:
+            sandbox.remove()
+        else:
+            removal.remove_tree(record.root)  # what is on its server is there from everywhere
         removal.remove_tree(staging)
         origin: dict[str, Any] = sandbox.create_at(state, staging)
         removal.remove_tree(staging)

@@ -65,6 +65,16 @@ class PostgresSnapshot(CloneTarget):
         making.progress(self.place.resource.name, size)
         return origin
 
+    def create_at(self, state: SandboxCheckpoint, staging: str) -> dict[str, Any]:
+        """The clone of that state is on the server already; what came after it is given up."""
+        fsio.make_private_dir(self.place.root)
+        self.doubt()
+        with self.server.maintenance(self.purpose) as db:
+            server.end_predecessors(db, self.purpose)
+            server.end_sessions(db, self.work)
+        self.switch(self.stage(self._absent(strict=False), state, staging), staging)
+        return dict(self.place.origin)
+
     def remove(self) -> None:
         """Everything but an original that an apply has put aside and not yet released."""
         self._remove_others()

@@ -89,6 +89,13 @@ class TransactionRollback(WholeState):
             fsio.write_new(self._file, journal.read())
         return origin
 
+    def create_at(self, state: SandboxCheckpoint, staging: str) -> dict[str, Any]:
+        """The journal is all there is, and the database is where it was."""
+        fsio.make_private_dir(self.place.root)
+        if state.root:
+            fsio.write_new(self._file, self.place.packs.get(state.root))
+        return dict(self.place.origin)
+
     # looking
 
     def capture(
