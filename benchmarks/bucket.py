@@ -1,11 +1,12 @@
-"""Checkpoints with a bucket some way off beside checkpoints without one, in turns.
+"""How long a checkpoint takes where content goes to a bucket, in turns with the same without one.
 
-    python benchmarks/bucket.py --delay 0.08 --rounds 30 [--pause 0.2]
+    python benchmarks/bucket.py --delay 0.08 --rounds 30 [--pause 0.2] [--postgres 0.001]
 
 Each round changes five files of 10 KB in a sandbox and makes a group, once in a store without a
-bucket and once in one whose bucket answers after `--delay` seconds. The S3 server and the proxy
-before it are processes of their own. Printed: the medians and their ratio, and how long after
-its commit a group was in the bucket. What counts is the ratio: the machine may be busy.
+bucket and once in one whose bucket answers after `--delay` seconds; with `--postgres` that one is
+on a PostgreSQL server (with `fsync`) that is a journey of so many seconds away. The servers and
+the proxies before them are processes of their own. Printed: the medians and their ratio, and how
+long after its commit a group was in the bucket. What counts is the ratio: the machine may be busy.
 """
 
 import argparse
@@ -30,33 +31,41 @@ from cleveragents.workspace import Workspace, open_workspace
 
 PROJECT = Path(__file__).resolve().parents[1]
 FILES, SIZE = 5, 10_000
-SERVER = """
-import sys, time
+SERVERS = """
+import contextlib, json, sys
+from benchmarks.delayed import delayed
 from tests.buckets import Proxy, make_bucket, s3_server
-with s3_server() as address, Proxy(address) as proxy:
+from tests.databases import shared_store
+from tests.pgserver import running
+with contextlib.ExitStack() as stack:
+    address = stack.enter_context(s3_server())
+    proxy = stack.enter_context(Proxy(address))
     make_bucket(address, "plans")
     proxy.delay = float(sys.argv[1])
-    print(proxy.url, flush=True)
+    url = ""
+    if sys.argv[2]:
+        server = stack.enter_context(running(fsync="on", full_page_writes="on"))
+        url = stack.enter_context(shared_store(server))
+        port = stack.enter_context(delayed(server.port, float(sys.argv[2])))
+        url = url.replace(f":{server.port}/", f":{port}/")
+    print(json.dumps([proxy.url, url]), flush=True)
     sys.stdin.read()
 """
 
 
 @contextmanager
-def bucket_after(delay: float) -> Generator[None]:
-    """A bucket that answers after so many seconds, set for this process."""
+def servers(delay: float, postgres: float | None) -> Generator[str]:
+    """A bucket that answers after so many seconds, set for this process; the URL of a store."""
+    argv = [sys.executable, "-c", SERVERS, str(delay), "" if postgres is None else str(postgres)]
     with subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(delay)],
-        cwd=PROJECT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        argv, cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as server:
         assert server.stdout is not None
-        os.environ["AWS_ENDPOINT_URL"] = server.stdout.readline().decode().strip()
+        os.environ["AWS_ENDPOINT_URL"], url = json.loads(server.stdout.readline())
         os.environ |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"}
         os.environ["AWS_REGION"] = "us-east-1"
         try:
-            yield
+            yield url
         finally:
             assert server.stdin is not None
             server.stdin.close()
@@ -65,12 +74,12 @@ def bucket_after(delay: float) -> Generator[None]:
 class Arm:
     """One store with a plan that is held, and its sandbox."""
 
-    def __init__(self, stack: ExitStack, top: Path, url: str) -> None:
+    def __init__(self, stack: ExitStack, top: Path, url: str, store_url: str = "") -> None:
         app = top / "app"
         app.mkdir(parents=True)
         for number in range(200):
             (app / f"file{number}").write_bytes(os.urandom(2000))
-        settings = Settings(home=os.fspath(top / "store"), content_url=url)
+        settings = Settings(home=os.fspath(top / "store"), content_url=url, store_url=store_url)
         self.ws: Workspace = stack.enter_context(open_workspace(settings=settings))
         plan = self.ws.plan("bench", {"app": os.fspath(app)}, folder=top)
         self.leased: LeasedPlan = stack.enter_context(work_on(self.ws.ctx, plan.plan_id, "bench"))
@@ -106,10 +115,12 @@ def _when(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def measured(delay: float, rounds: int, pause: float, top: Path) -> dict[str, float]:
-    with bucket_after(delay), ExitStack() as stack:
+def measured(
+    delay: float, rounds: int, pause: float, postgres: float | None, top: Path
+) -> dict[str, float]:
+    with servers(delay, postgres) as url, ExitStack() as stack:
         local = Arm(stack, top / "local", "")
-        bucket = Arm(stack, top / "bucket", "s3://plans/bench")
+        bucket = Arm(stack, top / "bucket", "s3://plans/bench", url)
         for number in range(rounds):
             for arm in (local, bucket) if number % 2 else (bucket, local):
                 arm.checkpoint()
@@ -132,9 +143,10 @@ def main() -> None:
     parser.add_argument("--delay", type=float, default=0.08)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--pause", type=float, default=0.2)
+    parser.add_argument("--postgres", type=float, default=None)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cleveragents-") as folder:
-        found = measured(given.delay, given.rounds, given.pause, Path(folder))
+        found = measured(given.delay, given.rounds, given.pause, given.postgres, Path(folder))
     print(json.dumps({name: round(value, 2) for name, value in found.items()}))
 
 

@@ -344,3 +344,8 @@ def test_a_role_with_the_rights_of_the_page_works_and_changes_no_table(
     query_shared(on_postgres, "UPDATE store SET value = '7' WHERE name = 'schema'")
     with pytest.raises(MachineError, match="the role may not do that"):
         cli("store", "migrate", "--debug")
+
+
+def test_of_no_decision_none_is_superseded(where: Where) -> None:
+    with closing(where.open()) as store:
+        assert store.plans.superseded(set()) == set()

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from behave import step, then, when
 
-from tests.scratch import git, query
+from tests.scratch import git
 
 ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 COLUMNS = {
@@ -95,9 +95,7 @@ def last_checkpoint(context):
 @then("every row of checkpoints is complete")
 def rows_are_complete(context):
     shop = context.shop
-    known = {
-        row["name"] for row in shop.records("SELECT name FROM pragma_table_info('checkpoints')")
-    }
+    known = set(shop.records("SELECT * FROM checkpoints LIMIT 1")[0])
     assert known >= COLUMNS, COLUMNS - known
     sandboxes = {row["sandbox_id"]: row for row in shop.records("SELECT * FROM sandboxes")}
     plan = shop.plan_id(context.name)
@@ -139,17 +137,17 @@ def row_says(context, name, resource):
 @then('the table refuses a checkpoint of type "{kind}"')
 def table_refuses(context, kind):
     [row] = context.shop.records("SELECT * FROM checkpoints LIMIT 1")
-    row |= {"checkpoint_id": "0" * 26, "seq": None}  # the store gives the number
-    insert = f"INSERT INTO checkpoints VALUES ({', '.join('?' * len(row))})"
-    database = context.shop.store
+    del row["seq"]  # the store gives the number
+    row["checkpoint_id"] = "0" * 26
+    insert = f"INSERT INTO checkpoints ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
     refused = None
     try:
-        query(database, insert, *(row | {"checkpoint_type": kind}).values())
+        context.shop.rows(insert, *(row | {"checkpoint_type": kind}).values())
     except sqlite3.IntegrityError as error:
         refused = str(error)
     assert refused is not None, "it was taken"
-    assert "CHECK" in refused, refused
-    query(database, insert, *row.values())  # a known type is taken: the row itself is right
+    assert "CHECK" in refused.upper(), refused
+    context.shop.rows(insert, *row.values())  # a known type is taken: the row itself is right
 
 
 @then('"{label}" is among the labels that "plan checkpoints" shows')

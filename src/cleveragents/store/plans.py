@@ -280,6 +280,8 @@ class PlanRepository:
 
     def superseded(self, decision_ids: set[str]) -> set[str]:
         """Those of the decisions that are no longer in force."""
+        if not decision_ids:
+            return set()  # PostgreSQL knows no empty list
         marks = ", ".join("?" * len(decision_ids))
         rows = self._db.execute(
             f"SELECT decision_id FROM decisions WHERE state = 'superseded'"
