@@ -157,6 +157,14 @@ def test_a_plan_that_only_its_worker_has_is_not_done(team: Team) -> None:
     assert team.status(plan_id)["bucket"]["behind_groups"] == 0
 
 
+def test_a_worker_says_why_a_plan_ended_badly(team: Team) -> None:
+    plan_id = team.submit(second="echo broken; exit 3")
+    with team.worker():
+        team.wait_for(plan_id, "errored")
+        wait_for(lambda: f"{plan_id} ended: " in team.said.read_text(), "the worker")
+    assert "step second: exit code 3" in team.said.read_text()
+
+
 def test_cancelling_ends_what_waits_and_what_runs(team: Team) -> None:
     waits = team.submit("--queue", "nobody", name="waits")
     assert team.run("plan", "cancel", waits)["state"] == "cancelled"

@@ -230,14 +230,15 @@ def waited(team: Team, plan_id: str, since: str) -> float:
 
 
 def completed(team: Team, name: str, plan_id: str) -> bool:
-    """False if its machine died between the call and its group: then a person has to say."""
+    """False if its machine died between noting the call and its group: a person has to say."""
     found = team.run("plan", "status", plan_id)
     told = f"{name}: {found['state']}, {found.get('error')}"
-    assert Calls.seen[f"/{name}"] == 1, told
+    assert Calls.seen[f"/{name}"] <= 1, told
     if found["state"] != "complete":
         seen = team.agents.run("plan", "resume", plan_id, env=team.env).expect(4).stderr
         assert "this would be repeated: step 's4'" in seen, told
         return False
+    assert Calls.seen[f"/{name}"] == 1, told
     team.run("plan", "apply", plan_id, "--yes")
     project = team.agents.work / name
     logs = [(project / folder / "log").read_text().split() for folder in ("app", "code")]

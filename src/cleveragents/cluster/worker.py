@@ -51,9 +51,9 @@ class PlanRunner:
         if lacking:
             return self._told(plan_id, HandBack("; ".join(lacking), LATER))
         self._tell(f"{plan_id} begins")
-        back = outcome(*await self._process("plan", "resume", plan_id))
-        back = back or await asyncio.to_thread(self._left, plan_id)
-        return self._told(plan_id, back)
+        code, said = await self._process("plan", "resume", plan_id)
+        back = outcome(code, said) or await asyncio.to_thread(self._left, plan_id)
+        return self._told(plan_id, back, _error(said).get("message", "") if code else "")
 
     async def submit(self, schedule: Schedule, moment: int) -> HandBack | None:
         if not os.path.exists(schedule.file):
@@ -62,8 +62,9 @@ class PlanRunner:
         code, said = await self._process(*words, cwd=os.path.dirname(schedule.file))
         return self._told(schedule.name, outcome(code, said))
 
-    def _told(self, name: str, back: HandBack | None) -> HandBack | None:
-        self._tell(f"{name} ended" if back is None else f"{name} handed back: {back.reason}")
+    def _told(self, name: str, back: HandBack | None, failed: str = "") -> HandBack | None:
+        ended = f"{name} ended: {failed}" if failed else f"{name} ended"
+        self._tell(ended if back is None else f"{name} handed back: {back.reason}")
         return back
 
     def _lacking(self, plan_id: str) -> list[str] | HandBack:
