@@ -37,6 +37,9 @@ FAULTS += ("killed_sessions", "postgres", "power_cut", "revert_postgres", "state
 FRAMEWORKS = ("tests/test_frameworks.py", "tests/test_langgraph.py")
 # always in one order: what fails in CI is the change's fault; `nox -s tests` shuffles
 IN_ORDER = ("-p", "no:randomly")
+SHARED = ("cancel_delete", "checkpoint_create", "child_plans", "correction", "crash")
+SHARED += ("crash_correction", "effects", "failed_commits", "gc_check", "recovery", "resume")
+SHARED += ("retention", "rollback", "two_machines", "undo")
 BEHAVE = ("behave",)
 ROBOT = ("robot", "--outputdir", "build/robot", "--pythonpath", ".", "--console", "dotted")
 
@@ -101,12 +104,14 @@ def frameworks(session: nox.Session) -> None:
 
 @nox.session
 def shared_store(session: nox.Session) -> None:
-    """A sample of the verbs with every store on PostgreSQL."""
+    """Verbs, contracts, crashes and features with every store on PostgreSQL; tests/databases.py
+    says what is left out, and why.
+    """
     session.install("-e", ".", *group("test"))
-    names = ("rollback", "undo", "resume", "child_plans", "effects", "recovery", "two_machines")
-    files = [f"tests/test_{name}.py" for name in names]
+    files = [f"tests/test_{name}.py" for name in SHARED]
     env = {"CLEVERAGENTS_TEST_STORE": "postgres"}
-    session.run("python", "-m", *PYTEST, *files, *session.posargs, env=env)
+    session.run("python", "-m", *PYTEST, "-rs", *files, *session.posargs, env=env)
+    session.run("python", "-m", *BEHAVE, env=env)
 
 
 @nox.session

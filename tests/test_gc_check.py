@@ -459,8 +459,7 @@ def test_what_a_plan_changed_in_a_repository_is_in_the_store_after_the_sandbox_i
     shown = agents.run("plan", "diff", "last", "--from", "first", "--to", "last", "--json")
     assert shown.expect(0).data["files_changed"] == 1
     assert "-changed" in shown.data["patch"]
-    settings = Settings(home=agents.env["CLEVERAGENTS_HOME"])
-    with open_workspace(settings=settings) as ws:
+    with open_workspace(agents.env["CLEVERAGENTS_HOME"]) as ws:
         needed = gc.live_keys(ws.ctx)
         missing = [key.hex() for key in needed if not ws.ctx.manager.packs.has(key)]
     # What the plan never changed stays borrowed: our ref keeps it as long as there are groups.
