@@ -37,10 +37,11 @@ FAULTS += ("killed_sessions", "postgres", "power_cut", "revert_postgres", "state
 FRAMEWORKS = ("tests/test_frameworks.py", "tests/test_langgraph.py")
 # always in one order: what fails in CI is the change's fault; `nox -s tests` shuffles
 IN_ORDER = ("-p", "no:randomly")
-SHARED = ("apply_once", "cancel_delete", "checkpoint_create", "child_plans", "correction", "crash")
-SHARED += ("crash_correction", "diff", "effects", "export", "failed_commits", "gc_check", "lookup")
-SHARED += ("observed", "recovery", "resume", "retention", "rollback", "step_execution", "timeline")
-SHARED += ("two_machines", "undo")
+SHARED = ("apply_once", "cancel_delete", "checkpoint_create", "child_plans", "command_line")
+SHARED += ("correction", "crash", "crash_correction", "diff", "doctor", "effects", "export")
+SHARED += ("failed_commits", "gc_check", "lookup", "observed", "python_api", "recovery", "resume")
+SHARED += ("retention", "rollback", "sandboxes", "step_execution", "timeline", "two_machines")
+SHARED += ("undo",)
 BEHAVE = ("behave",)
 ROBOT = ("robot", "--outputdir", "build/robot", "--pythonpath", ".", "--console", "dotted")
 

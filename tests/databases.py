@@ -25,6 +25,9 @@ LEFT_OUT = {
     "test_crash.py": "puts a store back as a folder; test_two_machines.py has deaths of its own",
     "test_crash_correction.py": "the same",
     "test_failed_commits.py": "each fault is SQLite's, and each world a folder with its store",
+    "test_doctor.py::test_the_refs_and_sandboxes_of_another_store_are_left_alone": (
+        "another home is another store on SQLite alone"
+    ),
     "test_effects.py::test_without_its_sandbox_a_compensation_fails_and_says_so": (
         "another home is another store on SQLite alone"
     ),
