@@ -154,3 +154,14 @@ def test_help_lists_every_command(
     shown = capsys.readouterr().out
     for name in ("rollback", "resume", "apply", "checkpoint"):
         assert f"  {name} " in shown
+
+
+def test_a_group_without_a_command_shows_its_help_and_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for group in ((), ("plan",), ("hook",)):
+        assert enter(monkeypatch, *group) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.startswith(f"Usage: {' '.join(('agents', *group))} ")
+        assert "error:" not in said.err

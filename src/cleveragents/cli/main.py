@@ -162,11 +162,15 @@ class LazyGroup(click.Group):
     """Knows its commands by name and help; imports one when it is called."""
 
     def __init__(self, words: str, name: str = "", **attributes: Any) -> None:
-        super().__init__(name or words.rpartition(" ")[2], no_args_is_help=True, **attributes)
+        super().__init__(name or words.rpartition(" ")[2], **attributes)
         self._words = words
         self._table = TABLES[words]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            # click would raise it as an error, and the help would look like one.
+            sys.stderr.write(f"{ctx.get_help()}\n")
+            ctx.exit(2)
         if ctx.parent is None:
             ctx.meta[TYPED] = tuple(args)
             args = behind_command(args)
@@ -226,8 +230,8 @@ EVERYWHERE = {"--format": 2, "--json": 1, "--quiet": 1, "-q": 1, "--debug": 1, "
 root: LazyGroup = LazyGroup(
     "",
     "agents",
-    help="Run an agent's plan in sandboxes; checkpoint, roll back, resume and apply it as a whole.",
-    epilog="Begin with: agents demo",
+    help="Undo what AI agents do: files, databases and the conversation are rolled back together.",
+    epilog="Begin with: agents demo; with your agent: agents hook install claude-code",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 click.version_option(__version__, prog_name="agents", message="%(prog)s %(version)s")(root)
