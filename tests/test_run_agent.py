@@ -347,13 +347,30 @@ def test_at_a_terminal_nothing_is_applied_unless_one_says_so(agents: Agents) -> 
     assert os.listdir(agents.work) == ["a.txt"]
 
 
+KEPT = AGENT.replace(
+    "\n\n\ndef hook(",
+    """
+kept = os.path.expanduser("~/.claude/run-1.jsonl")
+asked = dict(type="user", uuid="u1", sessionId="run-1", promptId="p1", message=dict(content="x"))
+with open(kept, "w") as file:
+    json.dump(asked, file)
+
+
+def hook(""",
+    1,
+).replace("body = dict(payload,", "body = dict(payload, transcript_path=kept,")
+"""The same, with a session that it keeps."""
+
+
 def test_at_a_terminal_one_can_go_back_to_a_point_first(agents: Agents) -> None:
     """Before the first prompt the conversation is a new one; later ones have to be cut."""
-    env = install(agents)
+    env = install(agents, text=KEPT)
     done = Reviewed(agents, env, "back", "nobody", "back", "first", "nothing")
     assert "first prompt (on_decision)" in done.seen
     assert "has no checkpoint 'nobody'" in done.seen
     plan = done.word(r"agents plan diff (\w+)")
     assert agents.run("plan", "diff", plan, "--json").expect(0).data["files"] == []
+    line = agents.run("plan", "status", plan, "--json").expect(0).data["conversation"]["continue"]
+    assert line[:7] == ["agents", "run", "--plan", plan, "--", "claude", "--session-id"]
     agents.run("plan", "undo", plan, "--files-only").expect(0)
     assert agents.run("plan", "diff", plan, "--json").expect(0).data["files_changed"] == 3

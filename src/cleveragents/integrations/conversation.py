@@ -59,6 +59,7 @@ class Return:
 
     def remember(self, state: Any) -> Any:
         """The state that the plan keeps, which names the conversation at that point."""
+        state = self._anchored(state)
         made = self.at(state)
         if made is None:
             return state
@@ -67,12 +68,14 @@ class Return:
 
     def stay(self, state: Any) -> Any:
         """Files alone: the conversation goes on where it is."""
+        state = self._anchored(state)
         if self.conversation is None or anchor_in(state) is None:
             return state
         return _naming(state, self.conversation)
 
     def at(self, state: Any) -> Conversation | None:
         """The session that ends where a state says: as it is if nothing came after, else a copy."""
+        state = self._anchored(state)
         found = anchor_in(state)
         if found is None:
             return None
@@ -86,6 +89,18 @@ class Return:
         if made.session_id:
             self._record(made)
         return made
+
+    def _anchored(self, state: Any) -> Any:
+        """A group from before the first prompt has no anchor; the conversation is that prompt's."""
+        if state is not None:
+            return state
+        store = self._ctx.store
+        decisions = store.plans.decisions(self._plan_id)
+        prompt = next((one.decision_id for one in decisions if one.parent_id is not None), None)
+        for group in store.checkpoints.groups(self._plan_id):
+            if anchor_in(group.actor_state) is not None:
+                return group.actor_state if group.decision_id == prompt else None
+        return None
 
     def _ends_there(
         self, named: Conversation, state: dict[str, Any], anchor: Anchor, point: Point

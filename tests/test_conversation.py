@@ -1,0 +1,92 @@
+"""The conversation of an agent's session at each of its groups; files go with it, or do not.
+
+The agent is the stand-in of the documentation; what real ones make of it, `nox -s agents` tries.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agents import stand_in
+from tests.harness import Agents
+
+SCRIPT = """\
+prompt add b
+Write echo b > b.txt
+prompt add c
+Write echo c > c.txt
+"""
+
+
+class Talk:
+    """A session of two prompts in place, which has ended."""
+
+    def __init__(self, agents: Agents) -> None:
+        self.agents = agents
+        env = agents.env | {"CLEVERAGENTS_SESSION_HOOK_BUDGET": "60s"}
+        program = [sys.executable, stand_in.__file__]
+        subprocess.run([*program, "install"], input=SCRIPT, text=True, env=env, check=True)
+        agents.run("hook", "install", "claude-code", "--set", "session.hook-budget=60s").expect(0)
+        (agents.work / "a.txt").write_text("a\n")
+        subprocess.run(program, cwd=agents.work, env=env, check=True)
+        self.plan: str = self.data("plan", "list")["plans"][0]["plan_id"]
+        self.first: dict[str, Any] = self.now()
+
+    def data(self, *argv: str) -> dict[str, Any]:
+        return self.agents.run(*argv, "--json").expect(0).data
+
+    def now(self) -> dict[str, Any]:
+        """The conversation that goes with the plan."""
+        return self.data("plan", "status", self.plan)["conversation"]
+
+    def back(self, *words: str) -> dict[str, Any]:
+        return self.data("plan", "rollback", self.plan, *words, "--yes")["conversation"]
+
+    def files(self) -> list[str]:
+        return sorted(path.name for path in self.agents.work.iterdir())
+
+    def sessions(self) -> list[Path]:
+        return sorted(Path(self.agents.env["HOME"], ".claude/projects/here").iterdir())
+
+
+@pytest.fixture
+def talk(agents: Agents) -> Talk:
+    return Talk(agents)
+
+
+def test_before_the_first_prompt_there_is_a_new_conversation(talk: Talk) -> None:
+    made = talk.back("first")
+    assert talk.files() == ["a.txt"]
+    assert made["continue"] == ["claude", "--session-id", made["session_id"]]
+    assert made["forked_from"] == talk.first["session_id"]
+    assert talk.now() == made
+    assert len(talk.sessions()) == 1, "nothing was said in the new one yet"
+    undone = talk.data("plan", "undo", talk.plan)["conversation"]
+    assert undone == talk.now() == talk.first
+    assert talk.files() == ["a.txt", "b.txt", "c.txt"]
+
+
+def test_files_alone_are_rolled_back_to_the_beginning_and_the_conversation_goes_on(
+    talk: Talk,
+) -> None:
+    assert talk.back("first", "--files-only") == talk.first
+    assert talk.files() == ["a.txt"]
+    assert talk.now() == talk.first
+
+
+def test_the_conversation_alone_is_rolled_back_to_the_beginning(talk: Talk) -> None:
+    made = talk.data("plan", "rollback", talk.plan, "first", "--conversation-only")["conversation"]
+    assert made["continue"] == ["claude", "--session-id", made["session_id"]]
+    assert talk.files() == ["a.txt", "b.txt", "c.txt"]
+
+
+def test_inside_a_prompt_the_copy_ends_with_that_call(talk: Talk) -> None:
+    made = talk.back("s1")
+    assert talk.files() == ["a.txt", "b.txt"]
+    assert made["continue"] == ["claude", "--resume", made["session_id"]]
+    text = next(one for one in talk.sessions() if made["session_id"] in one.name).read_text()
+    assert "echo b" in text
+    assert "add c" not in text
