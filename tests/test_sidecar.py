@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -478,3 +479,62 @@ def test_one_that_hears_nothing_of_use_ends_soon(
     assert made.listen()
     made.serve()
     assert list((tmp_path / "s").iterdir()) == []
+
+
+class Told:
+    """A sidecar in this process that is told one call's beginning, by a hook of some process."""
+
+    def __init__(self, session: Session, pid: int) -> None:
+        settings = settings_here(str(session.home))
+        self.sidecar = Sidecar(str(session.folder), "x.sock", lambda: observing(settings), 60)
+        body = {"session_id": session.name, "cwd": str(session.agents.work)}
+        begins = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_use_id": "c1"}
+        given = ("claude-code", "", json.dumps(body | begins).encode(), pid)
+        self.thread = threading.Thread(target=self.sidecar.told, args=given)
+
+    def serve(self) -> None:
+        """Until it ends by itself."""
+        assert self.sidecar.listen()
+        self.thread.start()
+        wait_until(lambda: self.sidecar.heard, "the event to come")
+        self.sidecar.serve()
+        self.thread.join()
+
+
+def call_of(session: Session) -> CallState:
+    with open_workspace(str(session.home), recover=False) as ws:
+        (call,) = ws.find(session.name).tool_calls()
+    return call.state
+
+
+def test_one_that_is_told_by_an_agent_that_was_killed_ends_with_that_event(
+    session: Session,
+) -> None:
+    """Its hook goes on without it and finds no sidecar; who the agent was, the store knows."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as agent:
+        body = {"session_id": session.name, "cwd": str(session.agents.work), "prompt": "x"}
+        with observing(settings_here(str(session.home))) as observer:
+            handle_alone(observer, Hooked("claude-code", "UserPromptSubmit", body), agent.pid)
+        agent.kill()
+    Told(session, 0).serve()
+    assert call_of(session) is CallState.INTERRUPTED
+    assert list(session.folder.iterdir()) == []
+
+
+def test_one_that_never_knew_the_agent_ends_soon_and_leaves_its_calls_open(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cleveragents.integrations.sidecar.UNHEARD", 0.0)
+    Told(session, 0).serve()
+    assert call_of(session) is CallState.RUNNING
+    session.agents.run("plan", "status", session.name).expect(0)
+
+
+def test_a_call_of_hours_is_still_open_when_its_sidecar_has_ended(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cleveragents.integrations.sidecar.IDLE", 0.0)
+    Told(session, os.getpid()).serve()
+    assert call_of(session) is CallState.RUNNING
+    session.end("c1")
+    assert call_of(session) is CallState.OK

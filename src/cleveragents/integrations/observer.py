@@ -56,6 +56,8 @@ class Observer:
         self._sessions: dict[str, Anchor] = {}
         """Session -> where it was last heard of, as long as it has not ended."""
         self._was_one = False
+        self.agent: tuple[int, str] | None = None
+        """The agent's process and when that began, as far as any session's events told."""
 
     @property
     def is_over(self) -> bool:
@@ -79,6 +81,8 @@ class Observer:
             self._sessions[event.anchor.session_id] = event.anchor
         if session is None:
             return Answer()
+        if session.pid:
+            self.agent = session.pid, session.started
         followed = self._follow(session.plan_id)
         with followed.taken(self._verb(event)) as executor:
             executor.late = late

@@ -27,10 +27,12 @@ from cleveragents.lease import start_time
 IDLE = 1800.0
 """Seconds without an event after which it ends; the next event starts another."""
 UNHEARD = 15.0
-"""The same until an event has come that means something: garbage may have started it."""
+"""The same while it knows no agent: garbage, or a hook whose agent is gone, may have started it."""
 LOOK = 0.5
 """Seconds between two looks at the agent's process and at what the trackers were told."""
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "fish", "ash"})
+ADOPTS = frozenset({"systemd", "init"})
+"""Who becomes the parent of a hook whose agent was killed."""
 Opened = Callable[[], AbstractContextManager[Observer]]
 
 
@@ -119,8 +121,12 @@ class Sidecar:
     def _is_over(self) -> bool:
         if self._stays:
             return False
-        if time.monotonic() - self._last > (IDLE if self.heard else UNHEARD):
+        if time.monotonic() - self._last > (IDLE if self._agent else UNHEARD):
             return True
+        return self._is_alone()
+
+    def _is_alone(self) -> bool:
+        """Whether there was an agent and it is gone."""
         return self._agent is not None and start_time(self._agent[0]) != self._agent[1]
 
     def _remove(self) -> None:
@@ -168,7 +174,8 @@ class Sidecar:
             while (job := self._next(observer)) is not None:
                 if self._do(observer, job):
                     self._ended.set()
-            observer.end_all()
+            if self._stays or self._is_alone():
+                observer.end_all()
 
     def _next(self, observer: Observer) -> Job | None:
         while True:
@@ -188,6 +195,7 @@ class Sidecar:
         except AgentsError as error:
             job.answer = Answer(notice=_shown(error))
         finally:
+            self._agent = self._agent or observer.agent
             self._last = time.monotonic()
             job.done.set()
         return observer.is_over and not self._stays
@@ -227,11 +235,12 @@ def _all_of(line: socket.socket) -> bytes:
 
 
 def agent_process(pid: int) -> int:
-    """The process that started a hook, which may have done so through a shell."""
+    """The process that started a hook, which may have done so through a shell; 0: it is gone."""
     while (pid := _parent(pid)) > 1:
         with suppress(OSError), open(f"/proc/{pid}/comm", encoding="utf-8") as file:
-            if file.read().strip() not in SHELLS:
-                return pid
+            name = file.read().strip()
+            if name not in SHELLS:
+                return 0 if name in ADOPTS else pid
     return 0
 
 
