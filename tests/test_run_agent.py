@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Agents
-from tests.test_confinement import needs_bwrap
+from tests.test_confinement import needs_bwrap, needs_landlock
 
 AGENT = """\
 #!{python}
@@ -153,6 +153,19 @@ def test_with_a_database_in_the_repository_it_still_works_at_its_own_path(agents
     agents.run("plan", "apply", data["plan_id"], "--yes").expect(0)
     with closing(sqlite3.connect(agents.work / "app.db")) as db:
         assert db.execute("SELECT x FROM t").fetchall() == [("by the agent",)]
+
+
+@needs_landlock
+def test_without_bwrap_it_says_where_the_agent_works(agents: Agents) -> None:
+    """It is not mounted at the project's own path there, which agents like to name."""
+    env = install(agents)
+    argv = ("run", "--json", "--set", "sandbox.confine=landlock", "--", "claude")
+    done = agents.run(*argv, env=env).expect(0)
+    boxes = agents.run("plan", "status", done.data["plan_id"], "--json").expect(0).data["sandboxes"]
+    told = (
+        f"without bwrap the agent sees {agents.work} as {boxes['work']}, and can write only there"
+    )
+    assert [text for text in done.json["messages"] if text.startswith(told)]
 
 
 AGAIN = AGENT.replace(

@@ -289,6 +289,13 @@ def confinement_warnings(spec: PlanSpec, bounds: Bounds, setting: str) -> list[s
         warnings.append(
             f"tools are not confined and can write wherever you can: {why_not()} ({INSTALL})"
         )
+    if how == LANDLOCK and spec.actor.kind == OBSERVED:
+        warnings += [
+            f"without bwrap the agent sees {one.own} as {one.path}, and can write only there"
+            f" ({INSTALL})"
+            for one in bounds.stand_ins
+            if one.is_copy
+        ]
     cut_off = [tool.name for tool in spec.tools.values() if runs_process(tool) and not tool.network]
     if cut_off and not can_cut_network(how):
         names = ", ".join(cut_off)
