@@ -3,6 +3,7 @@
 The agent is the stand-in of the documentation; what real ones make of it, `nox -s agents` tries.
 """
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -22,16 +23,16 @@ Write echo c > c.txt
 
 
 class Talk:
-    """A session of two prompts in place, which has ended."""
+    """A session in place, which has ended, of two prompts unless told otherwise."""
 
-    def __init__(self, agents: Agents) -> None:
+    def __init__(self, agents: Agents, script: str = SCRIPT) -> None:
         self.agents = agents
         env = agents.env | {"CLEVERAGENTS_SESSION_HOOK_BUDGET": "60s"}
         program = [sys.executable, stand_in.__file__]
-        subprocess.run([*program, "install"], input=SCRIPT, text=True, env=env, check=True)
+        subprocess.run([*program, "install"], input=script, text=True, env=env, check=True)
         agents.run("hook", "install", "claude-code", "--set", "session.hook-budget=60s").expect(0)
         (agents.work / "a.txt").write_text("a\n")
-        subprocess.run(program, cwd=agents.work, env=env, check=True)
+        self.code = subprocess.run(program, cwd=agents.work, env=env, check=False).returncode
         self.plan: str = self.data("plan", "list")["plans"][0]["plan_id"]
         self.first: dict[str, Any] = self.now()
 
@@ -44,6 +45,9 @@ class Talk:
 
     def back(self, *words: str) -> dict[str, Any]:
         return self.data("plan", "rollback", self.plan, *words, "--yes")["conversation"]
+
+    def groups(self) -> list[dict[str, Any]]:
+        return self.data("plan", "checkpoints", self.plan)["groups"]
 
     def files(self) -> list[str]:
         return sorted(path.name for path in self.agents.work.iterdir())
@@ -90,3 +94,13 @@ def test_inside_a_prompt_the_copy_ends_with_that_call(talk: Talk) -> None:
     text = next(one for one in talk.sessions() if made["session_id"] in one.name).read_text()
     assert "echo b" in text
     assert "add c" not in text
+
+
+def test_undo_returns_to_a_prompt_in_whose_midst_the_agent_was_killed(agents: Agents) -> None:
+    """Nobody heard how far it came: the plan stands before it, the conversation inside."""
+    talk = Talk(agents, "prompt add b\nBash kill -9 $PPID\n")
+    assert talk.code == -signal.SIGKILL
+    (prompt,) = (g["group_id"] for g in talk.groups() if g["type"] == "on_decision")
+    made = talk.back(prompt)
+    assert made["continue"] == ["claude", "--session-id", made["session_id"]]
+    assert talk.data("plan", "undo", talk.plan)["conversation"] == talk.now() == talk.first

@@ -50,8 +50,8 @@ def part_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return both
 
 
-def going_of(ws: Workspace, one: PlanHandle) -> Return:
-    return Return(ws.ctx, one.plan_id, os.environ)
+def going_of(ws: Workspace, one: PlanHandle, again: bool = False) -> Return:
+    return Return(ws.ctx, one.plan_id, os.environ, again)
 
 
 def roll_back_alone(

@@ -15,7 +15,7 @@ from cleveragents import codec
 from cleveragents.context import Context
 from cleveragents.integrations.agent import agent_named
 from cleveragents.integrations.session import is_in_place
-from cleveragents.model.conversation import Anchor, Conversation, Point, Session, anchor_in
+from cleveragents.model.conversation import Conversation, Point, Session, anchor_in
 from cleveragents.model.plan import Plan
 
 KEY = "conversation"
@@ -49,22 +49,28 @@ def _placed(plan: Plan, argv: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Return:
-    """What a rollback, undo or redo does to the conversation: `remember` is what they call."""
+    """What a rollback, undo or redo does to the conversation: `remember` is what they call.
 
-    def __init__(self, ctx: Context, plan_id: str, env: Mapping[str, str]) -> None:
+    `again`: an undo or redo, which returns to where the plan was, in the middle of a prompt if
+    nobody heard of its end; a rollback to the group from before a prompt leaves that prompt out.
+    """
+
+    def __init__(
+        self, ctx: Context, plan_id: str, env: Mapping[str, str], again: bool = False
+    ) -> None:
         self._ctx = ctx
         self._plan_id = plan_id
         self._env = env
+        self._again = again
         self.conversation = current(ctx, plan_id)
 
     def remember(self, state: Any) -> Any:
         """The state that the plan keeps, which names the conversation at that point."""
-        state = self._anchored(state)
         made = self.at(state)
         if made is None:
             return state
         self.conversation = made
-        return _naming(state, made)
+        return _naming(self._anchored(state), made)
 
     def stay(self, state: Any) -> Any:
         """Files alone: the conversation goes on where it is."""
@@ -75,15 +81,16 @@ class Return:
 
     def at(self, state: Any) -> Conversation | None:
         """The session that ends where a state says: as it is if nothing came after, else a copy."""
-        state = self._anchored(state)
+        literal, state = state is not None, self._anchored(state)
         found = anchor_in(state)
         if found is None:
             return None
+        anchor, point = found
         plan = self._ctx.store.plans.get(self._plan_id)
         named = _named(plan, state)
-        if named is not None and named.session_id and self._ends_there(named, state, *found):
+        last = Point.AFTER if self._again and literal else point
+        if named is not None and named.session_id and self._ends_there(named, state, last):
             return named
-        anchor, point = found
         made = agent_named(anchor.agent).fork(anchor, point, self._env)
         made = replace(made, continue_=_placed(plan, made.continue_))
         if made.session_id:
@@ -102,9 +109,7 @@ class Return:
                 return group.actor_state if group.decision_id == prompt else None
         return None
 
-    def _ends_there(
-        self, named: Conversation, state: dict[str, Any], anchor: Anchor, point: Point
-    ) -> bool:
+    def _ends_there(self, named: Conversation, state: dict[str, Any], point: Point) -> bool:
         """Whether nothing was said in that session after the state's own point."""
         session = self._ctx.store.sessions.get(named.agent, named.session_id)
         if session is not None and session.plan_id != self._plan_id:
@@ -119,7 +124,7 @@ class Return:
         ]
         if KEY in state:
             return not later
-        return point is Point.AFTER and bool(later) and anchor_in(later[-1]) == (anchor, point)
+        return point is Point.AFTER and bool(later) and anchor_in(later[-1]) == anchor_in(state)
 
     def _record(self, made: Conversation) -> None:
         """Before anything else changes: events of that session belong to this plan."""

@@ -186,7 +186,7 @@ def redo(ws: Workspace, options: Options, plan: str, consent: Consent, files_onl
 
 def _travel(ws: Workspace, plan: str, consent: Consent, files_only: bool, redo: bool) -> Reply:
     one, notes = found(ws, plan)
-    before, going = one.plan, going_of(ws, one)
+    before, going = one.plan, going_of(ws, one, again=True)
     remember = Part(conversation=not files_only).remember(going)
     if consent.dry_run:
         done = one.preview_undo(redo=redo)

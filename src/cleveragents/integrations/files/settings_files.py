@@ -180,4 +180,4 @@ def _require_writable(path: str, target: str) -> None:
         raise ConfigError(f"{path} is not a regular file")
     if not mode & 0o222 or not os.access(target, os.W_OK):
         named = path if path == target else f"{path} (a link to {target})"
-        raise ConfigError(f"{named} is read-only", f"chmod u+w {target}, or add the hooks yourself")
+        raise ConfigError(f"{named} is read-only", f"chmod u+w {target}, or edit it yourself")
