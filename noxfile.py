@@ -118,7 +118,7 @@ def shared_store(session: nox.Session) -> None:
 
 @nox.session
 def agents(session: nox.Session) -> None:
-    """The real agents from npm at pinned versions, against a scripted model; about ten minutes."""
+    """The real agents from npm at pinned versions, against a scripted model: 15 min or more."""
     session.install("-e", ".", *group("test"), *group("agents"))
     folder = BUILD / "agents"
     try:
@@ -126,8 +126,10 @@ def agents(session: nox.Session) -> None:
     except nox.command.CommandFailed:
         session.skip("npm could not install them: NO REAL AGENT WAS TRIED")
     session.env["CLEVERAGENTS_TEST_AGENTS"] = str(folder)
-    files = ("tests/agents/test_live.py", "tests/agents/test_mcp_clients.py")
-    session.run("python", "-m", "pytest", *files, *session.posargs)
+    session.env["CLEVERAGENTS_TEST_KILLS"] = os.environ.get("CLEVERAGENTS_TEST_KILLS", "2")
+    names = ("live", "live_kills", "mcp_clients")
+    files = [f"tests/agents/test_{name}.py" for name in names]
+    session.run("python", "-m", "pytest", "-rs", *files, *session.posargs)
 
 
 @nox.session

@@ -13,6 +13,7 @@ import pytest
 
 from tests.agents import stand_in
 from tests.harness import Agents
+from tests.killed import left_over, wait_for
 
 SCRIPT = """\
 prompt add b
@@ -33,6 +34,8 @@ class Talk:
         agents.run("hook", "install", "claude-code", "--set", "session.hook-budget=60s").expect(0)
         (agents.work / "a.txt").write_text("a\n")
         self.code = subprocess.run(program, cwd=agents.work, env=env, check=False).returncode
+        home = Path(agents.env["CLEVERAGENTS_HOME"])
+        wait_for(lambda: not left_over(home), "its sidecar is still there")
         self.plan: str = self.data("plan", "list")["plans"][0]["plan_id"]
         self.first: dict[str, Any] = self.now()
 

@@ -1,5 +1,6 @@
 """Hooks as agents run them: the client, the sidecar it starts, and what happens without one."""
 
+import errno
 import fcntl
 import json
 import os
@@ -16,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from cleveragents.content import fsio
+from cleveragents.errors import StoreError
 from cleveragents.integrations import client
 from cleveragents.integrations.hook import Hooked, hook_command, observing
 from cleveragents.integrations.sidecar import Sidecar, handle_alone, locked
@@ -282,9 +285,62 @@ def test_a_payload_of_fifty_megabytes_is_cut(session: Session) -> None:
 
 def test_what_is_larger_still_is_not_even_sent(session: Session) -> None:
     session.prompt("one")
-    large = b'{"session_id": "sess-1", "x": "' + b"x" * (64 << 20) + b'"}'
-    assert session.raw(large).returncode == 0
-    assert session.raw(large, "--fail-closed").returncode == 2
+    large = b'{"session_id": "sess-1", "hook_event_name": "%s", "x": "' + b"x" * (64 << 20) + b'"}'
+    assert session.raw(large % b"PreToolUse").returncode == 0
+    assert session.raw(large % b"PreToolUse", "--fail-closed").returncode == 2
+    assert session.raw(large % b"Stop", "--fail-closed").returncode == 0
+
+
+def test_closed_means_that_no_tool_runs_without_a_checkpoint_and_nothing_else_is_refused(
+    session: Session,
+) -> None:
+    tool = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_use_id": "c1", "cwd": "/"}
+    done = session.hook("--fail-closed", **tool)
+    assert done.returncode == 2
+    assert b"no checkpoint could be made: failed / is too wide" in done.stderr
+    assert session.hook(**tool).returncode == 0
+    refused = session.hook("--fail-closed", hook_event_name="UserPromptSubmit", prompt="x", cwd="/")
+    assert refused.returncode == 0
+    assert b"too wide" in refused.stdout
+
+
+def test_what_goes_wrong_in_a_sidecar_is_told_and_ends_it(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(_name: str) -> None:
+        raise OSError(errno.ENOSPC, "no\nroom")
+
+    with open_workspace(str(session.home)):
+        pass  # the store is there; what fails is the first group
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    told = Told(session, os.getpid())
+    fsio.arm(no_room)
+    try:
+        told.serve()
+    finally:
+        fsio.arm(None)
+    assert told.answer == b"failed OSError: [Errno 28] no room\n"
+    assert list(session.folder.iterdir()) == []
+
+
+def test_a_folder_for_sockets_that_was_open_to_others_is_closed(session: Session) -> None:
+    session.folder.mkdir(parents=True)
+    session.folder.chmod(0o777)
+    elsewhere = session.home.parent / "made"
+    Path(f"{session.socket}.lock").symlink_to(elsewhere)
+    session.start()
+    assert oct(session.folder.stat().st_mode & 0o777) == "0o700"
+    assert not elsewhere.exists()
+    assert session.sidecar()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make what is another user's")
+def test_a_folder_for_sockets_of_another_user_is_not_used(session: Session) -> None:
+    session.folder.mkdir(parents=True)
+    os.chown(session.folder, 65534, 65534)
+    made = Sidecar(str(session.folder), "x.sock", lambda: observing(settings_here()), 60)
+    with pytest.raises(StoreError, match="belongs to nobody, not to you"):
+        made.listen()
 
 
 def test_a_store_that_is_locked_does_not_keep_the_agent_waiting(session: Session) -> None:
@@ -490,7 +546,11 @@ class Told:
         body = {"session_id": session.name, "cwd": str(session.agents.work)}
         begins = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_use_id": "c1"}
         given = ("claude-code", "", json.dumps(body | begins).encode(), pid)
-        self.thread = threading.Thread(target=self.sidecar.told, args=given)
+        self.answer = b""
+        self.thread = threading.Thread(target=self._tell, args=given)
+
+    def _tell(self, *given: Any) -> None:
+        self.answer = self.sidecar.told(*given)
 
     def serve(self) -> None:
         """Until it ends by itself."""

@@ -18,14 +18,15 @@ from cleveragents.workspace import settings_here
 @click.argument("name", required=False, default="")
 def event(agent: str, name: str) -> int:
     """Note one event of an agent's session, given on standard input, without a sidecar."""
+    from cleveragents.integrations.client import begins
     from cleveragents.integrations.hook import Hooked, answer_of, observing, payload_in
     from cleveragents.integrations.sidecar import agent_process, handle_alone
 
-    closed, error = False, ""
+    closed, error, data = False, "", sys.stdin.buffer.read()
     try:
         settings = settings_here()
-        closed = settings.fail_closed
-        hooked = Hooked(agent, name, payload_in(sys.stdin.buffer.read()))
+        closed = settings.fail_closed and begins(name, data)
+        hooked = Hooked(agent, name, payload_in(data))
         with observing(settings) as observer:
             answer, error = handle_alone(observer, hooked, agent_process(os.getpid()))
         sys.stdout.write(answer_of(hooked, answer))

@@ -18,6 +18,9 @@ GRACE = 5.0
 NAMES = (b'"session_id"', b'"sessionID"', b'"sessionId"', b'"conversation_id"')
 ONLY = "agent.sock"
 """The socket of a sidecar that was started with its agent."""
+BEGINS = ("PreToolUse", "BeforeTool", "preToolUse", "tool.execute.before")
+"""What agents call the beginning of a tool: all that can be refused. A turn that is not let end
+would begin again, and again."""
 INSIDE = "AGENTS_PLAN_ID"
 """Set for the tools of a plan: that one follows what happens, and its store cannot be seen here."""
 START = ("-m", "cleveragents", "hook")
@@ -33,19 +36,24 @@ def main(words: list[str]) -> int:
     given = [word for word in words if not word.startswith("--")]
     closed = "--fail-closed" in flags
     budget = next((float(w[9:]) for w in flags if w.startswith("--budget=")), 2.0)
+    event, payload = given[2] if len(given) > 2 else "", b""
     try:
         payload = sys.stdin.buffer.read(LARGEST + 1)
-        event = given[2] if len(given) > 2 else ""
         said = told(given[0], given[1], event, payload, budget, "--no-start" not in flags)
     except Exception as error:  # noqa: BLE001 - a hook that fails must not stop the agent
         said = f"failed {type(error).__name__}: {error}".encode()
     word, _, text = said.partition(b"\n")
     sys.stdout.buffer.write(text)
     sys.stdout.flush()
-    if closed and word != b"ok":
+    if closed and word != b"ok" and begins(event, payload):
         sys.stderr.write(f"no checkpoint could be made: {word.decode('utf-8', 'replace')}\n")
         return 2
     return 0
+
+
+def begins(event: str, payload: bytes) -> bool:
+    """Whether a tool is about to run, found without reading the rest."""
+    return event in BEGINS or any(f'"{name}"'.encode() in payload for name in BEGINS)
 
 
 def told(

@@ -105,8 +105,10 @@ class Return:
         decisions = store.plans.decisions(self._plan_id)
         prompt = next((one.decision_id for one in decisions if one.parent_id is not None), None)
         for group in store.checkpoints.groups(self._plan_id):
-            if anchor_in(group.actor_state) is not None:
-                return group.actor_state if group.decision_id == prompt else None
+            if (found := anchor_in(group.actor_state)) is not None:
+                # One that says nothing of where it is kept cannot be cut: it goes on as it is.
+                known = group.decision_id == prompt and found[0].transcript
+                return group.actor_state if known else None
         return None
 
     def _ends_there(self, named: Conversation, state: dict[str, Any], point: Point) -> bool:

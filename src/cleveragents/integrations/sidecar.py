@@ -46,6 +46,8 @@ class Job:
         self.late = False
         self.done: threading.Event = threading.Event()
         self.answer: Answer = Answer()
+        self.error = ""
+        """Why it was not noted."""
 
 
 class Sidecar:
@@ -73,6 +75,8 @@ class Sidecar:
     def listen(self) -> bool:
         """Take the socket's name; False if another sidecar has it."""
         fsio.make_private_dir(self._folder)
+        fsio.require_own(self._folder, hint="remove it, or choose another CLEVERAGENTS_HOME")
+        os.chmod(self._folder, 0o700)
         self._lock = locked(f"{self._folder}/{self._name}.lock")
         if self._lock is None:
             return False
@@ -167,7 +171,8 @@ class Sidecar:
         if not job.done.wait(self._budget):
             job.late = True
             return b"late\n"
-        return b"ok\n" + answer_of(hooked, job.answer).encode("utf-8", "replace")
+        word = f"failed {' '.join(job.error.split())}" if job.error else "ok"
+        return f"{word}\n{answer_of(hooked, job.answer)}".encode("utf-8", "replace")
 
     def _work(self) -> None:
         with self._opened() as observer:
@@ -193,7 +198,10 @@ class Sidecar:
             ]
             job.answer = next((one for one in said if one != Answer()), Answer())
         except AgentsError as error:
-            job.answer = Answer(notice=_shown(error))
+            job.answer, job.error = Answer(notice=_shown(error)), error.message
+        except Exception as error:
+            job.error = f"{type(error).__name__}: {error}"
+            raise  # what this process believes may be wrong: it ends, and another begins
         finally:
             self._agent = self._agent or observer.agent
             self._last = time.monotonic()
@@ -208,7 +216,9 @@ class Sidecar:
 def locked(path: str) -> int | None:
     """A descriptor that has the lock; None if somebody else has it."""
     while True:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        if os.path.islink(path):
+            os.unlink(path)  # of somebody who could write here once; it would make a file elsewhere
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Whoever had it may have removed its name: such a lock keeps nobody out.
