@@ -87,7 +87,7 @@ class Killed:
         self.process.wait()
 
     def kill_sidecar(self) -> None:
-        """And wait: one that is still dying has its lock, and the next command leaves its socket."""
+        """And wait: one that is dying has its lock, and the next command leaves its socket."""
         for pid in sidecars(self.home):
             os.kill(pid, signal.SIGKILL)
             wait_for(lambda pid=pid: not Path(f"/proc/{pid}").exists(), f"{pid} does not die")
