@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Agents
+from tests.killed import left_over
 from tests.test_confinement import needs_bwrap, needs_landlock
 
 AGENT = """\
@@ -233,13 +234,13 @@ def test_hooks_that_are_installed_too_leave_a_run_to_its_own(agents: Agents) -> 
     assert "claude-code has not called us yet" in agents.run("doctor").expect(0).stdout
     agents.run("run", "--", "claude", env=env).expect(0)
     assert len(agents.run("plan", "list", "--json").expect(0).data["plans"]) == 1
-    assert not Path(agents.env["CLEVERAGENTS_HOME"], "sidecars").exists()
+    assert left_over(Path(agents.env["CLEVERAGENTS_HOME"])) == []
 
 
 def test_its_exit_code_and_its_words_are_its_own(agents: Agents) -> None:
     env = install(agents, code=7)
     done = agents.run("run", "--", "claude", env=env).expect(7)
-    assert done.stdout.strip() == "said by the agent hidden"
+    assert done.stdout.splitlines()[1:] == ["said by the agent hidden"]
     assert "first prompt" in done.stderr
     assert "agents plan apply" in done.stderr
 
@@ -282,7 +283,9 @@ def test_killed_with_its_agent_it_leaves_a_plan_that_is_right(agents: Agents) ->
         "def kill():\n    open(work + '/late.txt', 'w').write('x')\n"
         "    print('now', flush=True)\n    import time; time.sleep(60)\n\n\ndef row():",
     )
-    env = install(agents, text=text)
+    folder = Path(agents.env["HOME"], "tmp")
+    folder.mkdir()
+    env = install(agents, text=text) | {"TMPDIR": str(folder)}
     run = subprocess.Popen(
         [sys.executable, "-m", "cleveragents", "run", "--", "claude"],
         env=agents.env | env,
@@ -294,7 +297,10 @@ def test_killed_with_its_agent_it_leaves_a_plan_that_is_right(agents: Agents) ->
     assert run.stdout.readline() == b"now\n"
     run.kill()
     run.communicate()
+    assert len(list(folder.glob("agents-run-*/agent.sock"))) == 1
     data = agents.run("plan", "status", "run-1", "--json").expect(0).data
+    assert list(folder.glob("agents-run-*")) == []
+    assert left_over(Path(agents.env["CLEVERAGENTS_HOME"])) == []
     assert [item["status"] for item in data["progress"]] == ["complete", "complete"]
     agents.run("plan", "undo", "run-1").expect(0)
     diff = agents.run("plan", "diff", "run-1", "--json").expect(0).data

@@ -15,14 +15,13 @@ from cleveragents.integrations.agent import agent_named
 from cleveragents.integrations.events import Answer, Event
 from cleveragents.integrations.observer import Observer
 from cleveragents.integrations.session import is_in_place, session_plan
+from cleveragents.maintenance.sidecars import FOLDER
 from cleveragents.model.conversation import Anchor
 from cleveragents.model.plan import Plan
 from cleveragents.model.resource import IN_PLACE
 from cleveragents.model.settings import Settings
 from cleveragents.workspace import open_workspace
 
-FOLDER = "sidecars"
-"""In the store: the sockets of sidecars."""
 SESSION_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,199}")
 """What agents call a session: a UUID, or letters and a number."""
 

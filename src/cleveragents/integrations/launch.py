@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from cleveragents.actors import OBSERVED
+from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed
 from cleveragents.execution.observed.plan import ObservedPlan
@@ -25,7 +26,8 @@ from cleveragents.integrations import client
 from cleveragents.integrations.agent import Launch, agent_named
 from cleveragents.integrations.observer import Observer
 from cleveragents.integrations.session import MAIN, is_in_place, session_spec
-from cleveragents.integrations.sidecar import Sidecar
+from cleveragents.integrations.sidecar import Sidecar, locked
+from cleveragents.maintenance.sidecars import FOLDER, RUN_FOLDER
 from cleveragents.model.conversation import Anchor
 from cleveragents.model.lifecycle import require_not_final
 from cleveragents.model.plan import Plan
@@ -69,7 +71,7 @@ def run_agent(ws: Workspace, agent: str, request: AgentRequest) -> Ran:
     plan = request.plan or _new_plan(ws, agent, request)
     require_sandboxed(plan.plan)
     top = plan.plan.plan_dir
-    with private_folder() as private:
+    with private_folder(ws.ctx.settings.home) as private:
         launch = agent_named(agent).launch(request.argv, _hook(private, agent), private)
         launch = msgspec.structs.replace(launch, pass_env=launch.pass_env + request.variables)
         call = _call(ws.ctx, plan.plan_id, launch, private, request.attach)
@@ -105,13 +107,24 @@ def _hook(private: str, agent: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def private_folder() -> Generator[str]:
-    """Where the socket and the settings for this run are; gone when it ends."""
-    folder = tempfile.mkdtemp(prefix="agents-run-")
+def private_folder(home: str) -> Generator[str]:
+    """Where the socket and the settings for this run are; gone when it ends.
+
+    A lock in the store names it, so that the next command removes what a killed run left.
+    """
+    folder = tempfile.mkdtemp(prefix=RUN_FOLDER)
+    fsio.make_private_dir(f"{home}/{FOLDER}")
+    note = f"{home}/{FOLDER}/{os.path.basename(folder)}.lock"
+    lock = locked(note)
     try:
+        if lock is not None:
+            os.write(lock, os.fsencode(folder))
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            os.unlink(note)
+            os.close(lock)
 
 
 def _call(ctx: Context, plan_id: str, launch: Launch, private: str, attach: Attach) -> CallContext:
