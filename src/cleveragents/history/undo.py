@@ -35,6 +35,8 @@ class Undone(msgspec.Struct, frozen=True, kw_only=True):
     operation: str
     entry_id: str
     result: RollbackResult
+    prompt: str = ""
+    """What a person had asked of the agent, if that was the operation."""
 
 
 def undo(
@@ -64,8 +66,7 @@ def preview(ctx: Context, plan: Plan, redo: bool = False) -> Undone:
     moment = entry.before if way is Operation.UNDO else entry.after
     assert moment is not None
     group, todo = _way_to(ctx, plan, moment)
-    result = previewed(ctx, plan, group, todo)
-    return Undone(operation=str(entry.operation), entry_id=entry.entry_id, result=result)
+    return _told(entry, previewed(ctx, plan, group, todo))
 
 
 def _has_edits(ctx: Context, plan: Plan) -> bool:
@@ -92,7 +93,16 @@ def _travel(
         moment = entry.before if way is Operation.UNDO else entry.after
         assert moment is not None
         result = _go(ctx, leased, moment, leased.opened(way), entry, accept_loss, remember)
-        return Undone(operation=str(entry.operation), entry_id=entry.entry_id, result=result)
+        return _told(entry, result)
+
+
+def _told(entry: JournalEntry, result: RollbackResult) -> Undone:
+    return Undone(
+        operation=str(entry.operation),
+        entry_id=entry.entry_id,
+        result=result,
+        prompt=entry.detail.get("prompt", ""),
+    )
 
 
 def _keep_edits(ctx: Context, leased: LeasedPlan, way: Operation) -> None:

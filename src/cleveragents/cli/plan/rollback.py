@@ -205,9 +205,10 @@ def _travelled(plan: Plan, done: "Undone", word: str, notes: tuple[str, ...]) ->
     }
     after = data["post_rollback_state"]
     dry, verb = ("would be ", "would be") if done.result.dry_run else ("", "is")
+    what = f"{done.operation} {done.prompt!r}" if done.prompt else done.operation
     blocks = (
         Text(
-            f"{dry}{word}: {done.operation}; {plural(len(done.result.changes), 'change')}; "
+            f"{dry}{word}: {what}; {plural(len(done.result.changes), 'change')}; "
             f"the plan {verb} {after['phase']}/{after['state']}"
         ),
         *outside_blocks(done.result.effects),
