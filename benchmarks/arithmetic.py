@@ -16,8 +16,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psycopg
-
 from benchmarks.bucket import servers
 from cleveragents.model.settings import Settings
 from cleveragents.workspace import open_workspace
@@ -104,6 +102,8 @@ def on_page(text: str) -> tuple[str, str, str]:
 
 def measured() -> Measured:
     asked: list[bytes] = []
+    import psycopg
+
     execute = psycopg.Connection.execute
 
     def traced(self: Any, query: bytes, *rest: Any, **options: Any) -> Any:
@@ -145,6 +145,8 @@ def measured() -> Measured:
 
 
 def _log_position(url: str) -> int:
+    import psycopg
+
     with psycopg.connect(url, autocommit=True) as db:
         row = db.execute(b"SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')").fetchone()
     assert row is not None

@@ -124,7 +124,7 @@ def test_the_machine_that_has_the_target_applies_with_what_was_done_by_hand_else
         assert unasked["message"] == "not done: apply it on first, which has the target?"
         said = team.agents.run("plan", "apply", "shop", "--yes", env=team.env).expect(0)
         assert "the target is on first: a worker there applies the plan" in said.stderr
-        assert "applied at" in said.stdout
+        assert "applied just now" in said.stdout
         again = team.run("plan", "apply", "shop", "--yes")
         assert {item["resource"] for item in again["applied"]} == {"app", "code"}
     assert (team.real / "app" / "by-hand").read_text() == "edited on the second machine\n"
@@ -145,7 +145,7 @@ def test_two_deliveries_at_once_apply_once(team: Two) -> None:
         for one in (waits, joins):
             said = one.communicate(timeout=600)
             assert one.returncode == 0, said
-            assert "applied at" in said[0]
+            assert "applied just now" in said[0]
         wait_until(lambda: not team.queue.counts(), "both have ended")
     assert Path(f"{team.gate}.begun").read_text() == "begun\n"
     team.require_applied_once()

@@ -100,7 +100,8 @@ class JsonFile:
 
     def follow(self) -> None: ...
 
-    def drain(self) -> None: ...
+    def drain(self) -> int:
+        return 0  # nothing is told of: a change is seen when it is looked for
 
     def doubt(self) -> None: ...
 

@@ -129,7 +129,7 @@ class Deliveries:
     async def _look_after(self, app: App, worker: Worker, queues: list[str], at_once: int) -> None:
         told = -1
         while True:
-            await asyncio.sleep(self._beat)
+            await asyncio.sleep(0.1 if worker.worker_id is None else self._beat)
             takes = 0 if self._signals else at_once
             with suppress(ConnectorException):
                 if told != takes and worker.worker_id is not None:

@@ -17,3 +17,6 @@ ALTER TABLE checkpoints ADD COLUMN checkpoint_type TEXT NOT NULL DEFAULT 'manual
         'pre_apply', 'pre_rollback', 'manual', 'external_edit', 'milestone'));
 UPDATE checkpoints SET checkpoint_type = type_before;
 ALTER TABLE checkpoints DROP COLUMN type_before;
+
+-- What still runs is asked for with every group, in plans of thousands of calls.
+CREATE INDEX running_calls ON tool_calls (plan_id, seq) WHERE state = 'running';
