@@ -88,6 +88,7 @@ def blocks_of(page: str) -> list[Block]:
         kind, told = language, match["told"] or match["name"] or ""
         if match["mark"] == "needs":
             kind = language if HERE[told]() else "not run"
+            told = f"{told} cannot be used here"
         elif match["mark"]:
             kind = match["mark"]
         elif told or path:
