@@ -29,6 +29,8 @@ from cleveragents.workspace import open_workspace
 from tests.harness import Agents, Outcome, command
 from tests.scratch import query, running_step, snapshot, wait_until
 
+NAP = f"4711.{os.getpid()}"
+"""Seconds that nobody else sleeps, also not the same suite beside this one."""
 TALK = """
 import json, os, sys, time
 
@@ -370,13 +372,13 @@ def test_a_flood_of_errors_and_blank_lines_is_bounded_by_the_time_limit(stage: S
 
 def test_an_actor_that_never_answers_is_ended_with_what_it_started(stage: Stage) -> None:
     found = stage.fails(
-        "import subprocess\nsubprocess.Popen(['sleep', '4711'], start_new_session=True)\n"
+        f"import subprocess\nsubprocess.Popen(['sleep', '{NAP}'], start_new_session=True)\n"
         "time.sleep(1000)",
         env={"CLEVERAGENTS_ACTORS_ANSWER_TIMEOUT": "1s"},
         timeout=600,
     )
     assert found == "the actor did not answer within 1 s"
-    assert not sleeping("4711")
+    assert not sleeping(NAP)
 
 
 def sleeping(mark: str) -> list[str]:
@@ -908,7 +910,7 @@ say(type="decision", question="q", chosen="c")
 say(type="state", state={{"round": len(start["done"])}})
 write("b", "b")
 say(type="decision", question="wait", chosen="long")
-shell("touch residue; test -e {marker} || sleep 4712")
+shell("touch residue; test -e {marker} || sleep {NAP}")
 say(type="done")
 """
     )
@@ -916,11 +918,11 @@ say(type="done")
     argv = [command(), "plan", "run", "plan.yaml"]
     with subprocess.Popen(argv, cwd=agents.work, env=agents.env) as process:
         wait_until(lambda: running_step(agents) == "s3", "the third step")
-        wait_until(lambda: sleeping("4712"), "its tool")
+        wait_until(lambda: sleeping(NAP), "its tool")
         os.kill(process.pid, signal.SIGKILL)
-    wait_until(lambda: not sleeping("4712"), "the tool to be gone")
     marker.touch()
     resumed = stage.resume().expect(0)
+    assert not sleeping(NAP), "without a namespace the next command ends what was left"
     assert resumed.data["state"] == "complete"
     _, second = stage.heard()
     assert [item["id"] for item in second["done"]] == ["s1", "s2"]
@@ -931,19 +933,19 @@ say(type="done")
 
 
 def test_ctrl_c_while_the_actor_thinks_leaves_a_plan_to_resume(stage: Stage) -> None:
-    stage.script("""
+    stage.script(f"""
         if not start["done"]:
             write("b", "b")
-            os.execvp("sleep", ["sleep", "4713"])
+            os.execvp("sleep", ["sleep", "{NAP}"])
         say(type="done")
     """)
     agents = stage.agents
     argv = [command(), "plan", "run", "plan.yaml"]
     with subprocess.Popen(argv, cwd=agents.work, env=agents.env, stderr=-1) as process:
-        wait_until(lambda: sleeping("4713"), "the actor")
+        wait_until(lambda: sleeping(NAP), "the actor")
         process.send_signal(signal.SIGINT)
         assert process.wait(600) == 130
-    assert not sleeping("4713")
+    assert not sleeping(NAP)
     assert stage.agents.run("plan", "status", "acted", "--json").data["state"] == "errored"
     stage.resume().expect(0)
     assert (stage.sandbox / "b").exists()
