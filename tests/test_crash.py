@@ -261,11 +261,12 @@ class Crashes:
             with self._subtests.test(f"{' '.join(argv)} killed at {number} of {total}"):
                 again()
                 died = world.run(*argv, kill_at=number)
-                assert died.rc == KILLED, died
+                # what goes on in the background may take a point or two less the next time
+                assert died.rc == KILLED or world.points < number, died
                 try:
                     check(world, died)
                 except AssertionError as error:
-                    where = died.stderr.strip().splitlines()[-1]
+                    where = died.stderr.strip().rpartition("\n")[2]
                     raise AssertionError(f"{where}: {error}") from error
 
 

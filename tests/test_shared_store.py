@@ -131,7 +131,10 @@ def test_a_home_belongs_to_one_store(
 
 def test_a_store_of_another_version_is_refused_and_migrated(yard: Yard, on_postgres: str) -> None:
     query_shared(on_postgres, "UPDATE store SET value = '7' WHERE name = 'schema'")
-    for sql in ("DROP SEQUENCE series", "DROP INDEX intents_by_plan, leases_by_host"):
+    for sql in (
+        "DROP SEQUENCE series",
+        "DROP INDEX intents_by_plan, leases_by_host, running_calls",
+    ):
         query_shared(on_postgres, sql)
     query_shared(on_postgres, "ALTER TABLE leases DROP COLUMN heard_at")
     with pytest.raises(StoreError, match="has schema 7, and this version needs") as refused:
