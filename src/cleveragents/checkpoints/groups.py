@@ -100,7 +100,7 @@ class Groups:
             self.uploads.wait_for(plan_id)
 
     def let_arrive(self, plan_id: str, tell: Callable[[], None]) -> None:
-        """Before a plan is let go that others may take: what they will see is what it is."""
+        """Before a plan is released that others may take: wait until they see all of it."""
         if self.uploads is not None and self.store.is_shared:
             self.uploads.let_arrive(plan_id, tell)
 

@@ -67,7 +67,7 @@ def execute_plan(
 
 @contextmanager
 def _arrived(ctx: Context, plan_id: str) -> Generator[None]:
-    """The plan is let go when the bucket has it: who dies before that still holds it."""
+    """The plan is released when the bucket has it: who dies before that still holds it."""
     try:
         yield
     finally:

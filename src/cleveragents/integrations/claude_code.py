@@ -210,7 +210,7 @@ def _settings_in(value: str) -> dict[str, Any]:
 def cut(records: list[dict[str, Any]], anchor: Anchor, point: Point) -> list[dict[str, Any]]:
     """The records of a session that lead to a point, oldest first; [] if nothing comes before it.
 
-    Records form a tree by `parentUuid`. The results of parallel calls hang on their own call each,
+    Records form a tree by `parentUuid`. Each result of parallel calls is a child of its own call,
     so the path from the last one misses the others: they are added.
     """
     path = anchor.transcript

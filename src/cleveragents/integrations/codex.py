@@ -309,7 +309,7 @@ def _items_of_turn(records: list[dict[str, Any]], anchor: Anchor) -> list[dict[s
 
 
 _OF_THE_FILE = ("id", "internal_chat_message_metadata_passthrough")
-"""Keys that the app server does not take back."""
+"""Keys that the app server sends and does not accept."""
 
 
 AGENT = Codex()

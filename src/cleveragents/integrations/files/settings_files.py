@@ -19,7 +19,7 @@ from cleveragents.integrations.files.json_edit import insert, read_json, without
 MARK = "cleveragents/integrations/client"
 HOOKS = "hooks"
 TIMEOUT = 30
-"""Seconds after which an agent goes on without us; the hook itself gives up much earlier."""
+"""Seconds after which an agent continues without us; the hook itself gives up much earlier."""
 
 
 def shell_command(hook: Sequence[str], *event: str) -> str:

@@ -1,6 +1,6 @@
 """Apply to a SQLite file: read under SQLite's locks, and written through SQLite itself.
 
-So open connections see what happens, and a crash leaves the file as it was or as it shall be.
+So open connections see what happens, and a crash leaves the file old or new, never a mixture.
 """
 
 import os
