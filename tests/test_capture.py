@@ -18,6 +18,7 @@ import pytest
 from cleveragents.content import fsio
 from cleveragents.content.capture import statcache, updating
 from cleveragents.content.capture.engine import TreeEngine
+from cleveragents.content.capture.mappings import mapped_files
 from cleveragents.content.capture.statcache import Known, StatCache
 from cleveragents.content.entry import (
     Tree,
@@ -231,6 +232,34 @@ def furnished(one: Bench, seed: int) -> Vandal:
     vandal.make_folder()
     one.check()
     return vandal
+
+
+@pytest.mark.parametrize("kernel", [True, False], ids=["kernel tells", "kernel lists"])
+@pytest.mark.parametrize("access", [mmap.PROT_READ | mmap.PROT_WRITE, mmap.PROT_WRITE, 7])
+def test_who_has_mapped_a_file_for_writing_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, access: int, kernel: bool
+) -> None:
+    """Whatever else may be done with its pages, and whether a kernel before 6.11 is asked."""
+
+    def is_not_told(*_: object) -> None:
+        raise OSError(errno.ENOTTY, "not by this kernel")
+
+    if not kernel:
+        monkeypatch.setattr("fcntl.ioctl", is_not_told)
+    for name in ("read\nonly", "private", "line\nbreak"):
+        (tmp_path / name).write_bytes(bytes(100))
+    assert not mapped_files(str(tmp_path))
+    with (
+        (tmp_path / "read\nonly").open("rb") as read,
+        (tmp_path / "private").open("r+b") as private,
+        (tmp_path / "line\nbreak").open("r+b") as written,
+        mmap.mmap(read.fileno(), 0, prot=mmap.PROT_READ),
+        mmap.mmap(private.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=access),
+    ):
+        assert not mapped_files(str(tmp_path))
+        with mmap.mmap(written.fileno(), 0, prot=access):
+            assert mapped_files(str(tmp_path)) == {b"line\nbreak"}
+        assert not mapped_files(str(tmp_path))
 
 
 @pytest.mark.parametrize("linked", [False, True], ids=["one name", "two names"])

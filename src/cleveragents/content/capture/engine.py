@@ -14,8 +14,9 @@ from contextlib import suppress
 from cleveragents.content import fsio, trees
 from cleveragents.content.background import Background
 from cleveragents.content.capture.known_files import KnownFiles, still_kept
+from cleveragents.content.capture.mappings import mapped_files
 from cleveragents.content.capture.statcache import Known, StatCache, proves_from
-from cleveragents.content.capture.tracker import Dirty, Tracker, mapped_files
+from cleveragents.content.capture.tracker import Dirty, Tracker
 from cleveragents.content.capture.updating import (
     Borrowed,
     NeedsWalk,
@@ -27,10 +28,7 @@ from cleveragents.content.capture.updating import (
     unreadable,
 )
 from cleveragents.content.capture.watch import size_at, size_between
-from cleveragents.content.entry import (
-    Entry,
-    Tree,
-)
+from cleveragents.content.entry import Entry, Tree
 from cleveragents.content.files import Stamp, stamp
 from cleveragents.content.native import walker
 from cleveragents.content.packs import Batch, Packs

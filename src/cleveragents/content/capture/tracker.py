@@ -16,6 +16,7 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 
 from cleveragents.content import fsio
+from cleveragents.content.capture.mappings import mapped_by
 from cleveragents.content.descent import Descent
 
 _MODIFY, _ATTRIB, _CLOSE_WRITE, _CLOSE_NOWRITE = 0x2, 0x4, 0x8, 0x10
@@ -42,8 +43,6 @@ def _opened_by(pid: str) -> list[bytes]:
     found: list[bytes] = []
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")
-        with open(f"/proc/{pid}/maps", "rb") as maps:
-            fields = [line.split(None, 5) for line in maps if b" rw-s " in line]
     except OSError:
         return found
     for number in numbers:
@@ -51,28 +50,7 @@ def _opened_by(pid: str) -> list[bytes]:
             found.append(os.readlink(os.fsencode(f"/proc/{pid}/fd/{number}")))
         except OSError:
             continue
-    return found + [line[5].rstrip() for line in fields if len(line) == 6]
-
-
-def mapped_files(root: str) -> set[bytes]:
-    """Names below a directory that a process of ours has mapped for writing now."""
-    inside = os.path.realpath(os.fsencode(root)) + b"/"
-    found: set[bytes] = set()
-    for pid in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
-        if not pid.isdigit():
-            continue
-        try:
-            with open(f"/proc/{pid}/maps", "rb", buffering=0) as maps:
-                text = maps.read()
-        except OSError:
-            continue
-        if inside not in text:
-            continue
-        for line in text.splitlines():
-            fields = line.split(None, 5)
-            if len(fields) == 6 and fields[1] == b"rw-s" and fields[5].startswith(inside):
-                found.add(fields[5][len(inside) :].replace(b"\\012", b"\n"))
-    return found
+    return found + mapped_by(pid)
 
 
 class Tracker:
