@@ -17,7 +17,11 @@ import socket
 import sys
 import sysconfig
 import threading
+from collections.abc import Callable
 from pathlib import Path
+
+from cleveragents.cli import entry
+from cleveragents.content import fsio
 
 FRAMEWORKS = tuple(
     f"cleveragents.{name}"
@@ -74,6 +78,21 @@ def tell_who_ended(children: dict[int, socket.socket]) -> None:
             del children[pid]
 
 
+def die_at(number: int, points: int) -> Callable[[str], None]:
+    """At the fault point of that number, if there is one; writes down how many were reached."""
+    passed = 0
+
+    def count(name: str) -> None:
+        nonlocal passed
+        passed += 1
+        os.pwrite(points, b"%d" % passed, 0)
+        if passed == number:
+            os.write(2, f"killed at point {passed}: {name}\n".encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return count
+
+
 def become(fds: list[int]) -> None:
     """In the child: what the installed script does, where and as it was asked for."""
     status = 1
@@ -89,13 +108,11 @@ def become(fds: list[int]) -> None:
         os.environ.update(given["env"])
         os.chdir(given["cwd"])
         sys.argv = given["argv"]
-        if at := given["env"].get("CLEVERAGENTS_TEST_KILL_AT"):
-            from cleveragents.content import fsio
-
+        if given["points"]:
+            fsio.arm(die_at(given["kill_at"], os.open(given["points"], os.O_WRONLY)))
+        elif at := given["env"].get("CLEVERAGENTS_TEST_KILL_AT"):
             fsio.arm(int(at))
-        from cleveragents.cli.entry import program
-
-        program()
+        entry.program()
     except SystemExit as stop:  # threads are left that an interpreter would wait for
         status = stop.code if isinstance(stop.code, int) else 1
         for thread in threading.enumerate():

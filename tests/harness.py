@@ -139,13 +139,20 @@ def start_installed(
 
 
 def ask_server(
-    argv: list[str], cwd: Path, env: Mapping[str, str], timeout: float
+    argv: list[str],
+    cwd: Path,
+    env: Mapping[str, str],
+    timeout: float,
+    points: str = "",
+    kill_at: int = 0,
 ) -> tuple[int, str, str]:
+    """`points`: a file that gets the number of fault points it reached; it dies at `kill_at`."""
     ours, theirs = socket.socketpair()
     request = os.memfd_create("request")
     streams = [os.open(os.devnull, os.O_RDONLY), os.memfd_create("out"), os.memfd_create("err")]
     try:
         asked = {"argv": argv, "cwd": os.fspath(cwd), "env": dict(env)}
+        asked |= {"points": points, "kill_at": kill_at}
         os.pwrite(request, json.dumps(asked).encode(), 0)
         with theirs:
             socket.send_fds(

@@ -1,18 +1,16 @@
 """The process dies at any moment: the next command finds old or new, never a mixture.
 
 `CLEVERAGENTS_TEST_KILL_AT=n` makes a process kill itself at its n-th fault point. Here the command
-runs in a fork of the test's own process, which saves the start of an interpreter each time; one
-test uses the installed command and the variable. CLEVERAGENTS_TEST_FULL=1 tries every point.
+runs in a fork of a process that has imported it; one test uses the installed command and the
+variable. CLEVERAGENTS_TEST_FULL=1 tries every point.
 """
 
-import io
 import json
 import os
 import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -22,14 +20,12 @@ from typing import Any
 
 import pytest
 
-from cleveragents.cli import entry
 from cleveragents.content import fsio
 from cleveragents.errors import AgentsError
 from cleveragents.model.settings import Settings
 from cleveragents.testing import look, require_same
 from cleveragents.workspace import open_workspace
-from tests.command_server import import_commands
-from tests.harness import Agents, Outcome
+from tests.harness import PATIENCE, Agents, Outcome, ask_server, command
 
 FULL = os.environ.get("CLEVERAGENTS_TEST_FULL") == "1"
 SAMPLE = 6
@@ -72,7 +68,6 @@ class World(Agents):
 
     def __init__(self, root: Path, plan: str = PLAN) -> None:
         super().__init__(root)
-        import_commands()  # once, here: then no fork has to
         self.root = root
         self.repo, self.docs, self.db = (self.work / n for n in ("repo", "docs", "app.db"))
         (self.repo / "gone").mkdir(parents=True)
@@ -101,55 +96,17 @@ class World(Agents):
         *argv: str,
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
-        timeout: float = 600,
+        timeout: float = PATIENCE,
         kill_at: int = 0,
     ) -> Outcome:
-        """The command in a fork of this process; counts the fault points it reached."""
-        files = [self.root / name for name in ("out", "err", "points")]
-        child = os.fork()
-        if child == 0:
-            self._become(files, [*argv], kill_at)
-        give_up = time.monotonic() + timeout
-        while not (ended := os.waitpid(child, os.WNOHANG))[0]:
-            if time.monotonic() > give_up:
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-                raise AssertionError(f"{argv} hangs")
-            time.sleep(0.002)
-        out, err, points = (path.read_text() if path.exists() else "" for path in files)
-        self.points = int(points or 0)
-        code = os.waitstatus_to_exitcode(ended[1])
-        return Outcome(("agents", *argv), code, out, err)
-
-    def _become(self, files: list[Path], argv: list[str], kill_at: int) -> None:
-        status, passed = 1, 0
-
-        def count(name: str) -> None:
-            nonlocal passed
-            passed += 1
-            if passed == kill_at:
-                os.write(2, f"killed at point {passed}: {name}\n".encode())
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        try:
-            for path, number in zip(files, (1, 2, 9), strict=True):
-                path.unlink(missing_ok=True)
-                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), number)
-            sys.stdout = io.TextIOWrapper(io.FileIO(1, "w"), write_through=True)
-            sys.stderr = io.TextIOWrapper(io.FileIO(2, "w"), write_through=True)
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            os.environ.clear()
-            os.environ.update(self.env)
-            os.chdir(self.work)
-            signal.alarm(0)
-            fsio.arm(count)
-            sys.argv = ["agents", *argv]
-            entry.run()
-        except SystemExit as stop:
-            status = int(stop.code or 0)
-        finally:
-            os.write(9, str(passed).encode())
-            os._exit(status)
+        """The command, killed at that fault point; counts those that it reached."""
+        points = self.root / "points"
+        points.write_bytes(b"")
+        whole = self.env | dict(env or {})
+        argv = (command(), *argv)
+        done = ask_server([*argv], cwd or self.work, whole, timeout, str(points), kill_at)
+        self.points = int(points.read_text() or 0)
+        return Outcome(argv, *done)
 
     def ok(self, *argv: str) -> dict[str, Any]:
         return self.run(*argv, "--json").expect(0).data
