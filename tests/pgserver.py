@@ -28,6 +28,9 @@ SETTINGS = {
     "log_min_messages": "warning",
 }
 
+MEMORY = "/dev/shm"
+"""A database is three hundred files, and tests make hundreds of databases."""
+
 
 def binaries() -> Path:
     """The folder with `postgres`, `initdb`, `pg_dump`."""
@@ -117,7 +120,8 @@ def run(server: PgServer, program: str, *argv: str) -> None:
 @contextmanager
 def installed() -> Generator[tuple[Path, Path, str | None]]:
     """A folder of its own, the programs where the server's user reaches them, and that user."""
-    top = Path(tempfile.mkdtemp(prefix="agents-pg-", dir="/tmp"))
+    where = MEMORY if _has_room(MEMORY) else "/tmp"
+    top = Path(tempfile.mkdtemp(prefix="agents-pg-", dir=where))
     user = "nobody" if os.geteuid() == 0 else None
     try:
         top.chmod(0o755)
@@ -160,6 +164,13 @@ def running(**settings: str) -> Generator[PgServer]:
         finally:
             if (server.data / "postmaster.pid").exists():
                 server.stop_hard()
+
+
+def _has_room(folder: str) -> bool:
+    if not os.access(folder, os.W_OK):
+        return False
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize > 4 << 30 and not found.f_flag & os.ST_NOEXEC
 
 
 def _reachable(folder: Path) -> bool:
