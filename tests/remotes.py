@@ -4,8 +4,8 @@ import base64
 import os
 import subprocess
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -22,6 +22,8 @@ class Origin:
 
     def __init__(self, top: Path) -> None:
         self.path, self.other = top / "origin.git", top / "other"
+        self.leaked: list[str] = []
+        """Arguments of processes that had the password in them while somebody was served."""
         top.mkdir(parents=True, exist_ok=True)
         git(top, "init", "-q", "--bare", "-b", "main", "origin.git")
         git(top, "init", "-q", "-b", "main", "other")
@@ -66,6 +68,12 @@ class Origin:
         path.chmod(0o755)
 
 
+def _arguments() -> Iterator[str]:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            yield os.fsdecode(path.read_bytes())
+
+
 @contextmanager
 def served(origin: Origin) -> Generator[str]:
     """The repository over HTTP, for who logs in; the address without a login."""
@@ -80,6 +88,7 @@ def served(origin: Origin) -> Generator[str]:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
+            origin.leaked += [text for text in _arguments() if LOGIN.partition(":")[2] in text]
             self._ask_git()
 
         def do_POST(self) -> None:

@@ -87,6 +87,9 @@ def test_work_becomes_one_commit_on_the_branch(yard: Yard, origin: Origin) -> No
     again = cli("plan", "apply", "far", "--yes", "--json")
     assert again.data["applied"][0]["commit"] == origin.tip()
     assert not again.json["messages"]
+    cli("plan", "delete", "far", "--yes")
+    store = box.parents[2]
+    assert not list((store / "cache").iterdir()) + list((store / "sandboxes").iterdir())
 
 
 def test_without_a_name_it_is_the_branch_that_head_names(yard: Yard, origin: Origin) -> None:
@@ -119,6 +122,18 @@ def test_what_somebody_pushed_meanwhile_is_merged(yard: Yard, origin: Origin) ->
     assert origin.show("kept.txt").split() == ["one", "2", "3", "4", "5", "6", "seven"]
     assert origin.show("own.txt") == "own"
     assert done["files"] == 3
+
+
+def test_a_branch_that_was_written_anew_is_merged_with_too(yard: Yard, origin: Origin) -> None:
+    run(yard, origin)
+    tree = git(origin.path, "rev-parse", "main^{tree}")
+    anew = git(origin.path, "commit-tree", tree, "-m", "all in one")
+    git(origin.path, "update-ref", "refs/heads/main", anew)
+    origin.commit("theirs", {"own.txt": "own\n"})
+    cli("plan", "apply", "far", "--yes")
+    assert origin.log() == ["far", "theirs", "all in one"]
+    assert origin.show("kept.txt").splitlines()[0] == "one"
+    assert not cli("plan", "apply", "far", "--yes", "--json").json["messages"]
 
 
 def test_what_somebody_pushed_already_is_not_pushed_again(yard: Yard, origin: Origin) -> None:
@@ -427,7 +442,9 @@ def test_over_http_with_a_password_that_is_kept_nowhere(
 ) -> None:
     with served(origin) as url:
         monkeypatch.setenv("CODE_URL", url.replace("://", f"://{LOGIN}@"))
-        told = str(cli("plan", "run", written(yard, "$CODE_URL")))
+        talking = PLAN.replace('"sed', '"env; sed')
+        told = str(cli("plan", "run", written(yard, "$CODE_URL", talking)))
+        told += cli("plan", "output", "far").stdout
         theirs = origin.commit("theirs", {"own.txt": "own\n"})
         told += str(cli("plan", "apply", "far", "--yes"))
         assert git(origin.path, "rev-parse", "main^") == theirs
@@ -437,6 +454,7 @@ def test_over_http_with_a_password_that_is_kept_nowhere(
         assert "Authentication failed" in refused.stderr
         assert url in refused.stderr
         told += str(refused)
+    assert origin.leaked == []
     kept = [path for path in private_process.rglob("*") if path.is_file()]
     for secret in (LOGIN.partition(":")[2], "wr0ng-w0rd"):
         assert secret not in told
