@@ -137,11 +137,47 @@ def served(origin: Origin) -> Generator[str]:
 
         def log_message(self, format: str, *args: object) -> None: ...
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with listening(Handler) as address:
+        yield f"{address}/origin.git"
+
+
+@contextmanager
+def redirected(path: str) -> Generator[tuple[str, list[str]]]:
+    """An address that leads to another server, and what is said to log in at that one."""
+    said: list[str] = []
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            said.extend(self.headers.get_all("Authorization") or [])
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="elsewhere"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with listening(Elsewhere) as there:
+
+        class Leading(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(302)
+                self.send_header("Location", f"{there}{self.path}")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None: ...
+
+        with listening(Leading) as here:
+            yield f"{here}{path}", said
+
+
+@contextmanager
+def listening(handler: type[BaseHTTPRequestHandler]) -> Generator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}/origin.git"
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         thread.join()

@@ -1,5 +1,6 @@
 """A git repository that has only an address: a sandbox of it, applied by a push with lease."""
 
+import fcntl
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ from cleveragents.sandbox.git.transport import Remote
 from tests.harness import Agents
 from tests.in_process import Arm, Yard, cli
 from tests.pgserver import Shop
-from tests.remotes import LOGIN, Origin, git, served
+from tests.remotes import LOGIN, Origin, git, redirected, served
 from tests.scratch import wait_until
 
 PLAN = """\
@@ -461,6 +462,16 @@ def test_over_http_with_a_password_that_is_kept_nowhere(
         assert not [path for path in kept if secret.encode() in path.read_bytes()]
 
 
+def test_a_password_is_for_its_own_server_alone(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with redirected("/origin.git") as (url, said):
+        monkeypatch.setenv("CODE_URL", url.replace("://", f"://{LOGIN}@"))
+        refused = cli("plan", "run", written(yard, "$CODE_URL"), expect=2)
+    assert "could not read Username" in refused.stderr
+    assert said == []
+
+
 def test_the_users_own_credential_helper_is_asked_and_no_hook_of_theirs_is_run(
     yard: Yard, origin: Origin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -502,6 +513,25 @@ def test_who_does_not_answer_is_not_waited_for() -> None:
         url = f"git://127.0.0.1:{silent.getsockname()[1]}/x.git"
         with pytest.raises(SandboxError, match=r"x\.git does not answer"):
             Remote(Address(url, "main").stored).tip("refs/heads/main", seconds=0.3)
+
+
+def test_a_copy_that_another_git_uses_is_not_waited_for_without_end(
+    origin: Origin, tmp_path: Path
+) -> None:
+    address = Address(origin.url, "main").stored
+    with open(tmp_path / "in-use", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(SandboxError, match="started earlier still talks to file://"):
+            Remote(address, str(tmp_path)).tip("refs/heads/main", seconds=0.1)
+    assert Remote(address, str(tmp_path)).tip("refs/heads/main") == origin.tip()
+
+
+def test_without_git_that_is_said(
+    yard: Yard, origin: Origin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(yard.top))
+    said = cli("plan", "run", written(yard, origin.url), expect=2).stderr
+    assert "git is not installed (install git 2.36 or newer)" in said
 
 
 def test_git_in_the_sandbox_finds_the_commit_although_the_store_is_hidden(

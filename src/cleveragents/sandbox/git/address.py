@@ -31,6 +31,11 @@ class Address(NamedTuple):
     def stored(self) -> str:
         return "#".join((self.url, quote(self.branch), quote(self.written, safe="")))
 
+    @property
+    def server(self) -> str:
+        """Scheme, host and port of a URL."""
+        return "/".join(self.url.split("/")[:3])
+
     def login(self, environ: Mapping[str, str]) -> tuple[str, str]:
         """User and password that the variables give now; both empty: git finds them by itself."""
         try:

@@ -62,8 +62,7 @@ class GitRemote(GitWorktree):
     def repository(self) -> command.Repository:
         """The copy of the base commit that is on this machine."""
         found = self.unpacked or self._repository
-        if found is None:
-            raise SandboxError(f"the base commit of resource {self.name!r} is not on this machine")
+        assert found is not None, "it was fetched, or is in the store"
         return found
 
     @property

@@ -104,8 +104,8 @@ class Remote:
 
     def _git(self, seconds: float, *arguments: str) -> bytes:
         user, password = self.address.login(os.environ)
-        words = ["git", *_configured(bool(user)), *arguments]
-        with self._alone() as held:
+        words = ["git", *_configured(self.address.server if user else ""), *arguments]
+        with self._alone(min(seconds, ANSWER)) as held:
             code, out, said = _run(words, _environment(user, password), held, seconds)
         if code is None:
             raise SandboxError(
@@ -116,7 +116,7 @@ class Remote:
         return out
 
     @contextmanager
-    def _alone(self) -> Generator[tuple[int, ...]]:
+    def _alone(self, seconds: float) -> Generator[tuple[int, ...]]:
         """The lock of the copy, for the git that is started to inherit.
 
         Killed, we leave that git behind: until it has ended too, nobody asks what it has done,
@@ -127,15 +127,15 @@ class Remote:
             return
         fd = os.open(f"{self._copy}/in-use", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            self._lock(fd)
+            self._lock(fd, seconds)
             for name in ("shallow.lock", f"{TIP}.lock"):
                 fsio.unlink_if_there(f"{self._copy}/{name}")
             yield (fd,)
         finally:
             os.close(fd)
 
-    def _lock(self, fd: int) -> None:
-        end = time.monotonic() + ANSWER
+    def _lock(self, fd: int, seconds: float) -> None:
+        end = time.monotonic() + seconds
         while True:
             with suppress(BlockingIOError):
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -193,15 +193,15 @@ def _run(
     return process.returncode, out, (err + out).decode("utf-8", "replace")
 
 
-def _configured(has_login: bool) -> list[str]:
-    """What is said over the user's own configuration."""
+def _configured(login_at: str) -> list[str]:
+    """What is said over the user's own configuration; `login_at`: the one server to log in at."""
     words = list(command.SAFE)
     given = {f"protocol.{name}.allow": "always" for name in _PROTOCOLS}
     given |= {"http.lowSpeedLimit": "1", "http.lowSpeedTime": f"{ANSWER:.0f}"}
     given |= {"push.gpgSign": "false", "push.recurseSubmodules": "no", "push.pushOption": ""}
     words += [word for key, value in given.items() for word in ("-c", f"{key}={value}")]
-    if has_login:
-        words += ["-c", "credential.helper=", "-c", f"credential.helper={_HELPER}"]
+    if login_at:
+        words += ["-c", "credential.helper=", "-c", f"credential.{login_at}.helper={_HELPER}"]
     return words
 
 
