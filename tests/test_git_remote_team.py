@@ -92,6 +92,17 @@ def test_a_complete_plan_is_applied_from_a_machine_without_workers_or_checkouts(
     team.require_applied_once()
 
 
+def test_any_worker_runs_it_and_any_machine_applies_it(team: Far) -> None:
+    team.go.touch()
+    team.run("plan", "submit", "plan.yaml")
+    with team.worker("first"):
+        wait_until(lambda: not team.queue.counts(), "a worker has run it")
+        assert team.state() == "complete"
+    team.lose_the_first()
+    team.run("plan", "apply", "far", "--yes")
+    team.require_applied_once()
+
+
 @pytest.mark.parametrize("is_built_on", [False, True])
 def test_a_machine_that_dies_after_its_push_has_applied(team: Far, is_built_on: bool) -> None:
     """The push is there, its record is not: who comes next asks the remote."""
