@@ -41,7 +41,7 @@ SHARED = ("apply_once", "cancel_delete", "checkpoint_create", "child_plans", "co
 SHARED += ("correction", "crash", "crash_correction", "diff", "doctor", "effects", "export")
 SHARED += ("failed_commits", "gc_check", "lookup", "observed", "python_api", "recovery", "resume")
 SHARED += ("retention", "rollback", "sandboxes", "step_execution", "timeline", "two_machines")
-SHARED += ("undo",)
+SHARED += ("git_remote", "undo")
 BEHAVE = ("behave",)
 ROBOT = ("robot", "--outputdir", "build/robot", "--pythonpath", ".", "--console", "dotted")
 

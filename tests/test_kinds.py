@@ -95,11 +95,19 @@ def test_nobody_asks_for_a_kind_by_its_name_or_class() -> None:
 
 def test_what_the_kinds_declare() -> None:
     declared = {kind: registry.traits_of(kind) for kind in KINDS}
-    assert {k for k, t in declared.items() if t.is_directory} == {"git-checkout", "fs-directory"}
-    assert {k for k, t in declared.items() if t.is_repository} == {"git-checkout"}
+    assert {k for k, t in declared.items() if t.is_directory} == {
+        "git-checkout",
+        "git-remote",
+        "fs-directory",
+    }
+    assert {k for k, t in declared.items() if t.is_repository} == {"git-checkout", "git-remote"}
+    assert {k for k, t in declared.items() if t.has_address} == {"git-remote", "postgres"}
     assert {k for k, t in declared.items() if t.is_sqlite and t.is_file} == {"sqlite"}
     assert {k for k, t in declared.items() if t.server is not None} == {"postgres"}
-    assert {k for k, t in declared.items() if t.problems is not None} == {"postgres"}
+    assert {k for k, t in declared.items() if t.problems is not None} == {
+        "git-remote",
+        "postgres",
+    }
 
 
 @pytest.mark.parametrize(("kind", "strategy"), registry.BUILT_IN)

@@ -429,7 +429,7 @@ def test_the_keys_are_those_of_the_specification(read: Reader) -> None:
     assert valid(minimal(validate="[{run: x, zzzz: 1}]")) == {"on", "run", "timeout"}
     resource = "{kind: sqlite, path: ., zzzz: 1}"
     assert valid(f"name: p\nresources: {{a: {resource}}}\nsteps: []") == words(
-        "kind path url strategy carry exclude require_sandbox"
+        "kind path url branch strategy carry exclude require_sandbox"
     )
     assert valid(f"{HEAD}steps: [{{run: x, zzzz: 1}}]") == words(
         "id tool run subplan on with decision needs checkpoint timeout on_failure retries"
@@ -628,7 +628,7 @@ def test_a_path_and_a_url_do_not_change_places(read: Reader) -> None:
         "plan.yaml:3: resource 'a': a sqlite has a 'path', not a 'url'",
     )
     assert read.problems(resources("a: {kind: postgres, url: postgresql://h/x, path: .}")) == (
-        "plan.yaml:3: resource 'a': a postgres database has a 'url', not a 'path'",
+        "plan.yaml:3: resource 'a': a postgres has a 'url', not a 'path'",
     )
 
 

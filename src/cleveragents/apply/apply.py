@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from cleveragents import codec, machine
-from cleveragents.apply.staging import require_own_staging
+from cleveragents.apply.staging import brought_here, require_own_staging
 from cleveragents.apply.targets import (
     alone_on_targets,
     commit_rest,
@@ -329,6 +329,7 @@ def record(ctx: Context, leased: LeasedPlan, intent: Intent) -> dict[str, Any]:
 
 def finish_apply(ctx: Context, leased: LeasedPlan, intent: Intent) -> None:
     """After a crash: forward if every target can still go there, else back."""
+    intent = brought_here(ctx, intent)
     require_own_staging(ctx, intent)
     if intent.state == "committed":
         tidy(ctx, leased, intent)

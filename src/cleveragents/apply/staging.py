@@ -8,6 +8,7 @@ import msgspec
 from cleveragents.context import Context
 from cleveragents.errors import UnsafeName
 from cleveragents.sandbox.merge import staging_places
+from cleveragents.sandbox.registry import traits_of
 from cleveragents.store import Intent
 
 
@@ -26,6 +27,16 @@ def require_own_staging(ctx: Context, intent: Intent) -> None:
                 f"compare its targets with agents plan diff {intent.plan_id}, then agents plan"
                 f" delete {intent.plan_id}",
             )
+
+
+def brought_here(ctx: Context, intent: Intent) -> Intent:
+    """An apply that another machine began, if all that it needs is reached from everywhere."""
+    resources = ctx.store.resources.of_plan(intent.plan_id)
+    staged: dict[str, dict[str, Any]] = intent.body.get("staged", {})
+    is_there = any("staging" in one for one in staged.values())
+    if is_there or not all(traits_of(one.kind).has_address for one in resources):
+        return intent
+    return moved(intent, ctx.settings.home)
 
 
 def _resolved(place: str) -> str:

@@ -13,7 +13,7 @@ from cleveragents.context import Context
 from cleveragents.errors import ApplyRefused, NotAllowed
 from cleveragents.lease import host_name
 from cleveragents.model.plan import Plan
-from cleveragents.sandbox.protocol import CommitsLast, Proposal
+from cleveragents.sandbox.protocol import CommitsLast, Prepares, Proposal
 from cleveragents.sandbox.registry import traits_of
 
 
@@ -57,7 +57,7 @@ def _away(ctx: Context, plan: Plan) -> Iterator[tuple[str, str]]:
     sandboxes = ctx.manager.sandboxes(plan.plan_id)
     for rid, record in sandboxes.records.items():
         resource, made_on = sandboxes.resources[rid], record.origin.get("made_on")
-        is_far = traits_of(resource.kind).server is not None or resource.source
+        is_far = traits_of(resource.kind).has_address or resource.source
         if made_on and not is_far and not os.path.lexists(resource.path):
             yield resource.path, made_on
 
@@ -79,13 +79,16 @@ def switch_all(sandboxes: PlanSandboxes, staged: dict[str, Any]) -> None:
             sandboxes[rid].switch_apply(one)
     if len(last) > 1:
         for rid, sandbox in last.items():
-            sandbox.prepare_apply(staged[rid])
+            if isinstance(sandbox, Prepares):
+                sandbox.prepare_apply(staged[rid])
     commit_rest(sandboxes, staged)
 
 
 def _committing(sandboxes: PlanSandboxes, staged: dict[str, Any]) -> dict[str, CommitsLast]:
+    """The first is the one that cannot be prepared: it may fail, and then none has happened."""
     opened = {rid: sandboxes[rid] for rid, one in staged.items() if one.get("files")}
-    return {rid: one for rid, one in opened.items() if isinstance(one, CommitsLast)}
+    found = [(rid, one) for rid, one in opened.items() if isinstance(one, CommitsLast)]
+    return dict(sorted(found, key=lambda item: isinstance(item[1], Prepares)))
 
 
 def is_committed(sandboxes: PlanSandboxes, staged: dict[str, Any]) -> bool:

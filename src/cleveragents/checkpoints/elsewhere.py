@@ -144,7 +144,7 @@ def _start_over(
     """
     plan, store = leased.plan, groups.store
     resources = store.resources.of_plan(plan.plan_id)
-    here = all(traits_of(one.kind).server or os.path.lexists(one.path) for one in resources)
+    here = all(traits_of(one.kind).has_address or os.path.lexists(one.path) for one in resources)
     lost = store.segments.pending(plan.plan_id)
     if not here or not plan.rollback_enabled or _is_kept_there(groups, plan, lost):
         raise NotInBucket(

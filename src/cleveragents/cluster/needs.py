@@ -40,5 +40,6 @@ def _programs(spec: PlanSpec) -> list[str]:
 
 def _variables(path: str) -> list[str]:
     """Those that the text of the plan file names in a URL, which is kept behind the `#`."""
-    written = unquote(path.partition("#")[2])
-    return [found[2] or found[3] for found in VARIABLE.finditer(written) if not found[1]]
+    _, sign, written = path.rpartition("#")
+    named = VARIABLE.finditer(unquote(written)) if sign else ()
+    return [found[2] or found[3] for found in named if not found[1]]

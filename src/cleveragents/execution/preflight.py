@@ -352,7 +352,7 @@ def _resource(ctx: Context, item: ResourceSpec) -> list[str]:
         traits = traits_of(item.kind)
         if traits.require is not None:
             traits.require(item.path)
-        if traits.is_directory:
+        if traits.is_directory and not traits.has_address:
             require_not_too_wide(
                 item.path,
                 ctx.settings.home,

@@ -100,4 +100,5 @@ def _delete(ctx: Context, plan: Plan, force: bool) -> int:
 def _repositories(ctx: Context, plan: Plan) -> list[str]:
     """Where a ref of ours may be left after all."""
     resources = ctx.store.resources.of_plan(plan.plan_id)
-    return [one.path for one in resources if traits_of(one.kind).is_repository]
+    kinds = {one.path: traits_of(one.kind) for one in resources}
+    return [path for path, kind in kinds.items() if kind.is_repository and not kind.has_address]

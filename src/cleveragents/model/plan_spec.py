@@ -20,8 +20,10 @@ class ResourceSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     kind: str
     path: str = ""
-    """Absolute and resolved for kinds that are files; empty for a database with a url."""
+    """Absolute and resolved for kinds that are files; empty for what has a url."""
     url: str = ""
+    """As it is stored: without secrets, and of a git repository with the branch."""
+    branch: str = ""
     strategy: str | None = None
     carry: Carry = Carry.ALL
     exclude: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from cleveragents import codec
 
 class Kind(StrEnum):
     GIT_CHECKOUT = "git-checkout"
+    GIT_REMOTE = "git-remote"
     FS_DIRECTORY = "fs-directory"
     SQLITE = "sqlite"
     POSTGRES = "postgres"

@@ -11,15 +11,19 @@ from cleveragents.model.plan_spec import ResourceSpec
 from cleveragents.model.resource import Carry, Kind
 from cleveragents.model.triggers import nearest
 from cleveragents.planfile.node import Fields, Node, Problems, suggest
+from cleveragents.sandbox.git import address as git_address
 from cleveragents.sandbox.postgres.address import VARIABLE, expand, shown, storable
 
 DEFAULT_KINDS: Mapping[str, tuple[str, ...]] = {
     Kind.GIT_CHECKOUT: ("git_worktree", "copy_on_write", "in_place"),
+    Kind.GIT_REMOTE: ("clone",),
     Kind.FS_DIRECTORY: ("copy_on_write", "filesystem_copy", "in_place", "none"),
     Kind.SQLITE: ("snapshot", "in_place"),
     Kind.POSTGRES: ("snapshot", "transaction_rollback"),
 }
-ADDRESS = {kind: "url" if kind == Kind.POSTGRES else "path" for kind in DEFAULT_KINDS}
+ADDRESS = {
+    kind: "url" if kind in (Kind.POSTGRES, Kind.GIT_REMOTE) else "path" for kind in DEFAULT_KINDS
+}
 """Kind -> the key that says where it is."""
 ALIASES = {"filesystem_copy": "copy_on_write"}
 KEYS = tuple(key for key in ResourceSpec.__struct_fields__ if key != "name")
@@ -70,8 +74,9 @@ class ResourceReader:
             kind=kind or "",
             path=self._path(fields, kind),
             url=self._url(fields, kind),
+            branch=self._expanded(fields, "branch"),
             strategy=self._strategy(fields, kind),
-            carry=Carry(fields.choice("carry", Carry) or Carry.ALL),
+            carry=self._carry(fields, kind),
             exclude=fields.words("exclude"),
             require_sandbox=fields.flag("require_sandbox", True),
         )
@@ -79,30 +84,40 @@ class ResourceReader:
     def _kind(self, fields: Fields) -> str | None:
         fields.require("kind")
         kind = fields.choice("kind", self.kinds)
-        if kind == Kind.POSTGRES:
-            fields.require("url")
-        elif kind in DEFAULT_KINDS:
-            fields.require("path")
+        if kind in ADDRESS:
+            fields.require(ADDRESS[kind])
         elif kind:
             fields.one_of("path", "url")
+        if kind and kind != Kind.GIT_REMOTE and "branch" in fields:
+            fields.bad("branch", f"a {kind} has no 'branch'")
         return kind
 
+    def _carry(self, fields: Fields, kind: str | None) -> Carry:
+        given = Carry(fields.choice("carry", Carry) or Carry.ALL)
+        if kind != Kind.GIT_REMOTE:
+            return given
+        if "carry" in fields and given is not Carry.COMMITTED:
+            fields.bad("carry", f"of a {kind} only what is committed can be carried")
+        return Carry.COMMITTED
+
     def _url(self, fields: Fields, kind: str | None) -> str:
-        if kind in DEFAULT_KINDS and kind != Kind.POSTGRES and "url" in fields:
+        if kind and ADDRESS.get(kind) == "path" and "url" in fields:
             fields.bad("url", f"a {kind} has a 'path', not a 'url'")
             return ""
-        url = self._expanded(fields, "url")
-        if kind != Kind.POSTGRES or not url:
+        url, written = self._expanded(fields, "url"), fields.text("url")
+        if kind not in ADDRESS or not url:
             return url
         try:
-            return storable(url, fields.text("url"))
+            if kind == Kind.GIT_REMOTE:
+                return git_address.storable(url, written, self._expanded(fields, "branch"))
+            return storable(url, written)
         except UsageError as error:
             fields.bad("url", error.message, error.hint)
             return ""
 
     def _path(self, fields: Fields, kind: str | None) -> str:
-        if kind == Kind.POSTGRES and "path" in fields:
-            fields.bad("path", "a postgres database has a 'url', not a 'path'")
+        if kind and ADDRESS.get(kind) == "url" and "path" in fields:
+            fields.bad("path", f"a {kind} has a 'url', not a 'path'")
             return ""
         expanded = self._expanded(fields, "path")
         if not expanded:

@@ -107,7 +107,8 @@ def _resource(kinds: Mapping[str, tuple[str, ...]]) -> Schema:
         {
             "kind": _choice(kinds),
             "path": _described(TEXT, "relative to this file; $VAR is filled in"),
-            "url": _described(TEXT, "of a database server; $VAR is filled in"),
+            "url": _described(TEXT, "of a database server or a git repository; $VAR is filled in"),
+            "branch": _described(TEXT, "of a git-remote; else the one that its HEAD names"),
             "strategy": _choice(dict.fromkeys(name for names in kinds.values() for name in names)),
             "carry": _choice(Carry, "what comes along with what is committed"),
             "exclude": _described(WORDS, "never captured, restored or applied"),

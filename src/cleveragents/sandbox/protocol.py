@@ -52,6 +52,7 @@ __all__ = [
     "Owned",
     "PathByPath",
     "Place",
+    "Prepares",
     "Proposal",
     "Sandbox",
     "TakesSql",
@@ -65,12 +66,11 @@ __all__ = [
 
 
 class Captures(Protocol):
-    """States of the private copy, and the way back to them.
+    """States of the private copy, and the way back to them. None touches the user's own resource.
 
     `capture` writes content into the batch and nothing else; what it returns names the state
     exactly, and equal states have equal `state_hash`. `stage` may fail and leaves the live state
-    alone; `switch` may be repeated after a crash and then brings about the same end. None of
-    these touches the user's own resource.
+    alone; `switch` may be repeated after a crash and then brings about the same end.
     """
 
     def capture(
@@ -161,8 +161,8 @@ class Merges(Protocol):
 class Applies(Protocol):
     """The user's own resource gets what the plan did.
 
-    Only `switch_apply`, `undo_apply` and `finish_apply` change it. Each of them may be repeated
-    after a crash, and `undo_apply` undoes whatever part of `switch_apply` happened.
+    Only `switch_apply`, `undo_apply` and `finish_apply` change it. Each may be repeated after a
+    crash, and `undo_apply` undoes whatever part of `switch_apply` happened.
     """
 
     def compare(
@@ -196,8 +196,7 @@ class Applies(Protocol):
 class Sandbox(Captures, Merges, Applies, Protocol):
     """The plan's private copy of one resource.
 
-    Methods return the result or raise; none returns a flag. No method but those of `Applies`
-    touches the user's own resource.
+    Methods return the result or raise. Only those of `Applies` touch the user's own resource.
     """
 
     place: Place
@@ -230,10 +229,7 @@ class KeepsElsewhere(Protocol):
 
 @runtime_checkable
 class LastsLater(Protocol):
-    """A kind whose switch can be brought to disk afterwards.
-
-    A rollback that is committed is done again if the machine goes down before that.
-    """
+    """A kind whose switch can be brought to disk afterwards: it is repeated after a power cut."""
 
     def switch_now(self, staged: dict[str, Any], staging: str) -> None:
         """Like `switch`, but perhaps not yet on disk."""
@@ -333,17 +329,21 @@ class KeepsBackup(Protocol):
 
 @runtime_checkable
 class CommitsLast(Protocol):
-    """A kind whose `switch_apply` is a commit somewhere else.
+    """A kind whose `switch_apply` is a commit somewhere else: if it happened, the apply has.
 
-    It goes after every kind that can simply be undone, and once it has happened the whole
-    apply has. Of several each is prepared first: a prepared one cannot fail any more.
+    It goes after every kind that can simply be undone. All but one of several are `Prepares`.
     """
-
-    def prepare_apply(self, staged: dict[str, Any]) -> None: ...
 
     def is_applied(self, staged: dict[str, Any]) -> bool:
         """Whether the commit happened; raises if that cannot be found out now."""
         ...
+
+
+@runtime_checkable
+class Prepares(CommitsLast, Protocol):
+    """One that can be prepared, and then cannot fail any more: so it may go after another."""
+
+    def prepare_apply(self, staged: dict[str, Any]) -> None: ...
 
 
 @runtime_checkable

@@ -18,6 +18,7 @@ BUILT_IN: dict[tuple[str, str], str] = {
     ("git-checkout", "copy_on_write"): "cleveragents.sandbox.copy_on_write:GitCopy",
     ("git-checkout", "in_place"): "cleveragents.sandbox.git.in_place:GitInPlace",
     ("git-checkout", "none"): "cleveragents.sandbox.none:NoSandbox",
+    ("git-remote", "clone"): "cleveragents.sandbox.git.remote:GitRemote",
     ("fs-directory", "copy_on_write"): "cleveragents.sandbox.copy_on_write:CopyOnWrite",
     ("fs-directory", "in_place"): "cleveragents.sandbox.in_place:DirectoryInPlace",
     ("fs-directory", "none"): "cleveragents.sandbox.none:NoSandbox",

@@ -47,8 +47,10 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """Has files of git's own in `.git`, and a ref of ours while a plan works on it."""
     is_sqlite: bool = False
     """The built-in `sql` opens it by its path, and differences are shown by table."""
+    has_address: bool = False
+    """Reached from every machine by its `path`, a URL; else that is a place on one of them."""
     server: OnServer | None = None
-    """For what lies on a server: it has an address, and no power cut here damages it."""
+    """Who knows its server, if the sandbox is there as well: no power cut here damages it."""
     require: Callable[[str], object] | None = None
     """Raises if what is at that path is not of this kind."""
     problems: Callable[[PlanSpec, Sequence[ResourceSpec]], list[str]] | None = None
@@ -58,4 +60,4 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
         return self.is_file or os.path.isfile(path)
 
     def is_folder_at(self, path: str) -> bool:
-        return self.server is None and not self.is_file_at(path)
+        return not self.has_address and not self.is_file_at(path)

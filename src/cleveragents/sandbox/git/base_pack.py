@@ -58,6 +58,12 @@ class GitAnywhere(TreeSandbox):
         noted = self.place.origin["repository"]
         return command.Repository(folder, folder, folder, noted["object_format"])
 
+    @property
+    def base_folder(self) -> str:
+        """Beside the sandbox, and gone with it."""
+        name = f".base-{self.place.resource.resource_id}"
+        return os.path.join(os.path.dirname(self.place.root), name)
+
     def _for_looking(self) -> str | None:
         """Neither the sandbox nor the user's repository is on this machine: kept in the cache."""
         origin, folder = self.place.origin, f"{self.place.cache}.base"
@@ -74,7 +80,7 @@ class GitAnywhere(TreeSandbox):
 
     def create_at(self, state: SandboxCheckpoint, staging: str) -> dict[str, Any]:
         origin = {key: item for key, item in self.place.origin.items() if key != AT}
-        folder = os.path.join(os.path.dirname(self.place.root), f".base-{state.resource_id}")
+        folder = self.base_folder
         removal.remove_tree(folder)
         if PACK in origin:
             self._unpack(folder, origin)
@@ -110,3 +116,5 @@ class GitAnywhere(TreeSandbox):
         # A child plan's sandbox reads what its parent's has, and must leave it there.
         if os.path.dirname(folder) == os.path.dirname(self.place.root):
             removal.remove_tree(folder)
+        if self.place.cache is not None:
+            removal.remove_tree(f"{self.place.cache}.base")

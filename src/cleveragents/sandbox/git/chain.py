@@ -48,8 +48,9 @@ class Chain(msgspec.Struct, frozen=True):
 
 
 def repositories(sandboxes: Iterable[Sandbox]) -> list[GitTarget]:
-    """Those of the sandboxes that commits can be made of."""
-    return [one for one in sandboxes if isinstance(one, GitTarget)]
+    """Those of the sandboxes whose user has a repository that commits can be made in."""
+    found = [one for one in sandboxes if isinstance(one, GitTarget)]
+    return [one for one in found if not one.traits.has_address]
 
 
 def require_branch(repository: command.Repository, name: str, force: bool) -> str:
@@ -93,7 +94,7 @@ def write_chain(
     files: list[int] = []
     tip = base
     with tempfile.TemporaryDirectory(prefix="cleveragents-") as scratch:
-        writer = _Writer(sandbox, origin, base, scratch)
+        writer = Writer(sandbox, origin, base, scratch)
         for link in links:
             files.append(writer.go_to(link.state))
             if files[-1]:
@@ -123,14 +124,20 @@ def _publish(repository: command.Repository, ref: str, tip: str, before: str) ->
         raise NotAllowed(f"branch {name} cannot be written: {error.message}") from error
 
 
-class _Writer:
+class Writer:
     """An index of our own that moves from state to state."""
 
     def __init__(
-        self, sandbox: GitTarget, origin: SandboxCheckpoint, base: str, scratch: str
+        self,
+        sandbox: GitTarget,
+        origin: SandboxCheckpoint,
+        base: str,
+        scratch: str,
+        ignored: bool = False,
     ) -> None:
         self._sandbox = sandbox
         self._origin = origin
+        self._ignored = ignored
         self._repository = sandbox.repository
         self._scratch = scratch
         self._extra = {"GIT_INDEX_FILE": f"{scratch}/index"}
@@ -144,7 +151,7 @@ class _Writer:
 
     def go_to(self, state: SandboxCheckpoint) -> int:
         """Bring the index to a state; says how many paths differ from the one before."""
-        work, _ = self._sandbox.visible(self._origin, state, ignored=False)
+        work, _ = self._sandbox.visible(self._origin, state, self._ignored)
         self._sandbox.require_own_work(work, INSTEAD)
         wanted = {item.path: item for item in work if _counts(item)}
         entries = [_object(item.after) for item in wanted.values()]
@@ -198,10 +205,13 @@ class _Writer:
             return self._line(path, None)
         return b" ".join(self._base[path]) + b"\t" + path
 
+    def tree(self) -> str:
+        """What the index holds, as an object."""
+        return self._repository.git("write-tree", extra=self._extra).decode().strip()
+
     def commit(self, parent: str, link: Link) -> str:
-        tree = self._repository.git("write-tree", extra=self._extra).decode().strip()
         dates = {"GIT_AUTHOR_DATE": link.date, "GIT_COMMITTER_DATE": link.date}
-        return self._sandbox.commit_tree(tree, parent, link.message, self._sign, dates)
+        return self._sandbox.commit_tree(self.tree(), parent, link.message, self._sign, dates)
 
 
 def _object(entry: Entry | None) -> Entry | None:

@@ -114,10 +114,7 @@ class Committable(TreeSandbox):
         if not wanted:
             return None
         names = b"\0".join(item.path for item in wanted)
-        shown = self.repository.git(
-            "check-attr", "-z", "--stdin", *_CONVERSIONS, *_EOL, stdin=names
-        )
-        fields = shown.split(b"\0")
+        fields = self.attributes_of(names, (*_CONVERSIONS, *_EOL)).split(b"\0")
         set_for: dict[bytes, set[str]] = {}
         for path, attribute, value in zip(fields[0::3], fields[1::3], fields[2::3], strict=False):
             if value not in (b"unspecified", b"unset"):
@@ -132,6 +129,10 @@ class Committable(TreeSandbox):
             ):
                 return f"{show_path(item.path)} has line endings that git converts"
         return None
+
+    def attributes_of(self, names: bytes, asked: tuple[str, ...]) -> bytes:
+        """What the repository's rules say of these paths, as `check-attr -z` prints it."""
+        return self.repository.git("check-attr", "-z", "--stdin", *asked, stdin=names)
 
     def _has_crlf(self, entry: Entry | None) -> bool:
         assert entry is not None

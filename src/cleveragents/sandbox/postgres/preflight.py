@@ -33,12 +33,13 @@ _POWERS = (
 def problems_of(spec: PlanSpec, databases: Sequence[ResourceSpec]) -> list[str]:
     """What these databases of the plan lack, or have too much of; connects to each."""
     found = [item for item in databases if item.url]
+    addressed = [item for item in spec.resources if item.url]
     return [
         f"resource {item.name!r}: {text}"
         for item in found
         for text in (
             *_misused(spec, item),
-            *_lacking(item, several=len(found) > 1),
+            *_lacking(item, several=len(addressed) > 1),
             *_too_mighty(spec, item),
         )
     ]

@@ -39,7 +39,7 @@ NOT_CAPTURED = (
 
 class PostgresSnapshot(CloneTarget):
     strategy = "snapshot"
-    traits: Traits = Traits(server=clones, problems=problems_of)
+    traits: Traits = Traits(has_address=True, server=clones, problems=problems_of)
     changed_meanwhile = "the database was changed since the child plan's clone was made of it"
 
     @staticmethod

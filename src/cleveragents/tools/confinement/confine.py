@@ -106,7 +106,8 @@ class Cell:
         self._looked_at = folders if bounds.look_only else []
         self._sides = Sides((), (), plan_dir)
         if self.how == BWRAP and bounds.hidden:
-            self._sides = beside(self.seen, plan_dir, os.path.realpath(bounds.hidden[0]))
+            lent = [objects for one in bounds.stand_ins for objects in one.borrowed.values()]
+            self._sides = beside(self.seen, plan_dir, bounds.hidden, lent)
 
     @property
     def plan_dir(self) -> str:

@@ -4,6 +4,7 @@ What is mounted was noted when the sandbox was made, never read from it: there a
 """
 
 import os
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -18,12 +19,15 @@ class Sides(msgspec.Struct, frozen=True):
     plan_dir: str
 
 
-def beside(seen: Seen, plan_dir: str, place: str) -> Sides:
+def beside(seen: Seen, plan_dir: str, hidden: Sequence[str], lent: Iterable[str]) -> Sides:
     """The plan file's folder, and the objects that a sandbox's git borrows from the user's.
 
-    `place` is a hidden directory in which mount points can be made.
+    In the first of the hidden directories mount points can be made. `lent` are object directories;
+    those of them that are hidden, because they are ours, appear where they are.
     """
-    mounts: list[tuple[str, str]] = []
+    place, closed = os.path.realpath(hidden[0]), [os.path.realpath(path) for path in hidden]
+    own = {os.path.realpath(path) for path in lent if os.path.isdir(path)}
+    mounts = [(path, path) for path in sorted(own) if any(is_inside(path, c) for c in closed)]
     files: list[tuple[str, str]] = []
     covered = [one.own for one in (*seen.mounted, *seen.linked)]
     if os.path.isdir(plan_dir) and any(is_inside(plan_dir, own) for own in covered):
