@@ -6,7 +6,6 @@ a folder that the sandbox can see and that goes with the run.
 
 import os
 import shutil
-import sys
 import tempfile
 import threading
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -25,7 +24,7 @@ from cleveragents.execution.observed.plan import ObservedPlan
 from cleveragents.execution.tool_call import call_context
 from cleveragents.integrations import client
 from cleveragents.integrations.agent import Launch, agent_named
-from cleveragents.integrations.hook import folder_of
+from cleveragents.integrations.hook import folder_of, hook_words
 from cleveragents.integrations.observer import Observer
 from cleveragents.integrations.session import MAIN, is_in_place, session_spec
 from cleveragents.integrations.sidecar import Sidecar, kept, locked, take_in_sessions
@@ -75,7 +74,8 @@ def run_agent(ws: Workspace, agent: str, request: AgentRequest) -> Ran:
     require_sandboxed(plan.plan)
     top = plan.plan.plan_dir
     with private_folder(ws.ctx.settings.home, plan.plan_id) as private:
-        launch = agent_named(agent).launch(request.argv, _hook(private, agent), private)
+        hook = (*hook_words(ws.ctx.settings, agent, private), "--no-start")
+        launch = agent_named(agent).launch(request.argv, hook, private)
         launch = msgspec.structs.replace(launch, pass_env=launch.pass_env + request.variables)
         call = _call(ws.ctx, plan.plan_id, launch, private, request.attach)
         with _followed(ws.ctx, plan.plan_id, private) as sidecar:
@@ -103,10 +103,6 @@ def require_sandboxed(plan: Plan) -> None:
             f"plan {plan.name!r} works in place: it has no sandboxes",
             f"agents plan resume {plan.plan_id}",
         )
-
-
-def _hook(private: str, agent: str) -> tuple[str, ...]:
-    return (sys.executable, "-I", "-S", client.program(), private, agent, "--no-start")
 
 
 @contextmanager
