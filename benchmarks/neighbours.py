@@ -95,7 +95,7 @@ class Ours:
         line = client.connected(self.folder, self.socket)
         assert line is not None
         data = json.dumps({**body, "tool_use_id": f"c{self.calls}", **payload}).encode()
-        assert client.asked(line, "claude-code", "", data, 600).startswith(b"ok")
+        assert client.asked(line, b"claude-code\t\n" + data, 600).startswith(b"ok")
 
     def begin(self) -> None:
         self.calls += 1

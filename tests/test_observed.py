@@ -211,6 +211,32 @@ def test_a_failed_call_is_a_step_that_errored_and_the_plan_continues(rig: Rig) -
     assert rig.plan.plan.state == "queued"
 
 
+def test_a_call_that_failed_stays_so_where_a_rollback_leads_behind_it(rig: Rig) -> None:
+    def shown() -> list[tuple[str, str, str | None]]:
+        data = rig.agents.run("plan", "status", rig.session, "--json").expect(0).data
+        steps = {step.step_id: step for step in rig.ws.ctx.store.plans.steps(rig.plan.plan_id)}
+        return [(one["step"], one["status"], steps[one["step"]].error) for one in data["progress"]]
+
+    failed = ("s1", "errored", "exit code 1")
+    rig.prompt("one")
+    rig.end(rig.begin("Bash", command="false"), ok=False, error="exit code 1")
+    behind = rig.group("after_tool_execute")
+    rig.write("b.txt", "b\n")
+    rig.quiet()
+    rig.plan.rollback(behind)
+    assert shown() == [failed]
+    rig.prompt("two")
+    rig.end(rig.begin("Bash", command="false"), ok=False, error="exit code 2")
+    rig.quiet()
+    assert shown() == [failed, ("s3", "errored", "exit code 2")]
+    rig.plan.undo()
+    assert shown() == [failed]
+    rig.plan.redo()
+    assert shown() == [failed, ("s3", "errored", "exit code 2")]
+    rig.plan.rollback("first")
+    assert shown() == []
+
+
 def test_parallel_calls_make_one_group_and_share_what_they_wrote(rig: Rig) -> None:
     rig.prompt("one")
     first, second = rig.begin("Bash", command="x"), rig.begin("Bash", command="y")

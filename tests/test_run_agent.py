@@ -393,3 +393,45 @@ def test_at_a_terminal_one_can_go_back_to_a_point_first(agents: Agents) -> None:
     assert line[:7] == ["agents", "run", "--plan", plan, "--", "claude", "--session-id"]
     agents.run("plan", "undo", plan, "--files-only").expect(0)
     assert agents.run("plan", "diff", plan, "--json").expect(0).data["files_changed"] == 3
+
+
+REFUSED = """\
+#!{python}
+import json, os, subprocess, sys
+
+path = sys.argv[sys.argv.index("--settings") + 1]
+hooks = json.load(open(path))["hooks"]
+
+
+def hook(event, **payload):
+    body = dict(payload, session_id="run-1", cwd=os.getcwd(), hook_event_name=event)
+    command = hooks[event][0]["hooks"][0]["command"]
+    done = subprocess.run(command, shell=True, input=json.dumps(body).encode(), stderr=-1)
+    print(event, done.returncode, done.stderr.decode().strip())
+
+
+hook("UserPromptSubmit", prompt="first prompt", prompt_id="p1")
+hook("PreToolUse", tool_name="Bash", tool_use_id="c1", tool_input={{}})
+hook("PostToolUse", tool_use_id="c1", tool_response={{}})
+os.unlink(os.path.join(os.path.dirname(path), "agent.sock"))
+hook("PreToolUse", tool_name="Bash", tool_use_id="c2", tool_input={{}})
+hook("Stop", last_assistant_message="done", prompt_id="p1")
+"""
+
+
+@pytest.mark.parametrize(("closed", "code"), [("true", 2), ("false", 0)])
+def test_closed_means_in_a_run_too_that_no_tool_runs_without_a_checkpoint(
+    agents: Agents, closed: str, code: int
+) -> None:
+    """The agent takes away the socket: from then on nobody can make one."""
+    env = install(agents, text=REFUSED)
+    argv = ("run", "--json", "--set", f"session.fail-closed={closed}", "--", "claude")
+    said = agents.run(*argv, env=env).expect(0).data["output"]
+    why = " no checkpoint could be made: failed nobody listens" if code else " "
+    assert said.splitlines() == [
+        "UserPromptSubmit 0 ",
+        "PreToolUse 0 ",
+        "PostToolUse 0 ",
+        f"PreToolUse {code}{why}",
+        "Stop 0 ",
+    ]

@@ -273,6 +273,16 @@ def test_half_of_a_pair_and_nul_are_stored_as_they_can_be(session: Session) -> N
     assert decisions[-1].question == "a?b\0c"
 
 
+def test_the_error_that_an_agent_tells_is_shown_with_the_output(session: Session) -> None:
+    session.prompt("one")
+    call = session.begin("Bash", command="make")
+    error = "Exit code 2\nmake: *** No targets."
+    session.hook(hook_event_name="PostToolUseFailure", tool_use_id=call, error=error)
+    lines = session.agents.run("plan", "output", session.name).expect(0).stdout.splitlines()
+    assert lines[0].startswith("s1 (Bash): failed, ")
+    assert lines[1:] == ["error: Exit code 2", "make: *** No targets."]
+
+
 def test_a_payload_of_fifty_megabytes_is_cut(session: Session) -> None:
     session.prompt("one")
     call = session.begin("Write", content="x" * 50_000_000)

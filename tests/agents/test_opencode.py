@@ -1,6 +1,8 @@
 """opencode 1.18: recorded payloads of our plugin, and sessions forked by its server."""
 
 import json
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -82,6 +84,36 @@ class TestSetUp:
         assert user.path == f"{tmp_path}/.config/opencode/plugins/cleveragents.js"
         assert own.path == f"{tmp_path}/.opencode/plugins/cleveragents.js"
         assert user.after == plugin(HOOK).encode()
+
+
+CALL = """
+const made = await import(process.argv[2])
+const hooks = await made.CleverAgents({ directory: "/p" })
+const call = { tool: "bash", callID: "c1", sessionID: "s1" }
+try { await hooks["tool.execute.before"](call, { args: {} }); console.log("it runs") }
+catch (error) { console.log(`refused: ${error.message}`) }
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node to run the plugin")
+@pytest.mark.parametrize(
+    ("script", "flags", "said"),
+    [
+        ("", (), "it runs"),
+        ("print('{}')", ("--fail-closed",), "it runs"),
+        ("import sys; sys.exit('no room')", (), "it runs"),
+        ("import sys; sys.exit('no room')", ("--fail-closed",), "refused: no room"),
+        ("import sys; sys.exit(2)", ("--fail-closed",), "refused: no checkpoint could be made"),
+    ],
+)
+def test_the_plugin_keeps_a_tool_from_running_only_where_it_fails_closed(
+    tmp_path, script, flags, said
+):
+    (tmp_path / "own.mjs").write_text(plugin((sys.executable, "-c", script, *flags)))
+    (tmp_path / "call.mjs").write_text(CALL)
+    argv = ["node", tmp_path / "call.mjs", tmp_path / "own.mjs"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{said}\n"
 
 
 def message(own: str, role: str, *calls: str) -> dict:

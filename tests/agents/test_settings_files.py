@@ -135,6 +135,41 @@ class TestRoundTrip:
         uninstall(file)
         assert not file.exists()
 
+    def test_folders_that_were_made_for_it_go_again(self, tmp_path):
+        there = tmp_path / "there"
+        there.mkdir()
+        file = there / "one" / "two" / "settings.json"
+        for _ in range(2):
+            install(file)
+            assert not write_change(hooked(str(file), ENTRIES)), "a second time changes nothing"
+            uninstall(file)
+            assert list(there.iterdir()) == [], "and one that was there stays"
+
+    @pytest.mark.parametrize("name", ["one/mine", "one/two/mine"])
+    def test_a_folder_in_which_somebody_has_put_something_stays(self, tmp_path, name):
+        file = tmp_path / "one" / "two" / "settings.json"
+        install(file)
+        (tmp_path / name).write_text("mine")
+        uninstall(file)
+        left = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
+        assert [str(path) for path in left] == [name]
+        assert (tmp_path / "one" / "two").exists() == (name == "one/two/mine")
+
+    def test_an_empty_folder_that_somebody_had_stays(self, tmp_path):
+        file = tmp_path / "one" / "settings.json"
+        file.parent.mkdir()
+        install(file)
+        uninstall(file)
+        assert list(tmp_path.iterdir()) == [file.parent]
+
+    def test_folders_of_a_file_that_is_all_ours_go_too(self, tmp_path):
+        path = tmp_path / "one" / "two" / "plugin.js"
+        for number in range(2):
+            write_change(owned(str(path), f"// {CLIENT} {number}\n"))
+        assert not write_change(owned(str(path), f"// {CLIENT} 1\n"))
+        write_change(owned(str(path), None))
+        assert list(tmp_path.iterdir()) == []
+
     def test_a_file_of_ours_that_got_more_stays(self, file):
         install(file)
         settings = json.loads(file.read_bytes())
@@ -274,7 +309,7 @@ class TestOwned:
     def test_a_file_of_our_own_comes_and_goes(self, tmp_path):
         path = tmp_path / "plugins" / "ours.js"
         assert write_change(owned(str(path), f"// {CLIENT}\n"))
-        assert path.read_text() == f"// {CLIENT}\n"
+        assert path.read_text() == f"// {CLIENT}\n\n", "a line feed more for the folder"
         assert not write_change(owned(str(path), f"// {CLIENT}\n"))
         assert write_change(owned(str(path), None))
         assert not path.exists()

@@ -14,6 +14,7 @@ from cleveragents.model.decision import Decision, DecisionState
 from cleveragents.model.effect import EffectState, Outlook
 from cleveragents.model.journal import JournalEntry, Moment
 from cleveragents.model.plan import Phase, Plan, State, Step, StepState
+from cleveragents.model.plan_spec import OBSERVED
 from cleveragents.store import Store, View
 
 
@@ -97,18 +98,18 @@ def cancel_child(store: Store, child: Plan) -> None:
 
 
 def rewound_steps(
-    now: list[Step], then: dict[str, Step], has_failed: bool = False
+    now: list[Step], then: dict[str, Step], keeps_failed: bool = False
 ) -> tuple[list[Step], list[str]]:
     """The steps as they will be, and the ids of those that did not exist then (pure).
 
-    `has_failed`: the plan will have failed, as it had then, and its failed step says so too.
+    `keeps_failed`: a step that had failed by then is not to be done again.
     """
     changed: list[Step] = []
     for step in now:
         old = then.get(step.step_id)
         if old is None:
             continue
-        if has_failed and old.state is StepState.ERRORED:
+        if keeps_failed and old.state is StepState.ERRORED:
             back = msgspec.structs.replace(old, attempts=step.attempts)
         else:
             state = StepState.COMPLETE if old.done else StepState.QUEUED
@@ -139,8 +140,10 @@ def restoration_to(store: Store, plan: Plan, group: CheckpointGroup, **fields: A
 def restoration(
     store: Store, plan: Plan, group: CheckpointGroup, view: View, fields: dict[str, Any]
 ) -> Restoration:
-    has_failed = fields.get("state") is State.ERRORED
-    steps, removed = rewound_steps(store.plans.steps(plan.plan_id), view.steps, has_failed)
+    # An agent that we observe does not do again what failed; what it does next is another step.
+    is_observed = plan.spec["actor"]["kind"] == OBSERVED
+    keeps_failed = is_observed or fields.get("state") is State.ERRORED
+    steps, removed = rewound_steps(store.plans.steps(plan.plan_id), view.steps, keeps_failed)
     decisions = rewound_decisions(store.plans.decisions(plan.plan_id), view.decisions)
     back, later = _children(store, plan, group)
     values = {

@@ -131,6 +131,7 @@ def run_command(
                 settings = settings_here(overrides=options.settings)
                 with open_workspace(settings=settings, talk=voice.talk) as workspace:
                     notes = workspace.recovered
+                    _take_in(workspace)
                     with _telemetry(workspace, started):
                         reply = function(workspace, options, **arguments)
             else:
@@ -167,6 +168,19 @@ def run_command(
         # click would make it exit code 1; whoever read us has gone, as with `git diff | head`.
         return NO_READER
     return reply.exit_code
+
+
+def _take_in(workspace: Workspace) -> None:
+    """Events of agents that were written down because nobody answered; nearly always none."""
+    settings = workspace.ctx.settings
+    if not os.path.isdir(folder := f"{settings.home}/sidecars"):
+        return
+    from cleveragents.maintenance.sidecars import events_wait
+
+    if events_wait(folder) and not workspace.ctx.store.read_only:
+        from cleveragents.integrations.launch import take_in
+
+        take_in(settings)
 
 
 @contextmanager

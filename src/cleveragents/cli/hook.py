@@ -18,9 +18,9 @@ from cleveragents.workspace import settings_here
 @click.argument("name", required=False, default="")
 def event(agent: str, name: str) -> int:
     """Note one event of an agent's session, given on standard input, without a sidecar."""
-    from cleveragents.integrations.client import begins
+    from cleveragents.integrations.client import agent_process, begins
     from cleveragents.integrations.hook import Hooked, answer_of, observing, payload_in
-    from cleveragents.integrations.sidecar import agent_process, handle_alone
+    from cleveragents.integrations.sidecar import handle_alone
 
     closed, error, data = False, "", sys.stdin.buffer.read()
     try:

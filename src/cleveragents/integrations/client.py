@@ -4,6 +4,9 @@ Imports nothing of ours and next to nothing else: it is started twice per tool c
 `python -I -S client_start.py FOLDER AGENT [EVENT] [--budget=SECONDS] [--fail-closed] [--no-start]`.
 Whatever goes wrong, the tool runs: it ends with 0, unless the person chose to fail closed. Where
 it is confined it cannot start a sidecar, and the one that there is has one name.
+
+Once it has ended, what the agent told is in the store or in a file (`keep`), whoever is killed
+after that. Killed before, with its agent, the agent did not get past its event.
 """
 
 import _socket  # what `socket` is made of: that one imports for longer than all of this takes
@@ -23,7 +26,11 @@ BEGINS = ("PreToolUse", "BeforeTool", "preToolUse", "tool.execute.before")
 would begin again, and again."""
 INSIDE = "AGENTS_PLAN_ID"
 """Set for the tools of a plan: that one follows what happens, and its store cannot be seen here."""
-START = ("-m", "cleveragents", "hook")
+START = ("-m", "cleveragents", "hook", "sidecar")
+LATE = b"late"
+SHELLS = frozenset({"sh", "bash", "dash", "zsh", "fish", "ash"})
+ADOPTS = frozenset({"systemd", "init"})
+"""Who becomes the parent of a hook whose agent was killed."""
 
 
 def program() -> str:
@@ -39,7 +46,8 @@ def main(words: list[str]) -> int:
     event, payload = given[2] if len(given) > 2 else "", b""
     try:
         payload = sys.stdin.buffer.read(LARGEST + 1)
-        said = told(given[0], given[1], event, payload, budget, "--no-start" not in flags)
+        start = "--no-start" not in flags
+        said = told(given[0], given[1], event, payload, budget, start=start, closed=closed)
     except Exception as error:  # noqa: BLE001 - a hook that fails must not stop the agent
         said = f"failed {type(error).__name__}: {error}".encode()
     word, _, text = said.partition(b"\n")
@@ -57,7 +65,14 @@ def begins(event: str, payload: bytes) -> bool:
 
 
 def told(
-    folder: str, agent: str, event: str, payload: bytes, budget: float, start: bool = True
+    folder: str,
+    agent: str,
+    event: str,
+    payload: bytes,
+    budget: float,
+    *,
+    start: bool = True,
+    closed: bool = False,
 ) -> bytes:
     """What the sidecar answers; it is started if there is none."""
     if start and INSIDE in os.environ:
@@ -65,38 +80,97 @@ def told(
     if len(payload) > LARGEST:
         return b"failed the input is too large"
     name = socket_name(session_of(payload)) if start else ONLY
+    own = f"{time.time_ns():020}-{os.getpid()}"
+    said = answered(folder, name, f"{agent}\t{event}\t{own}\n".encode() + payload, budget, start)
+    if not said:
+        return b"failed nobody listens"
+    if said.startswith(LATE) and not (closed and begins(event, payload)):  # else it does not run
+        # Its pid is another one where we are confined; there the sidecar does not need it.
+        pid = agent_process(os.getpid()) if start else 0
+        head = f"{agent}\t{event}\t{pid}\t{began(pid)}\n".encode()
+        keep(f"{folder}/{name.removesuffix('.sock')}.{own}.event", head + payload)
+    return said
+
+
+def answered(folder: str, name: str, message: bytes, budget: float, start: bool) -> bytes:
+    """Its answer, or that it takes too long; "" if there is no sidecar and none may be started."""
     until, started = time.monotonic() + budget, False
     while True:
         line = connected(folder, name)
         # A sidecar that was ending while we asked gives no answer: the next one does.
-        if line is not None and (said := asked(line, agent, event, payload, budget)):
+        if line is not None and (said := asked(line, message, budget)):
             return said
         if not start:
-            return b"failed nobody listens"
-        if time.monotonic() > until:
-            detached((*START, "event", agent, *filter(None, [event])), folder, payload)
-            return b"late"
-        if not started or line is not None:
-            detached((*START, "sidecar", name), folder)
+            return b""
+        late = time.monotonic() > until
+        # Once more in the end: the first may have found the lock of one that was ending.
+        if late or not started or line is not None:
+            detached((*START, name), folder)
             started = True
+        if late:
+            return LATE
         time.sleep(PAUSE)
 
 
-def asked(line: "_socket.socket", agent: str, event: str, payload: bytes, budget: float) -> bytes:
+def asked(line: "_socket.socket", message: bytes, budget: float) -> bytes:
     parts: list[bytes] = []
     try:
         line.settimeout(budget + GRACE)
-        line.sendall(f"{agent}\t{event}\n".encode() + payload)
+        line.sendall(message)
         line.shutdown(_socket.SHUT_WR)
         while part := line.recv(1 << 16):
             parts.append(part)
     except TimeoutError:
-        return b"late"
+        return LATE
     except OSError:
         return b""
     finally:
         line.close()
     return b"".join(parts)
+
+
+def keep(path: str, message: bytes) -> None:
+    """Write down what nobody has noted yet: the session's sidecar, or the next command, takes it.
+
+    Only here, where we give up: a sidecar that has an event in its memory may be killed as soon as
+    the agent goes on. Not synced: it outlives every process, and not a power cut.
+    """
+    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+    part = path.removesuffix("event") + "part"
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(message)
+    os.rename(part, path)
+
+
+def agent_process(pid: int) -> int:
+    """The process that started a hook, which may have done so through a shell; 0: it is gone."""
+    while (pid := parent(pid)) > 1:
+        try:
+            with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
+                name = file.read().strip()
+        except OSError:
+            continue
+        if name not in SHELLS:
+            return 0 if name in ADOPTS else pid
+    return 0
+
+
+def parent(pid: int) -> int:
+    return int(stat_of(pid)[1])
+
+
+def began(pid: int) -> str:
+    """When a process started, in the kernel's own ticks."""
+    return stat_of(pid)[19].decode()
+
+
+def stat_of(pid: int) -> list[bytes]:
+    """What the kernel says of it behind its name; zeros if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return [b"0"] * 20
 
 
 def session_of(payload: bytes) -> bytes:
@@ -135,7 +209,7 @@ def connected(folder: str, name: str) -> "_socket.socket | None":
     return None
 
 
-def detached(words: tuple[str, ...], folder: str, payload: bytes = b"") -> None:
+def detached(words: tuple[str, ...], folder: str) -> None:
     """Start ourselves in full, in a session of its own, on the same store."""
     child = os.fork()
     if child:
@@ -145,14 +219,9 @@ def detached(words: tuple[str, ...], folder: str, payload: bytes = b"") -> None:
         os.setsid()
         if os.fork():
             os._exit(0)
-        given = os.memfd_create("payload")
-        with os.fdopen(os.dup(given), "wb") as file:
-            file.write(payload)
-        os.lseek(given, 0, os.SEEK_SET)
         nowhere = os.open(os.devnull, os.O_RDWR)
-        os.dup2(given, 0)
-        os.dup2(nowhere, 1)
-        os.dup2(nowhere, 2)
+        for stream in range(3):
+            os.dup2(nowhere, stream)
         os.closerange(3, 256)
         environ = {**os.environ, "CLEVERAGENTS_HOME": os.path.dirname(os.path.abspath(folder))}
         os.execve(sys.executable, (sys.executable, *words), environ)

@@ -64,9 +64,14 @@ def answer_of(hooked: Hooked, answer: Answer) -> str:
 
 def hook_command(settings: Settings, agent: str) -> tuple[str, ...]:
     """What agents are told to run at their events."""
-    words = (sys.executable, "-I", "-S", client.program(), folder_of(settings))
-    flags = (f"--budget={settings.hook_budget:g}",) if settings.hook_budget != 2.0 else ()
-    return (*words, agent, *flags, *(("--fail-closed",) if settings.fail_closed else ()))
+    return hook_words(settings, agent, folder_of(settings))
+
+
+def hook_words(settings: Settings, agent: str, folder: str) -> tuple[str, ...]:
+    """The same, where the sidecar's socket is in another folder."""
+    words = (sys.executable, "-I", "-S", client.program(), folder, agent)
+    budget = (f"--budget={settings.hook_budget:g}",) if settings.hook_budget != 2.0 else ()
+    return (*words, *budget, *(("--fail-closed",) if settings.fail_closed else ()))
 
 
 def folder_of(settings: Settings) -> str:

@@ -6,12 +6,12 @@ a folder that the sandbox can see and that goes with the run.
 
 import os
 import shutil
-import sys
 import tempfile
 import threading
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -24,13 +24,15 @@ from cleveragents.execution.observed.plan import ObservedPlan
 from cleveragents.execution.tool_call import call_context
 from cleveragents.integrations import client
 from cleveragents.integrations.agent import Launch, agent_named
+from cleveragents.integrations.hook import folder_of, hook_words
 from cleveragents.integrations.observer import Observer
 from cleveragents.integrations.session import MAIN, is_in_place, session_spec
-from cleveragents.integrations.sidecar import Sidecar, locked
-from cleveragents.maintenance.sidecars import FOLDER, RUN_FOLDER
+from cleveragents.integrations.sidecar import Sidecar, kept, locked, take_in_sessions
+from cleveragents.maintenance.sidecars import FOLDER, RUN_FOLDER, runs, sweep
 from cleveragents.model.conversation import Anchor
 from cleveragents.model.lifecycle import require_not_final
 from cleveragents.model.plan import Plan
+from cleveragents.model.settings import Settings
 from cleveragents.model.tool import Attach, ToolResult
 from cleveragents.plan_handle import PlanHandle
 from cleveragents.tools import resolve_tool
@@ -71,8 +73,9 @@ def run_agent(ws: Workspace, agent: str, request: AgentRequest) -> Ran:
     plan = request.plan or _new_plan(ws, agent, request)
     require_sandboxed(plan.plan)
     top = plan.plan.plan_dir
-    with private_folder(ws.ctx.settings.home) as private:
-        launch = agent_named(agent).launch(request.argv, _hook(private, agent), private)
+    with private_folder(ws.ctx.settings.home, plan.plan_id) as private:
+        hook = (*hook_words(ws.ctx.settings, agent, private), "--no-start")
+        launch = agent_named(agent).launch(request.argv, hook, private)
         launch = msgspec.structs.replace(launch, pass_env=launch.pass_env + request.variables)
         call = _call(ws.ctx, plan.plan_id, launch, private, request.attach)
         with _followed(ws.ctx, plan.plan_id, private) as sidecar:
@@ -102,15 +105,11 @@ def require_sandboxed(plan: Plan) -> None:
         )
 
 
-def _hook(private: str, agent: str) -> tuple[str, ...]:
-    return (sys.executable, "-I", "-S", client.program(), private, agent, "--no-start")
-
-
 @contextmanager
-def private_folder(home: str) -> Generator[str]:
+def private_folder(home: str, plan_id: str) -> Generator[str]:
     """Where the socket and the settings for this run are; gone when it ends.
 
-    A lock in the store names it, so that the next command removes what a killed run left.
+    A lock in the store names both, so that the next command ends what a killed run left.
     """
     folder = tempfile.mkdtemp(prefix=RUN_FOLDER)
     fsio.make_private_dir(f"{home}/{FOLDER}")
@@ -118,7 +117,7 @@ def private_folder(home: str) -> Generator[str]:
     lock = locked(note)
     try:
         if lock is not None:
-            os.write(lock, os.fsencode(folder))
+            os.write(lock, os.fsencode(f"{folder}\n{plan_id}"))
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -162,8 +161,8 @@ def _inputs(argv: Sequence[str], top: str, path: str) -> dict[str, object]:
 
 
 @contextmanager
-def _followed(ctx: Context, plan_id: str, private: str) -> Generator[Sidecar]:
-    """The sidecar as a thread; when the block ends, what the agent left open has ended too."""
+def _observing(settings: Settings, plan_id: str) -> Generator[Observer]:
+    """An observer of whatever sessions the run has: they are this plan's."""
 
     def own_plan(own: Context, _anchor: Anchor, _cwd: str) -> Plan:
         return own.store.plans.get(plan_id)
@@ -171,18 +170,25 @@ def _followed(ctx: Context, plan_id: str, private: str) -> Generator[Sidecar]:
     def is_own(plan: Plan) -> bool:
         return plan.plan_id == plan_id
 
-    @contextmanager
-    def observing() -> Generator[Observer]:
-        with open_workspace(settings=ctx.settings, recover=False) as ws:
-            observer = Observer(ws.ctx, own_plan, is_own)
-            try:
-                yield observer
-            finally:
-                observer.close()
-                with ObservedPlan(ws.ctx, plan_id, wait=10).taken("run") as executor:
-                    executor.quiet(None)
+    with open_workspace(settings=settings, recover=False) as ws:
+        observer = Observer(ws.ctx, own_plan, is_own)
+        try:
+            yield observer
+        finally:
+            observer.close()
+            with ObservedPlan(ws.ctx, plan_id, wait=10).taken("run") as executor:
+                executor.quiet(None)
 
-    sidecar = Sidecar(private, client.ONLY, observing, ctx.settings.hook_budget, stays=True)
+
+def _sidecar(settings: Settings, plan_id: str, private: str) -> Sidecar:
+    opened = partial(_observing, settings, plan_id)
+    return Sidecar(private, client.ONLY, opened, settings.hook_budget, stays=True)
+
+
+@contextmanager
+def _followed(ctx: Context, plan_id: str, private: str) -> Generator[Sidecar]:
+    """The sidecar as a thread; when the block ends, what the agent left open has ended too."""
+    sidecar = _sidecar(ctx.settings, plan_id, private)
     sidecar.listen()
     thread = threading.Thread(target=sidecar.serve, daemon=True)
     thread.start()
@@ -191,3 +197,12 @@ def _followed(ctx: Context, plan_id: str, private: str) -> Generator[Sidecar]:
     finally:
         sidecar.end()
         thread.join()
+
+
+def take_in(settings: Settings) -> None:
+    """What hooks wrote down that nobody lives to note: before a command looks at anything."""
+    take_in_sessions(settings)
+    for private, plan_id in runs(folder_of(settings)):
+        if kept(private, client.ONLY):
+            _sidecar(settings, plan_id, private).take_in()
+    sweep(folder_of(settings))

@@ -283,22 +283,25 @@ PLUGIN = """\
 import { spawn } from "node:child_process"
 const hook = HOOK
 
-// The answer of our hook; it never fails and never keeps a tool from running by dying.
+// The answer of our hook; it never fails, and keeps a tool from running only where it fails closed.
+const nothing = hook.includes("--fail-closed") ? { refuse: "no checkpoint could be made" } : {}
 const tell = (payload) => new Promise((resolve) => {
   try {
-    const child = spawn(hook[0], hook.slice(1), { stdio: ["pipe", "pipe", "ignore"] })
-    let said = ""
-    const timer = setTimeout(() => { child.kill(); resolve({}) }, 30000)
-    const done = () => {
+    const child = spawn(hook[0], hook.slice(1), { stdio: ["pipe", "pipe", "pipe"] })
+    let said = "", why = ""
+    const timer = setTimeout(() => { child.kill(); resolve(nothing) }, 30000)
+    const done = (code) => {
       clearTimeout(timer)
+      if (code !== 0) return resolve(nothing.refuse && why ? { refuse: why.trim() } : nothing)
       try { resolve(said ? JSON.parse(said) : {}) } catch { resolve({}) }
     }
     child.stdout.on("data", (part) => { said += part })
+    child.stderr.on("data", (part) => { why += part })
     child.on("error", done)
     child.on("close", done)
     child.stdin.on("error", () => {})
     child.stdin.end(JSON.stringify(payload))
-  } catch { resolve({}) }
+  } catch { resolve(nothing) }
 })
 
 export const CleverAgents = async ({ directory }) => {

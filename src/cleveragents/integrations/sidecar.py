@@ -2,7 +2,8 @@
 
 It is never needed for correctness: everything is in the store, and whoever finds no sidecar handles
 the event alone. One thread works, in the order in which events come; each connection has a thread
-that waits for it as long as the agent may be kept waiting.
+that waits for it as long as the agent may be kept waiting. An event whose hook went on without an
+answer is in a file (`client.keep`) until it is noted: here, or by the next command.
 """
 
 import fcntl
@@ -15,14 +16,26 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import Any
 
 from cleveragents.content import fsio
-from cleveragents.errors import AgentsError
+from cleveragents.errors import AgentsError, MachineError, PlanBusy
+from cleveragents.integrations import client
 from cleveragents.integrations.events import Answer
-from cleveragents.integrations.hook import Hooked, answer_of, events_of, payload_in
+from cleveragents.integrations.hook import (
+    Hooked,
+    answer_of,
+    events_of,
+    folder_of,
+    observing,
+    payload_in,
+)
 from cleveragents.integrations.observer import Observer
 from cleveragents.lease import start_time
+from cleveragents.machine import FULL
+from cleveragents.maintenance.sidecars import EVENT
+from cleveragents.model.settings import Settings
 
 IDLE = 1800.0
 """Seconds without an event after which it ends; the next event starts another."""
@@ -30,20 +43,21 @@ UNHEARD = 15.0
 """The same while it knows no agent: garbage, or a hook whose agent is gone, may have started it."""
 LOOK = 0.5
 """Seconds between two looks at the agent's process and at what the trackers were told."""
-SHELLS = frozenset({"sh", "bash", "dash", "zsh", "fish", "ash"})
-ADOPTS = frozenset({"systemd", "init"})
-"""Who becomes the parent of a hook whose agent was killed."""
+REMEMBERED = 1000
+"""Events that are known by name, in case their hooks wrote them down while they were noted."""
 Opened = Callable[[], AbstractContextManager[Observer]]
 
 
 class Job:
     """One event on its way; `late` when the agent was not kept waiting for it."""
 
-    def __init__(self, hooked: Hooked, pid: int) -> None:
+    def __init__(self, hooked: Hooked, pid: int, age: float | None = None) -> None:
         self.hooked = hooked
         self.pid = pid
-        self.came: float = time.monotonic()
-        self.late = False
+        self.came: float = time.monotonic() - max(age or 0.0, 0.0)
+        self.late: bool = age is not None
+        self.again = False
+        """What kept it from being noted passes: if its hook wrote it down, it is tried again."""
         self.done: threading.Event = threading.Event()
         self.answer: Answer = Answer()
         self.error = ""
@@ -69,6 +83,9 @@ class Sidecar:
         self._last = time.monotonic()
         self._ended = threading.Event()
         self._talking: list[threading.Thread] = []
+        self._known: dict[str, Job] = {}
+        """By the name that the hook gave the event, so that none is noted twice."""
+        self._guard = threading.Lock()
         self._lock: int | None = None
         self._line: socket.socket | None = None
 
@@ -77,8 +94,7 @@ class Sidecar:
         fsio.make_private_dir(self._folder)
         fsio.require_own(self._folder, hint="remove it, or choose another CLEVERAGENTS_HOME")
         os.chmod(self._folder, 0o700)
-        self._lock = locked(f"{self._folder}/{self._name}.lock")
-        if self._lock is None:
+        if not self._take_lock():
             return False
         path = f"{self._folder}/{self._name}"
         # Only under the lock: a socket that is there is of one that was killed.
@@ -95,6 +111,19 @@ class Sidecar:
         line.listen(64)
         self._line = line
         return True
+
+    def take_in(self) -> None:
+        """Note what hooks wrote down, and answer nobody; if another sidecar lives, that does."""
+        if self._take_lock():
+            try:
+                with self._opened() as observer:
+                    self._take_in(observer)
+            finally:
+                self._remove()
+
+    def _take_lock(self) -> bool:
+        self._lock = locked(f"{self._folder}/{self._name}.lock")
+        return self._lock is not None
 
     def serve(self) -> None:
         """Until the agent's process or session ends, or nothing came for long."""
@@ -151,10 +180,10 @@ class Sidecar:
             if uid != os.getuid():
                 return
             head, _, payload = _all_of(line).partition(b"\n")
-            agent, _, event = head.decode("utf-8", "replace").partition("\t")
-            line.sendall(self.told(agent, event, payload, agent_process(pid)))
+            agent, event, own, *_ = (*head.decode("utf-8", "replace").split("\t"), "", "")
+            line.sendall(self.told(agent, event, payload, client.agent_process(pid), own))
 
-    def told(self, agent: str, event: str, payload: bytes, pid: int) -> bytes:
+    def told(self, agent: str, event: str, payload: bytes, pid: int, own: str = "") -> bytes:
         """The answer to one event, or word that it takes longer than the agent may wait."""
         try:
             hooked = Hooked(agent, event, payload_in(payload))
@@ -163,22 +192,38 @@ class Sidecar:
             return f"failed {error.message}\n".encode()
         if not events:
             return b"ok\n"
-        self._last, self.heard = time.monotonic(), True
-        if pid and self._agent is None and (started := start_time(pid)):
-            self._agent = pid, started
-        job = Job(hooked, pid)
-        self._jobs.put(job)
+        job, is_new = self._job(own, Job(hooked, pid))
+        if is_new:
+            self._jobs.put(job)
         if not job.done.wait(self._budget):
             job.late = True
-            return b"late\n"
+            return client.LATE + b"\n"
         word = f"failed {' '.join(job.error.split())}" if job.error else "ok"
         return f"{word}\n{answer_of(hooked, job.answer)}".encode("utf-8", "replace")
+
+    def _job(self, own: str, made: Job) -> tuple[Job, bool]:
+        """The event's job, and whether it is new: a hook that gave up may have told it twice."""
+        with self._guard:
+            if own in self._known and not self._known[own].again:
+                return self._known[own], False
+            if own:
+                self._known[own] = made
+            while len(self._known) > REMEMBERED:
+                del self._known[next(iter(self._known))]
+        self._last, self.heard = time.monotonic(), True
+        if made.pid and self._agent is None and (started := start_time(made.pid)):
+            self._agent = made.pid, started
+        return made, True
 
     def _work(self) -> None:
         with self._opened() as observer:
             while (job := self._next(observer)) is not None:
-                if self._do(observer, job):
+                # What was told before this one, and nobody has noted yet, comes first.
+                self._take_in(observer)
+                if not job.done.is_set() and self._do(observer, job):
                     self._ended.set()
+            # Without the lock, those that we do not know are another's.
+            self._take_in(observer, new=self._stays)
             if self._stays or self._is_alone():
                 observer.end_all()
 
@@ -187,7 +232,28 @@ class Sidecar:
             try:
                 return self._jobs.get(timeout=LOOK)
             except queue.Empty:
+                self._take_in(observer)
                 observer.drain()
+
+    def _take_in(self, observer: Observer, new: bool = True) -> None:
+        """Note what hooks wrote down, in the order in which it happened; what is noted goes."""
+        for path in kept(self._folder, self._name):
+            own = path.removesuffix(EVENT).rpartition(".")[2]
+            job = self._known.get(own)
+            if (job is None or job.again) and not new:
+                continue
+            if job is None or job.again:
+                made = read(path)
+                job = None if made is None else self._job(own, made)[0]
+            try:
+                if job is not None and not job.done.is_set() and self._do(observer, job):
+                    self._ended.set()
+            finally:
+                if job is None or not job.again:
+                    with suppress(OSError):
+                        os.unlink(path)
+            if job is not None and job.again:
+                return  # those after it wait behind it
 
     def _do(self, observer: Observer, job: Job) -> bool:
         """Handle it; True if the session is over."""
@@ -199,12 +265,15 @@ class Sidecar:
             job.answer = next((one for one in said if one != Answer()), Answer())
         except AgentsError as error:
             job.answer, job.error = Answer(notice=_shown(error)), error.message
+            job.again = isinstance(error, PlanBusy | MachineError)
         except Exception as error:
             job.error = f"{type(error).__name__}: {error}"
+            job.again = isinstance(error, OSError) and error.errno in FULL
             raise  # what this process believes may be wrong: it ends, and another begins
         finally:
             self._agent = self._agent or observer.agent
             self._last = time.monotonic()
+            job.hooked = job.hooked._replace(payload={})  # it may be large, and is not needed
             job.done.set()
         return observer.is_over and not self._stays
 
@@ -244,22 +313,37 @@ def _all_of(line: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-def agent_process(pid: int) -> int:
-    """The process that started a hook, which may have done so through a shell; 0: it is gone."""
-    while (pid := _parent(pid)) > 1:
-        with suppress(OSError), open(f"/proc/{pid}/comm", encoding="utf-8") as file:
-            name = file.read().strip()
-            if name not in SHELLS:
-                return 0 if name in ADOPTS else pid
-    return 0
-
-
-def _parent(pid: int) -> int:
+def kept(folder: str, name: str) -> list[str]:
+    """The events that hooks wrote down for the sidecar with this socket, oldest first."""
+    own = name.removesuffix("sock")
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[1])
+        found = os.listdir(folder)
     except OSError:
-        return 0
+        return []
+    return sorted(f"{folder}/{one}" for one in found if one.startswith(own) and one.endswith(EVENT))
+
+
+def read(path: str) -> Job | None:
+    """The event in such a file; None if there is none that means anything to us."""
+    with suppress(OSError, ValueError, AgentsError):
+        there = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(there, "rb") as file:
+            head, _, payload = file.read(client.LARGEST + (1 << 16)).partition(b"\n")
+            age = time.time() - os.fstat(there).st_mtime
+        agent, event, pid, started = head.decode("utf-8", "replace").split("\t")
+        hooked = Hooked(agent, event, payload_in(payload))
+        if events_of(hooked):
+            return Job(hooked, int(pid) if start_time(int(pid)) == started else 0, age)
+    return None
+
+
+def take_in_sessions(settings: Settings) -> None:
+    """What hooks wrote down and no sidecar lives to note."""
+    folder = folder_of(settings)
+    names = {name.partition(".")[0] for name in os.listdir(folder) if name.endswith(EVENT)}
+    for name in sorted(names):
+        opened = partial(observing, settings, wait=0.0)
+        Sidecar(folder, f"{name}.sock", opened, settings.hook_budget).take_in()
 
 
 def handle_alone(observer: Observer, hooked: Hooked, pid: int) -> tuple[Any, str]:

@@ -1,25 +1,46 @@
-"""Sockets of sidecars that were killed: nobody listens there any more."""
+"""What sidecars that were killed left: sockets where nobody listens, events that wait."""
 
 import fcntl
 import os
 import shutil
+import time
 from contextlib import suppress
 
 FOLDER = "sidecars"
 """In the store: the sockets of sidecars, and a lock for each."""
 RUN_FOLDER = "agents-run-"
-"""How the folder of one `agents run` begins; its lock in the store holds its path."""
+"""How the folder of one `agents run` begins; its lock in the store holds its path and its plan."""
+EVENT, PART = ".event", ".part"
+"""How a file is called that a hook wrote because nobody answered it in time, and while it does."""
+OLD = 3600.0
+"""Seconds after which nobody is writing such a file any more."""
 
 
 def sweep(folder: str) -> None:
     """Remove those whose lock nobody has; a sidecar that lives keeps its own."""
-    try:
-        locks = [name for name in os.listdir(folder) if name.endswith(".lock")]
-    except OSError:
-        return
-    for name in locks:
+    for name in _names(folder):
         with suppress(OSError):
-            _remove_if_free(folder, name)
+            if name.endswith(".lock"):
+                _remove_if_free(folder, name)
+            elif name.endswith(PART) and time.time() - os.stat(f"{folder}/{name}").st_mtime > OLD:
+                os.unlink(f"{folder}/{name}")
+
+
+def events_wait(folder: str) -> bool:
+    """Whether a hook wrote something down that is not noted yet."""
+    return _has_events(folder) or any(_has_events(private) for private, _ in runs(folder))
+
+
+def runs(folder: str) -> list[tuple[str, str]]:
+    """The folder and the plan of every `agents run` that has not ended in peace."""
+    found: list[tuple[str, str]] = []
+    for name in _names(folder):
+        if name.startswith(RUN_FOLDER):
+            with suppress(OSError), open(f"{folder}/{name}", encoding="utf-8") as note:
+                private, _, plan_id = note.read().partition("\n")
+                if plan_id and _is_ours(private):
+                    found.append((private, plan_id))
+    return found
 
 
 def _remove_if_free(folder: str, name: str) -> None:
@@ -27,7 +48,11 @@ def _remove_if_free(folder: str, name: str) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if name.startswith(RUN_FOLDER):
-            _remove_run(os.fsdecode(os.read(lock, 4096)))
+            private = os.fsdecode(os.read(lock, 4096)).partition("\n")[0]
+            if _has_events(private):
+                return  # until they are noted
+            if _is_ours(private):
+                shutil.rmtree(private, ignore_errors=True)
         for one in (name.removesuffix(".lock"), name):
             with suppress(FileNotFoundError):
                 os.unlink(f"{folder}/{one}")
@@ -35,7 +60,18 @@ def _remove_if_free(folder: str, name: str) -> None:
         os.close(lock)
 
 
-def _remove_run(folder: str) -> None:
-    """The name may be somebody else's by now: only what is ours goes, and no link is followed."""
-    if os.path.basename(folder).startswith(RUN_FOLDER) and os.lstat(folder).st_uid == os.geteuid():
-        shutil.rmtree(folder, ignore_errors=True)
+def _is_ours(folder: str) -> bool:
+    """The name may be somebody else's by now; no link is followed."""
+    named = os.path.basename(folder).startswith(RUN_FOLDER)
+    return named and os.path.isdir(folder) and os.lstat(folder).st_uid == os.geteuid()
+
+
+def _has_events(folder: str) -> bool:
+    return any(name.endswith(EVENT) for name in _names(folder))
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []

@@ -173,6 +173,8 @@ def output(ws: Workspace, options: Options, plan: str, step: str) -> Reply:
         blocks.append(Text(f"{said}, {took}{cut}", "bold"))
         if call["output"]:
             blocks.append(Text(call["output"].rstrip("\n"), verbatim=True))
+        if call["error"] and call["error"].strip() not in call["output"]:
+            blocks.append(Text(f"error: {call['error'].strip()}", "red", verbatim=True))
     return Reply(data={"calls": calls}, blocks=tuple(blocks), messages=notes)
 
 

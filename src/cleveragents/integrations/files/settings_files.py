@@ -1,12 +1,15 @@
 """Our hooks in the settings files of agents: put in, taken out, and found again.
 
-A hook of ours is known by the path of our client in its command, wherever it was installed.
+A hook of ours is known by the path of our client in its command, wherever it was installed. A file
+that we made ends with one line feed, and one more for each folder that we made for it: taken out
+again, those go with it, and never one that somebody else made.
 """
 
 import json
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from shlex import join
 from typing import Any, cast
 
@@ -65,11 +68,11 @@ def _changed(
     if not text.strip():
         return before if entries is None else _new({**fresh, HOOKS: _lists(entries)})
     left = without(text, is_ours, HOOKS)
-    if entries is not None:
-        return (mark + _with_entries(left, entries)).encode()
-    as_we_write = before == _new(read_json(text).value)
-    nothing_else = read_json(left).value == dict(fresh)
-    return None if as_we_write and nothing_else else (mark + left).encode()
+    as_we_write = before.rstrip(b"\n") + b"\n" == _new(read_json(text).value)
+    if as_we_write and left != text and read_json(left).value == dict(fresh):  # all of it is ours
+        made = b"\n" * _folders_made(before)
+        return None if entries is None else _new({**fresh, HOOKS: _lists(entries)}) + made
+    return (mark + (left if entries is None else _with_entries(left, entries))).encode()
 
 
 def _with_entries(text: str, entries: Mapping[str, Any]) -> str:
@@ -104,7 +107,9 @@ def owned(path: str, content: str | None) -> SettingsChange:
     before = read_settings(path)
     if before is not None and MARK.encode() not in before:
         raise ConfigError(f"{path} is not ours", "move it away, or take another scope")
-    after = None if content is None else content.encode()
+    if content is None:
+        return SettingsChange(path=path, before=before, after=None)
+    after = content.encode() + b"\n" * _folders_made(before or b"")
     return SettingsChange(path=path, before=before, after=after)
 
 
@@ -161,13 +166,30 @@ def write_change(change: SettingsChange) -> bool:
     _require_writable(change.path, target)
     if read_settings(change.path) != change.before:
         raise ConfigError(f"{change.path} was changed meanwhile", "try again")
-    if change.after is not None:
+    folder = os.path.dirname(target)
+    if change.before is None and change.after is not None:
+        write_atomically(change.path, change.after + b"\n" * _missing(folder))
+    elif change.after is not None:
         write_atomically(change.path, change.after)
     elif os.path.islink(change.path):
         write_atomically(change.path, b"{}\n")  # somebody's own link stays what it is
     else:
         fsio.unlink_if_there(target)
+        for _ in range(_folders_made(change.before or b"")):
+            with suppress(OSError):  # one that is not empty stays, and so do those around it
+                os.rmdir(folder)
+            folder = os.path.dirname(folder)
     return True
+
+
+def _missing(folder: str) -> int:
+    """How many folders have to be made."""
+    return 0 if os.path.isdir(folder) else 1 + _missing(os.path.dirname(folder))
+
+
+def _folders_made(content: bytes) -> int:
+    """How many were made for a file of ours."""
+    return max(len(content) - len(content.rstrip(b"\n")) - 1, 0)
 
 
 def _require_writable(path: str, target: str) -> None:
