@@ -67,7 +67,7 @@ addEventListener("keydown", (event) => {
   if (!links.length) return;
   const row = document.querySelector(".moment[aria-current='true']");
   let at = links.indexOf(document.activeElement);
-  if (at < 0 && row) at = links.findIndex((link) => row.contains(link)) - (step < 0 ? 0 : 0);
+  if (at < 0 && row) at = links.findIndex((link) => row.contains(link));
   const next = links[Math.min(links.length - 1, Math.max(0, at + step))];
   if (next) {
     next.focus();

@@ -1,7 +1,7 @@
 """A patch as files, places and lines, with the words that differ marked; for one column or two."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from difflib import SequenceMatcher
 
 import msgspec
@@ -17,6 +17,10 @@ class Line(msgspec.Struct, frozen=True):
     old: int | None
     new: int | None
     parts: tuple[tuple[str, bool], ...]
+    mine: bool = False
+    """Whether a person did it by hand."""
+    is_first: bool = False
+    """Of theirs that follow each other, the one that says so."""
 
     @property
     def text(self) -> str:
@@ -150,6 +154,17 @@ def _stretch(lines: list[Line], start: int, kind: str) -> int:
     while end < len(lines) and lines[end].kind == kind:
         end += 1
     return end - start
+
+
+def signed(piece: Piece, is_mine: Callable[[Line], bool]) -> Piece:
+    """With the lines that a person did marked as theirs."""
+    found: list[Line] = []
+    before = False
+    for line in piece.lines:
+        mine = line.kind in ("add", "del") and is_mine(line)
+        found.append(msgspec.structs.replace(line, mine=mine, is_first=mine and not before))
+        before = mine
+    return msgspec.structs.replace(piece, lines=tuple(found))
 
 
 _WORD = re.compile(r"\w+|\s+|.")
