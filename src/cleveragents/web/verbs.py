@@ -235,13 +235,16 @@ def resume(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Preview:
         "residue": f"What the interrupted step left is rolled back, and kept: {did.names}",
     }.get(str(todo.reconciled), "")
     first = f"beginning with {todo.next_step}" if todo.next_step else "as its actor says"
+    begun = plan.head_group_id is not None
+    word = "Resume" if begun else "Run"
+    since = "It continues from the newest moment." if begun else "It works on copies: sandboxes."
     return Preview(
         verb="resume",
-        title=f"Resume {plan.name}",
+        title=f"{word} {plan.name}",
         about=f"{count(len(steps), 'step')} to do, {first}" if steps else first,
-        button="Resume",
+        button=word,
         argv=("plan", "resume", plan.name),
-        said=edits or "It continues from the newest moment.",
+        said=edits or since,
         lasting="cancels all that it does, as a whole.",
         effects=Outlook(compensable=todo.compensable),
         fates=tuple(Fate(step.step_id, False) for step in steps[:30]),

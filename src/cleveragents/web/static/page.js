@@ -15,6 +15,12 @@ document.addEventListener("htmx:afterSwap", () => {
   mark(panel.dataset.row);
   const plan = document.querySelector(".plan");
   if (plan) plan.classList.add("at");
+  // On a narrow screen the panel is in the place of the list, which had the focus.
+  if (matchMedia("(max-width: 940px)").matches) {
+    panel.tabIndex = -1;
+    panel.focus({ preventScroll: true });
+    panel.scrollIntoView();
+  }
 });
 document.addEventListener("htmx:historyRestore", () => location.reload());
 addEventListener("popstate", () => location.reload());

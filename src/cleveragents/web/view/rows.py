@@ -143,7 +143,9 @@ class _Builder:
             row.before_id = call.group_id
         row.calls = [*row.calls, call]
         row.mark = "failed" if failed else "looked"
-        if failed:
+        if call.state is CallState.INTERRUPTED:
+            row.title = f"{call.step_id} was interrupted"
+        elif failed:
             said = (call.error or str(call.state)).partition(": ")
             row.title = shortened(f"{call.step_id} failed: {said[2] or said[0]}")
         else:
