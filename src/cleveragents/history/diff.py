@@ -117,8 +117,10 @@ class Comparison:
             # Programs that apply patches skip what stands between them.
             heading = f"# resource {part.sandbox.place.resource.name}\n" if self.is_named else ""
             for changes in in_turns(part.changes):
-                piece = _compared(self.ctx, part, changes)
-                yield msgspec.structs.replace(piece, patch=heading + piece.patch)
+                # The folder is taken away after what was in it is shown: somebody waits.
+                with self.ctx.scratch() as scratch:
+                    piece = _compared(scratch, part, changes)
+                    yield msgspec.structs.replace(piece, patch=heading + piece.patch)
                 heading = ""
 
     def diff(self) -> Diff:
@@ -135,15 +137,14 @@ class Comparison:
 
     def tables(self) -> dict[str, tuple[TableChange, ...]]:
         """Resource -> what differs in it, of those that are databases."""
-        parts = [part for part in self.parts if _is_database(part.sandbox)]
-        return {
-            part.sandbox.place.resource.name: tuple(
-                table
-                for file in _compared(self.ctx, part, part.changes).files
-                for table in file.tables
-            )
-            for part in parts
-        }
+        found: dict[str, tuple[TableChange, ...]] = {}
+        for part in self.parts:
+            if _is_database(part.sandbox):
+                with self.ctx.scratch() as scratch:
+                    files = _compared(scratch, part, part.changes).files
+                name = part.sandbox.place.resource.name
+                found[name] = tuple(table for file in files for table in file.tables)
+        return found
 
     def contents(
         self, files: Iterable[FileDiff], most: int
@@ -211,14 +212,13 @@ def in_turns(changes: list[Change]) -> Iterator[list[Change]]:
         changes, size = changes[size:], size * GROWTH
 
 
-def _compared(ctx: Context, part: Part, changes: list[Change]) -> Piece:
+def _compared(scratch: str, part: Part, changes: list[Change]) -> Piece:
     paths = frozenset(change.path for change in changes)
-    with ctx.scratch() as scratch:
-        for name, state in (("a", part.before), ("b", part.after)):
-            os.mkdir(f"{scratch}/{name}")
-            part.sandbox.export(state, paths, f"{scratch}/{name}")
-        counts, patch = patch_of(scratch)
-        tables = {change.path: _tables(part.sandbox, scratch, change.path) for change in changes}
+    for name, state in (("a", part.before), ("b", part.after)):
+        os.mkdir(f"{scratch}/{name}")
+        part.sandbox.export(state, paths, f"{scratch}/{name}")
+    counts, patch = patch_of(scratch)
+    tables = {change.path: _tables(part.sandbox, scratch, change.path) for change in changes}
     renamed = {lines.renamed_from for lines in counts.values()}
     files = [
         _file(change, counts.get(change.path, Lines(0, 0)), tables[change.path])
