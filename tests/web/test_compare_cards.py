@@ -10,6 +10,7 @@ from cleveragents.history.owners import Owner
 from cleveragents.history.timeline import lines_by_hand, with_owners
 from cleveragents.model.plan import StepState
 from cleveragents.web.view.marks import Sign, mini
+from cleveragents.web.view.patches import pieces_of, signed
 from cleveragents.workspace import open_workspace
 from tests.in_process import Yard, cli, die_while, edit, execute
 from tests.web.visitor import Visitor, rows, words
@@ -53,6 +54,9 @@ def test_a_diff_says_who_changed_each_file_and_of_those_of_both_each_line(yard: 
     assert page.count('class="who"') == 2
     assert "a.txt agent: top , end , and you" in words(page)
     assert "1 + by hand you" in words(page)
+    edited = {"del": False, "add": True}
+    piece = pieces_of("diff --git a/x b/x\n@@ -1 +1 @@\n-old\n+new\n")[0]
+    assert {line.kind: line.is_first for line in signed(piece, lambda _: True).lines[1:]} == edited
     side = Visitor().get("/plans/yard/diff?lines=side")
     assert re.search(r'class="add mine">3</td><td class="add mine">by hand <span', side)
     # Before the edit there is nothing of it.

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from difflib import SequenceMatcher
+from itertools import groupby
 
 import msgspec
 
@@ -157,13 +158,18 @@ def _stretch(lines: list[Line], start: int, kind: str) -> int:
 
 
 def signed(piece: Piece, is_mine: Callable[[Line], bool]) -> Piece:
-    """With the lines that a person did marked as theirs."""
-    found: list[Line] = []
-    before = False
-    for line in piece.lines:
-        mine = line.kind in ("add", "del") and is_mine(line)
-        found.append(msgspec.structs.replace(line, mine=mine, is_first=mine and not before))
-        before = mine
+    """With the lines that a person did marked as theirs; of those that came, the first says so."""
+    found = [
+        msgspec.structs.replace(line, mine=line.kind in ("add", "del") and is_mine(line))
+        for line in piece.lines
+    ]
+    start = 0
+    for mine, run in groupby(found, key=lambda line: line.mine):
+        own = list(run)
+        if mine:
+            came = next((n for n, line in enumerate(own) if line.kind == "add"), 0)
+            found[start + came] = msgspec.structs.replace(own[came], is_first=True)
+        start += len(own)
     return msgspec.structs.replace(piece, lines=tuple(found))
 
 
