@@ -206,13 +206,6 @@ def exact(text: str, agents: Agents) -> str:
     text = text.replace(folder, "/tmp/shop-" + "x" * len(folder.removeprefix("/tmp/shop-")))
     for pattern, instead in IDS:
         text = re.sub(pattern, instead, text)
-    # Child plans side by side: which of them came first is chance.
-    text = re.sub(
-        r"(?:^│ not known .*\n)+",
-        lambda found: "".join(sorted(found[0].splitlines(True))),
-        text,
-        flags=re.M,
-    )
     return re.sub(r" +$", "", text, flags=re.M)
 
 

@@ -30,8 +30,10 @@ def test_it_goes_through_the_pager_of_the_user(shop: Agents) -> None:
         told = shown(shop, "plan", "diff", "last", *way, columns=80, PAGER=pager, NO_COLOR="1")
         assert "paged" not in told
         assert "diff --git a/api.py b/api.py" in told
-    for none in ("cat", ""):
-        assert "paged" not in shown(shop, "plan", "diff", "last", columns=80, PAGER=none)
+    for none in ("cat", "", "no-such-pager -x"):
+        told = shown(shop, "plan", "diff", "last", columns=80, PAGER=none, NO_COLOR="1")
+        assert "paged" not in told
+        assert "diff --git a/api.py b/api.py" in told
 
 
 def test_who_leaves_the_pager_is_not_kept(shop: Agents) -> None:

@@ -345,7 +345,7 @@ def test_at_a_terminal_all_of_it_can_be_applied_at_once(agents: Agents) -> None:
     env = install(agents)
     done = Reviewed(agents, env, "all", "y")
     assert done.code == 0
-    assert "first prompt" in done.seen
+    assert "  first prompt" in done.seen
     assert "second prompt" in done.seen
     assert "the plan is applied" in done.seen
     assert sorted(os.listdir(agents.work)) == ["one.txt", "two.txt"]
@@ -385,7 +385,7 @@ def test_at_a_terminal_one_can_go_back_to_a_point_first(agents: Agents) -> None:
     """Before the first prompt the conversation is a new one; later ones have to be cut."""
     env = install(agents, text=KEPT)
     done = Reviewed(agents, env, "back", "nobody", "back", "first", "nothing")
-    assert "first prompt (on_decision)" in done.seen
+    assert "  first prompt" in done.seen
     assert "has no checkpoint 'nobody'" in done.seen
     plan = done.word(r"agents plan diff (\w+)")
     assert agents.run("plan", "diff", plan, "--json").expect(0).data["files"] == []

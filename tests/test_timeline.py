@@ -54,7 +54,7 @@ def test_each_group_tells_what_it_changed_and_whether_it_leads_here(agents: Agen
     shown = agents.run("plan", "checkpoints", "told").stdout.splitlines()
     assert sum(line.startswith("x  ") for line in shown) == len(left)
     assert sum(line.startswith(">  ") for line in shown) == 1
-    assert any("~1 -1" in line and "edit (after_tool_execute)" in line for line in shown)
+    assert any("~1 -1" in line and "after_tool_execute" in line for line in shown)
 
 
 def test_a_plan_without_a_group_says_so(agents: Agents) -> None:

@@ -105,8 +105,8 @@ def test_run_watch_roll_back_undo_correct_apply(yard: Yard, browser: object, add
     window = Window(browser, address)
     page = window.page
 
-    page.click("a.button:has-text('Resume')")
-    page.click("button:has-text('Resume')")
+    page.click("a.button:has-text('Run')")
+    page.click("button:has-text('Run')")
     page.wait_for_selector("#tail:has-text('line 1')")
     assert "line 2" not in page.inner_text("#tail")
     Path(yard.top / "more").touch()
@@ -254,8 +254,8 @@ def test_stop_resume_undo_and_redo(yard: Yard, browser: object, address: str) ->
         plan_id = ws.use(yard.plan(PLAN)).plan_id
     window = Window(browser, address)
     page = window.page
-    page.click("a.button:has-text('Resume')")
-    page.click("button:has-text('Resume')")
+    page.click("a.button:has-text('Run')")
+    page.click("button:has-text('Run')")
     page.wait_for_selector("#tail:has-text('line 1')")
     page.click("button:has-text('Stop')")
     page.wait_for_selector("a.button:has-text('Resume')")
@@ -295,6 +295,31 @@ def test_a_rollback_with_the_keyboard_alone(yard: Yard, browser: object, address
     assert window.wrong == []
 
 
+def test_a_long_name_and_the_focus_on_a_narrow_screen(
+    yard: Yard, browser: object, address: str
+) -> None:
+    with open_workspace() as ws:
+        text = PLAN.replace("name: shop", f"name: {'a name that nobody shortened ' * 4}end")
+        plan = ws.use(yard.plan(text))
+    window = Window(browser, address, viewport={"width": 400, "height": 900})
+    page = window.page
+    for where in ("", "/resume", "/diff"):
+        page.goto(f"{window.base}/plans/{plan.plan_id}{where}")
+        assert window.wide() <= 0, where
+    with open_workspace() as ws:
+        done = yard.done(ws, WRITING)
+    page.goto(f"{window.base}/plans/{done.plan_id}")
+    page.click("h3 a:has-text('a')")
+    page.wait_for_function("document.activeElement.id == 'panel'")
+    assert page.locator("#panel").is_visible()
+    assert not page.locator("#moments").is_visible()
+    with open_workspace() as ws:
+        decision = ws.ctx.store.plans.steps(done.plan_id)[-1].decision_id
+    page.goto(f"{window.base}/plans/{done.plan_id}/correct?decision={decision}")
+    assert page.evaluate("document.activeElement.name") == "guidance"
+    assert window.wrong == []
+
+
 def test_every_verb_without_script(yard: Yard, browser: object, address: str) -> None:
     for name in ("more", "go"):
         Path(yard.top / name).touch()
@@ -311,7 +336,7 @@ def test_every_verb_without_script(yard: Yard, browser: object, address: str) ->
         plain.click(f".head a.button:has-text('{link}')")
         plain.click(f"button:has-text('{button}')")
 
-    press("Resume", "Resume")
+    press("Run", "Run")
     # The page of a plan that runs loads itself again.
     plain.wait_for_selector("a.button:has-text('Review and apply')")
     plain.click("h3 a:has-text('people')")

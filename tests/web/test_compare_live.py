@@ -81,7 +81,7 @@ steps:
     with open_workspace() as ws:
         execute(ws, ws.use(yard.plan(text)))
     page = Visitor().get("/plans/data/diff")
-    assert "1 row changed" in words(page)
+    assert "db table post agent: rename 1 of 2 rows" in words(page)
     assert "± 1 old <b>new</b>" in words(page)
     assert "<b>new</b>" not in page
 
@@ -97,7 +97,7 @@ def test_all_that_a_step_printed_can_be_read(yard: Yard) -> None:
 
 
 def key(visitor: Visitor) -> str:
-    return visitor.get("/plans/shop").split('data-exact="')[1].split('"')[0]
+    return visitor.get("/plans/shop").split('data-exact="')[2].split('"')[0]
 
 
 def test_only_what_is_new_is_told() -> None:

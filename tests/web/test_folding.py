@@ -112,7 +112,7 @@ def test_a_child_plan_is_opened_in_its_place(yard: Yard) -> None:
     visitor = Visitor()
     page = visitor.get("/plans/above")
     assert "below 12 steps, 4 new" in words(page)
-    key = page.split('data-exact="')[1].split('"')[0]
+    key = page.split('data-exact="')[2].split('"')[0]
     assert "12 steps, 4 new +4" in words(visitor.get(f"/plans/above/lines?rows={key}"))
     assert "of them in 1 child plan" in words(page)
     inside = page.split('data-load="')[1].split('"')[0]

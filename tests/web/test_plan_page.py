@@ -80,6 +80,7 @@ def test_edits_that_no_checkpoint_has_are_shown_as_yours(yard: Yard) -> None:
         assert rows(visitor.get("/plans/yard/since")) == []
         edit(plan, "mine.txt")
     said = words(visitor.get("/plans/yard/since"))
+    assert "You edited mine.txt since" in words(visitor.get("/plans/yard?since=1"))
     assert "You edited mine.txt since +1 Not in a checkpoint yet" in said
     assert words(visitor.get("/plans/yard/bring")) == "3 new +1"
 
@@ -113,7 +114,7 @@ def test_lines_are_counted_when_they_are_asked_for(yard: Yard) -> None:
         execute(ws, plan)
     visitor = Visitor()
     assert "+1" not in rows(visitor.get("/plans/shop"))[1]
-    key = visitor.get("/plans/shop").split('data-exact="')[1].split('"')[0]
+    key = visitor.get("/plans/shop").split('data-exact="')[2].split('"')[0]
     assert words(visitor.get(f"/plans/shop/lines?rows={key}")) == "one.txt is new +1"
     assert "one.txt is new +1" in rows(visitor.get("/plans/shop"))[1]
 

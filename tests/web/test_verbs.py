@@ -84,7 +84,7 @@ def test_roll_back_undo_and_redo(plan: Here, visitor: Visitor) -> None:
     assert answer.headers["location"] == f"{plan.path}?done=rollback"
     assert plan.files() == {"one.txt", "old.txt"}
     page = visitor.get(answer.headers["location"])
-    assert "Done: agents plan rollback" in words(page)
+    assert "Rolled back. agents plan rollback" in words(page)
     assert "You rolled back to “people”" in rows(page)[-2]
     assert "Undo rollback" in words(page)
 

@@ -6,7 +6,7 @@ import pytest
 
 from cleveragents.sandbox.sqlite.tables import TableChange
 from cleveragents.web.render import shown_cell
-from cleveragents.web.view.changes import table_words
+from cleveragents.web.view.changes import table_back_words, table_words
 from cleveragents.web.view.words import ago, clock, duration, listed, shortened, spelled
 from cleveragents.workspace import open_workspace
 from tests.in_process import Yard, execute
@@ -54,12 +54,34 @@ def test_times_lists_and_numbers() -> None:
         ({"status": "removed", "rows_before": 1}, "table t is gone, with 1 row"),
         ({"status": "changed", "renamed_from": "old"}, "table old is now t"),
         ({"status": "changed", "rows_added": 2, "rows_removed": 1}, "table t: 2 rows changed"),
-        ({"status": "changed", "definition_changed": True}, "table t: has another definition"),
+        ({"status": "changed", "definition_changed": True}, "table t: another definition"),
+        (
+            {"status": "changed", "columns_before": ("a", "b"), "columns": ("a", "c", "d")},
+            "table t: new columns c and d, b is gone",
+        ),
+        (
+            {"status": "changed", "renamed_from": "u", "columns_before": "a", "columns": "ac"},
+            "table u is now t, new column c",
+        ),
         ({"status": "changed"}, "table t: changed"),
     ],
 )
 def test_what_became_of_a_table(change: dict[str, object], said: str) -> None:
     assert table_words(TableChange(name="t", kind="table", **change)) == said  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"status": "added", "rows_after": 6}, "table t goes, with 6 rows"),
+        ({"status": "removed", "rows_before": 1}, "table t returns, with 1 row"),
+        ({"status": "changed", "renamed_from": "old"}, "table t is old again"),
+        ({"status": "changed", "rows_added": 2, "rows_removed": 1}, "2 rows of t"),
+        ({"status": "changed", "definition_changed": True}, "table t as it was"),
+    ],
+)
+def test_what_becomes_of_a_table_that_goes_back(change: dict[str, object], said: str) -> None:
+    assert table_back_words(TableChange(name="t", kind="table", **change)) == said  # type: ignore[arg-type]
 
 
 PLAN = """
@@ -100,3 +122,21 @@ def test_effects_and_corrections_are_told(yard: Yard) -> None:
     assert "2 calls" in outside
     assert "Cannot be undone. Step mail" in outside
     assert "No plan" in words(visitor.get("/?before=unknown"))
+
+
+def test_a_rollback_says_what_it_undid_outside_also_when_it_was_undone(yard: Yard) -> None:
+    with open_workspace() as ws:
+        plan = ws.use(yard.plan(PLAN))
+        execute(ws, plan)
+        plan.rollback("many", accept_loss=True)
+        told = plan.log()[-1].detail["effects"]
+        assert [len(told[name]) for name in ("undone", "left")] == [1, 1]
+    visitor = Visitor()
+    said = "A slot was undone on the way. A letter stayed"
+    assert any(said in row for row in rows(visitor.get("/plans/rich")))
+    with open_workspace() as ws:
+        ws.find("rich").undo()
+    page = visitor.get("/plans/rich")
+    turn = next(row for row in rows(page) if "and undid it" in row)
+    assert "A slot was undone on the way, and not done again. A letter stayed" in turn
+    assert 'aria-label="undone outside by this rollback"' in page

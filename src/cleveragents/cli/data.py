@@ -259,9 +259,12 @@ def _row_data(row: Checkpoint, names: dict[str, str], group: CheckpointGroup) ->
 
 def group_data(ctx: Context, plan: Plan, group: CheckpointGroup) -> dict[str, Any]:
     """`plan checkpoint show`."""
+    from cleveragents.history.timeline import contents_of
+
     names = {r.resource_id: r.name for r in ctx.store.resources.of_plan(plan.plan_id)}
     members = ctx.store.checkpoints.of_members(group)
     view = ctx.store.plans.view_at(plan.plan_id, group.version)
+    contents = contents_of(ctx, plan, group)
     return {
         "group_id": group.group_id,
         "plan_id": plan.plan_id,
@@ -276,6 +279,7 @@ def group_data(ctx: Context, plan: Plan, group: CheckpointGroup) -> dict[str, An
             {
                 **_row_data(row, names, group),
                 "own": row.group_id == group.group_id,
+                "contents": contents.get(names.get(row.resource_id, ""), {}),
                 "sandbox_ref": row.sandbox_ref,
                 "filesystem_path": row.filesystem_path,
                 "metadata": {k: v for k, v in row.metadata_json.items() if k != "snapshot"},

@@ -12,6 +12,7 @@ from cleveragents.checkpoints.manager import States
 from cleveragents.context import Context
 from cleveragents.errors import NotFound
 from cleveragents.execution.leasing import before_looking
+from cleveragents.history.owners import Owner
 from cleveragents.history.patches import Lines, patch_of
 from cleveragents.model.checkpoint import CheckpointGroup, SandboxCheckpoint
 from cleveragents.model.plan import Plan
@@ -30,6 +31,15 @@ MOST_RENAMED = 1000
 """Files that came and went up to which git looks for those that were only renamed."""
 
 
+class ByHand(msgspec.Struct, frozen=True):
+    """Lines that no step wrote or took away, each as the first and the last of some."""
+
+    added: tuple[tuple[int, int], ...] = ()
+    """In the file afterwards."""
+    removed: tuple[tuple[int, int], ...] = ()
+    """In the file before."""
+
+
 class FileDiff(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     resource: str
@@ -41,6 +51,10 @@ class FileDiff(msgspec.Struct, frozen=True, kw_only=True):
     renamed_from: str | None = None
     tables: tuple[TableChange, ...] = ()
     """Of a database: what is different in it."""
+    owner: Owner | None = None
+    """Who changed it; None where nobody asked for that."""
+    by_hand: ByHand | None = None
+    """Of a text that both changed: which lines somebody else did."""
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,12 +84,15 @@ class Comparison:
         after: States,
         with_ignored: bool = False,
         on: tuple[str, ...] = (),
+        ends: "Ends" = (None, None),
     ) -> None:
         """Ignored files are counted, not shown; `on`: the only resources that are looked at."""
-        self._ctx = ctx
+        self.ctx: Context = ctx
+        self.plan: Plan = plan
+        self.ends: Ends = ends
         self.is_named: bool = len(after) > 1
         """Whether the plan has several resources."""
-        self._parts: list[Part] = []
+        self.parts: list[Part] = []
         self.ignored: int = 0
         sandboxes = ctx.manager.sandboxes(plan.plan_id)
         _require_resources(plan, on, [one.name for one in sandboxes.resources.values()])
@@ -88,20 +105,22 @@ class Comparison:
             private = sum(path.split(b"/")[0] == b".git" for path in hidden)
             self.ignored += len(hidden) - private
             if shown := [change for change in changes if change.path not in hidden]:
-                self._parts.append(Part(sandbox, before[rid], state, shown))
+                self.parts.append(Part(sandbox, before[rid], state, shown))
 
     def names(self) -> Iterator[Change]:
         """Every path that differs, without reading any; a renamed file is two of them."""
-        for part in self._parts:
+        for part in self.parts:
             yield from part.changes
 
     def pieces(self) -> Iterator[Piece]:
-        for part in self._parts:
+        for part in self.parts:
             # Programs that apply patches skip what stands between them.
             heading = f"# resource {part.sandbox.place.resource.name}\n" if self.is_named else ""
             for changes in in_turns(part.changes):
-                piece = _compared(self._ctx, part, changes)
-                yield msgspec.structs.replace(piece, patch=heading + piece.patch)
+                # The folder is taken away after what was in it is shown: somebody waits.
+                with self.ctx.scratch() as scratch:
+                    piece = _compared(scratch, part, changes)
+                    yield msgspec.structs.replace(piece, patch=heading + piece.patch)
                 heading = ""
 
     def diff(self) -> Diff:
@@ -116,6 +135,17 @@ class Comparison:
             ignored=self.ignored,
         )
 
+    def tables(self) -> dict[str, tuple[TableChange, ...]]:
+        """Resource -> what differs in it, of those that are databases."""
+        found: dict[str, tuple[TableChange, ...]] = {}
+        for part in self.parts:
+            if _is_database(part.sandbox):
+                with self.ctx.scratch() as scratch:
+                    files = _compared(scratch, part, part.changes).files
+                name = part.sandbox.place.resource.name
+                found[name] = tuple(table for file in files for table in file.tables)
+        return found
+
     def contents(
         self, files: Iterable[FileDiff], most: int
     ) -> dict[tuple[str, str], tuple[bytes | None, bytes | None]]:
@@ -127,19 +157,25 @@ class Comparison:
         for file in files:
             wanted.setdefault(file.resource, []).append(file)
         found: dict[tuple[str, str], tuple[bytes | None, bytes | None]] = {}
-        for part in self._parts:
+        for part in self.parts:
             name = part.sandbox.place.resource.name
             own = wanted.get(name, [])
             paths = {change.shown: change.path for change in part.changes}
             pairs = [(paths[file.renamed_from or file.path], paths[file.path]) for file in own]
-            with self._ctx.scratch() as scratch:
-                before = _read(
+            with self.ctx.scratch() as scratch:
+                before = read_files(
                     part.sandbox, part.before, [a for a, _ in pairs], f"{scratch}/a", most
                 )
-                after = _read(part.sandbox, part.after, [b for _, b in pairs], f"{scratch}/b", most)
+                after = read_files(
+                    part.sandbox, part.after, [b for _, b in pairs], f"{scratch}/b", most
+                )
             for file, one, two in zip(own, before, after, strict=True):
                 found[name, file.path] = one, two
         return found
+
+
+Ends = tuple[CheckpointGroup | None, CheckpointGroup | None]
+"""The groups that are compared; None for the beginning of the plan, and for now."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -176,14 +212,13 @@ def in_turns(changes: list[Change]) -> Iterator[list[Change]]:
         changes, size = changes[size:], size * GROWTH
 
 
-def _compared(ctx: Context, part: Part, changes: list[Change]) -> Piece:
+def _compared(scratch: str, part: Part, changes: list[Change]) -> Piece:
     paths = frozenset(change.path for change in changes)
-    with ctx.scratch() as scratch:
-        for name, state in (("a", part.before), ("b", part.after)):
-            os.mkdir(f"{scratch}/{name}")
-            part.sandbox.export(state, paths, f"{scratch}/{name}")
-        counts, patch = patch_of(scratch)
-        tables = {change.path: _tables(part.sandbox, scratch, change.path) for change in changes}
+    for name, state in (("a", part.before), ("b", part.after)):
+        os.mkdir(f"{scratch}/{name}")
+        part.sandbox.export(state, paths, f"{scratch}/{name}")
+    counts, patch = patch_of(scratch)
+    tables = {change.path: _tables(part.sandbox, scratch, change.path) for change in changes}
     renamed = {lines.renamed_from for lines in counts.values()}
     files = [
         _file(change, counts.get(change.path, Lines(0, 0)), tables[change.path])
@@ -193,7 +228,7 @@ def _compared(ctx: Context, part: Part, changes: list[Change]) -> Piece:
     return Piece(files=tuple(files), patch=patch)
 
 
-def _read(
+def read_files(
     sandbox: Sandbox, state: SandboxCheckpoint, paths: list[bytes], place: str, most: int
 ) -> list[bytes | None]:
     """Those files of a state."""
@@ -231,8 +266,12 @@ def _file(change: Change, lines: Lines, tables: tuple[TableChange, ...]) -> File
     )
 
 
+def _is_database(sandbox: Sandbox) -> bool:
+    return traits_of(sandbox.place.resource.kind).is_sqlite
+
+
 def _tables(sandbox: Sandbox, scratch: str, path: bytes) -> tuple[TableChange, ...]:
-    if not traits_of(sandbox.place.resource.kind).is_sqlite:
+    if not _is_database(sandbox):
         return ()
     sides = [f"{scratch}/{side}/{os.fsdecode(path)}" for side in ("a", "b")]
     before, after = (side if os.path.isfile(side) else None for side in sides)
@@ -257,13 +296,14 @@ def comparing(
     if not before:
         yield Comparison(ctx, plan, {}, {}, ignored, on)
     elif end is not None:
-        yield Comparison(ctx, plan, before, ctx.checkpoints.states(end), ignored, on)
+        after = ctx.checkpoints.states(end)
+        yield Comparison(ctx, plan, before, after, ignored, on, (start, end))
     else:
         before_looking(ctx, plan.plan_id)
         with ctx.manager.packs.batch() as batch:
             last = ctx.checkpoints.states(ctx.store.checkpoints.group(head)) if head else before
             now = ctx.manager.create_checkpoint(plan.plan_id, batch, last, strict=False)
-            yield Comparison(ctx, plan, before, now, ignored, on)
+            yield Comparison(ctx, plan, before, now, ignored, on, (start, None))
 
 
 def diff_of_failure(ctx: Context, plan: Plan) -> dict[str, Any] | None:

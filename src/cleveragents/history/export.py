@@ -101,7 +101,9 @@ def left_behind(groups: list[CheckpointGroup], entries: list[JournalEntry]) -> f
             target = next((g for g in groups if g.group_id == entry.detail.get("to")), None)
             since = target.version if target else since
         until = entry.after.version if entry.after else since
-        left |= {g.group_id for g in groups if since < g.version <= until}
+        # Who undoes a rollback is where they were when they rolled back, edits included.
+        back = entry.before.group_id if entry.entry_id not in done else None
+        left |= {g.group_id for g in groups if since < g.version <= until and g.group_id != back}
     return frozenset(left)
 
 

@@ -51,6 +51,12 @@ class PlanView(CallersPlan):
 
         return timeline(self._ctx, self.plan)
 
+    def contents(self, checkpoint: str) -> dict[str, dict[str, int]]:
+        """How much a checkpoint holds of each resource: files; tables and rows."""
+        from cleveragents.history.timeline import contents_of
+
+        return contents_of(self._ctx, self.plan, self.group(checkpoint))
+
     def open(self, checkpoint: str, folder: str | None = None) -> "Opened":
         """Write a checkpoint below `folder`, or into the store, as files to look at."""
         from cleveragents.history.opened import open_group

@@ -23,11 +23,11 @@ class Lines(NamedTuple):
 
 def patch_of(scratch: str) -> tuple[dict[bytes, Lines], str]:
     """What differs between the folders `a` and `b`, for people: renamed files as such."""
-    # Both at once: somebody waits for the first screen.
-    with _start(scratch, "-M", "--numstat", "-z") as counting:
-        patch = _RENAME.sub(rb"\1", _git_diff(scratch, "-M", "-p"))
-        counts = _numbers(_printed(counting, False))
-    return counts, patch.decode("utf-8", "backslashreplace")
+    # Both from one process: somebody waits for the first screen. An empty field ends the counts.
+    found = _git_diff(scratch, "-M", "--numstat", "-z", "-p")
+    counts, _, patch = found.partition(b"\0\0")
+    patch = _RENAME.sub(rb"\1", _with_headers(patch))
+    return _numbers(counts), patch.decode("utf-8", "backslashreplace")
 
 
 _RENAME = re.compile(rb'^(rename (?:from|to) "?)[ab]/', re.MULTILINE)
@@ -52,7 +52,7 @@ def exact_patch(
         exact = ("-p", "--binary", "--full-index")
         text = _git_diff(f"{scratch}/text", *exact)
         whole = _git_diff(f"{scratch}/bytes", *exact, attributes=f"{scratch}/attributes")
-    return len(paths), text + whole
+    return len(paths), _with_headers(text) + _with_headers(whole)
 
 
 def _with_carriage_returns(scratch: str, paths: frozenset[bytes]) -> list[bytes]:
@@ -89,31 +89,25 @@ def _lstat(folder: str, path: bytes) -> os.stat_result | None:
 
 def _git_diff(scratch: str, *arguments: str, attributes: str = "/dev/null") -> bytes:
     """`git diff --no-index` of two folders that hold nothing but the changed files."""
-    return _printed(_start(scratch, *arguments, attributes=attributes), "-p" in arguments)
-
-
-def _start(
-    scratch: str, *arguments: str, attributes: str = "/dev/null"
-) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [
-            "git", "-c", f"core.attributesFile={attributes}",
-            "diff", "--no-index", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames",
-            "--no-prefix", *arguments, "--", "a", "b",
-        ],
+    argv = [
+        "git", "-c", f"core.attributesFile={attributes}",
+        "diff", "--no-index", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames",
+        "--no-prefix", *arguments, "--", "a", "b",
+    ]  # fmt: skip
+    done = subprocess.run(
+        argv,
+        check=False,
         cwd=scratch,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=environment({"GIT_CEILING_DIRECTORIES": os.path.dirname(scratch)}),
-    )  # fmt: skip
+    )
+    return done.stdout
 
 
-def _printed(git: "subprocess.Popen[bytes]", is_patch: bool) -> bytes:
-    with git:
-        assert git.stdout is not None
-        found = git.stdout.read()
-    return _HEADER.sub(_both_sides, found) if is_patch else found
+def _with_headers(patch: bytes) -> bytes:
+    return _HEADER.sub(_both_sides, patch)
 
 
 _HEADER = re.compile(rb"^diff --git (.+)$", re.MULTILINE)

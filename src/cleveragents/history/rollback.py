@@ -30,7 +30,7 @@ from cleveragents.lookup import find_group
 from cleveragents.model.checkpoint import CheckpointGroup, RollbackResult
 from cleveragents.model.decision import DecisionState
 from cleveragents.model.effect import EffectState
-from cleveragents.model.journal import Operation
+from cleveragents.model.journal import JournalEntry, Operation
 from cleveragents.model.lifecycle import require_rollback
 from cleveragents.model.plan import Plan, State
 from cleveragents.model.resource import Change
@@ -43,6 +43,17 @@ def accepted(todo: Restoration, accept_loss: bool, command: str) -> Restoration:
     effects.require_accepted(todo.outlook, accept_loss, command)
     marks = effects.marks(todo.outlook, EffectState.ACCEPTED)
     return msgspec.structs.replace(todo, effects=marks)
+
+
+def with_effects(entry: JournalEntry, todo: Restoration) -> JournalEntry:
+    """The entry says what of the world outside it undoes, and what it leaves as it is."""
+    told = {
+        "undone": [effect.effect_id for effect in todo.outlook.compensable],
+        "left": [effect.effect_id for effect in todo.outlook.irreversible],
+    }
+    if not any(told.values()):
+        return entry
+    return msgspec.structs.replace(entry, detail={**entry.detail, "effects": told})
 
 
 def require_own(ctx: Context, plan: Plan, verb: str) -> None:
@@ -139,6 +150,7 @@ def rollback(
         entry = leased.opened(Operation.ROLLBACK, to=group.group_id)
         command = f"agents plan rollback {plan.plan_id} {group.group_id}"
         todo = accepted(restoration_to(ctx.store, leased.plan, group), accept_loss, command)
+        entry = with_effects(entry, todo)
         # What a failed step left is nobody's work: rolling back from it must not need room.
         lossy = accept_loss or leased.plan.state is State.ERRORED
         todo = remembering(msgspec.structs.replace(todo, entry=entry), remember)

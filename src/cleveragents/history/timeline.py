@@ -1,13 +1,32 @@
-"""The groups of a plan in order: what each changed, and which lead to where it stands."""
+"""The groups of a plan in order: what each changed, who did it, and which lead to where it stands.
+
+Of two states that are compared the groups between them tell who did what: one that was made because
+somebody had edited has what they did; everything from one such group to the next is the plan's own.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 
 from cleveragents.context import Context
-from cleveragents.history.export import leading_here
+from cleveragents.errors import AgentsError
+from cleveragents.history.diff import ByHand, Comparison, Diff, Ends, FileDiff, Part, read_files
+from cleveragents.history.export import leading_here, left_behind
 from cleveragents.history.owners import Owner
-from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
-from cleveragents.model.plan import Plan
+from cleveragents.lease import holder
+from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType, SandboxCheckpoint
+from cleveragents.model.plan import Plan, StepState
 from cleveragents.model.resource import Change
+from cleveragents.sandbox.protocol import TellsContents
+
+MOST_EDITS = 50
+"""Groups of edits up to which lines are told apart."""
+LARGEST, READ = 256 << 10, 16 << 20
+"""Bytes of a file up to which its lines are, and up to which it is looked at for that."""
 
 
 class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,3 +121,202 @@ def _changes(
         return ()
     states = ctx.checkpoints.states
     return ctx.checkpoints.diff(plan.plan_id, states(before), states(after))
+
+
+def contents_of(ctx: Context, plan: Plan, group: CheckpointGroup) -> dict[str, dict[str, int]]:
+    """Resource -> what a group holds of it: files; tables and rows. Empty where nobody can tell."""
+    sandboxes = ctx.manager.sandboxes(plan.plan_id)
+    found: dict[str, dict[str, int]] = {}
+    for rid, state in ctx.checkpoints.states(group).items():
+        sandbox = sandboxes[rid]
+        name = sandbox.place.resource.name
+        found[name] = {}
+        if isinstance(sandbox, TellsContents):
+            with (
+                ctx.scratch() as scratch,
+                suppress(AgentsError),
+            ):  # `agents check` says what is gone
+                found[name] = sandbox.contents(state, scratch)
+    return found
+
+
+class Stage(NamedTuple):
+    """A state on the way from one end to the other, and whether the way to it was by hand."""
+
+    state: SandboxCheckpoint
+    by_hand: bool
+
+
+def with_owners(compared: Comparison) -> Diff:
+    """What differs and who did it; of each text that both changed, who each line."""
+    ctx, plan, ends = compared.ctx, compared.plan, compared.ends
+    edits = _edits(ctx, plan, ends)
+    now = _edited_now(ctx, plan) if ends[1] is None else None
+    written = _written(ctx, plan)
+    diff = compared.diff()
+    found = {(file.resource, file.path): file for file in diff.files}
+    for part in compared.parts:
+        stages = list(_stages(ctx, part, edits, now))
+        owners = _owners(part, stages, written)
+        own = [file for file in found.values() if file.resource == part.sandbox.place.resource.name]
+        own = [msgspec.structs.replace(file, owner=_owner_of(file, owners)) for file in own]
+        for file in _with_lines(ctx, part, own, stages):
+            found[file.resource, file.path] = file
+    return msgspec.structs.replace(diff, files=tuple(found.values()))
+
+
+def _edits(ctx: Context, plan: Plan, ends: Ends) -> list[tuple[CheckpointGroup, CheckpointGroup]]:
+    """What was edited by hand on the way from one end to the other: before, and after."""
+    order = ctx.store.order_of(plan.plan_id)
+    first = order[ends[0].group_id] if ends[0] else 0
+    last = order[ends[1].group_id] if ends[1] else math.inf
+    found: list[tuple[CheckpointGroup, CheckpointGroup]] = []
+    led: CheckpointGroup | None = None
+    groups = ctx.store.checkpoints.groups(plan.plan_id)
+    left = left_behind(groups, ctx.store.journal.of_plan(plan.plan_id))
+    for group in groups:
+        if group.group_id in left or group.checkpoint_type is CheckpointType.ON_ERROR:
+            continue
+        is_edit = group.checkpoint_type in OF_OTHERS and led is not None
+        if is_edit and led and first <= order[led.group_id] and order[group.group_id] <= last:
+            found.append((led, group))
+        led = group
+    return found
+
+
+def _edited_now(ctx: Context, plan: Plan) -> CheckpointGroup | None:
+    """The newest group, if what is different from it now was done by hand."""
+    if plan.is_final or plan.head_group_id is None or holder(ctx.store, plan.plan_id) is not None:
+        return None
+    steps = ctx.store.plans.steps(plan.plan_id)
+    if any(step.state is StepState.PROCESSING for step in steps):
+        return None  # its process died: what it left is the step's
+    return ctx.store.checkpoints.group(plan.head_group_id)
+
+
+def _stages(
+    ctx: Context,
+    part: Part,
+    edits: Iterable[tuple[CheckpointGroup, CheckpointGroup]],
+    now: CheckpointGroup | None,
+) -> Iterator[Stage]:
+    """One resource on its way; states that are equal follow each other as one."""
+    rid = part.sandbox.place.resource.resource_id
+    way = [one for before, after in edits for one in ((before, False), (after, True))]
+    if now is not None:
+        way.append((now, False))
+    last = part.before
+    yield Stage(last, False)
+    for group, by_hand in way:
+        state = ctx.checkpoints.states(group).get(rid)
+        if state is not None and state.state_hash != last.state_hash:
+            yield Stage(state, by_hand)
+            last = state
+    if part.after.state_hash != last.state_hash:
+        yield Stage(part.after, now is not None)
+
+
+def _written(ctx: Context, plan: Plan) -> dict[tuple[str, bytes], bool] | None:
+    """(Resource, path) that a call of a plan in place wrote -> whether it may be another's work.
+
+    None for a plan that has sandboxes: there nobody else is expected while a step runs.
+    """
+    resources = ctx.store.resources.of_plan(plan.plan_id)
+    if not any(one.is_in_place for one in resources):
+        return None
+    names = {one.resource_id: one.name for one in resources}
+    shared = ctx.store.calls.shared_writes(plan.plan_id)
+    found: dict[tuple[str, bytes], bool] = {}
+    for write in ctx.store.calls.writes(plan.plan_id):
+        place = names[write.resource_id], write.path
+        found[place] = found.get(place, False) or (write.call_id, write.path) in shared
+    return found
+
+
+def _owners(
+    part: Part, stages: Sequence[Stage], written: dict[tuple[str, bytes], bool] | None
+) -> dict[str, Owner]:
+    """Path -> who changed it on the way."""
+    found: dict[str, Owner] = {}
+    for before, after in pairwise(stages):
+        for change in part.sandbox.changes(before.state, after.state):
+            owner = Owner.OTHERS if after.by_hand else Owner.AGENT
+            if written is not None and not after.by_hand:
+                is_shared = written.get((change.resource, change.path))
+                owner = {None: Owner.OTHERS, True: Owner.UNKNOWN, False: Owner.AGENT}[is_shared]
+            known = found.get(change.shown, owner)
+            found[change.shown] = owner if known is owner else _together(known, owner)
+    return found
+
+
+def _together(one: Owner, other: Owner) -> Owner:
+    return Owner.UNKNOWN if Owner.UNKNOWN in (one, other) else Owner.BOTH
+
+
+def _owner_of(file: FileDiff, owners: dict[str, Owner]) -> Owner:
+    """A file that was renamed is also what it was before."""
+    names = (file.path, file.renamed_from or file.path)
+    one, other = (owners.get(name, Owner.AGENT) for name in names)
+    return one if one is other else _together(one, other)
+
+
+def _with_lines(
+    ctx: Context, part: Part, files: list[FileDiff], stages: Sequence[Stage]
+) -> Iterator[FileDiff]:
+    mixed = [f for f in files if f.owner is Owner.BOTH and not f.binary and not f.tables]
+    if not mixed or len(stages) > 2 * MOST_EDITS:
+        yield from files
+        return
+    paths = {change.shown: change.path for change in part.changes}
+    names = [(paths[f.path], paths.get(f.renamed_from or "", paths[f.path])) for f in mixed]
+    flat = [name for pair in names for name in pair]
+    texts: list[list[bytes | None]] = []
+    with ctx.scratch() as scratch:
+        for number, stage in enumerate(stages):
+            place = f"{scratch}/{number}"
+            texts.append(read_files(part.sandbox, stage.state, flat, place, READ))
+    for number, file in enumerate(mixed):
+        way = [
+            (text[2 * number] or text[2 * number + 1] or b"", stage.by_hand)
+            for text, stage in zip(texts, stages, strict=True)
+        ]
+        if max(len(text) for text, _ in way) <= LARGEST:
+            files[files.index(file)] = msgspec.structs.replace(file, by_hand=lines_by_hand(way))
+    yield from files
+
+
+def lines_by_hand(way: Sequence[tuple[bytes, bool]]) -> ByHand:
+    """From the texts of a file, oldest first, each with whether it was made by hand (pure)."""
+    from difflib import SequenceMatcher
+
+    text = way[0][0].splitlines()
+    lines = [(number, False) for number in range(1, len(text) + 1)]
+    """Of each line: its number at the beginning, or 0, and whether it was written by hand."""
+    gone: list[int] = []
+    for content, by_hand in way[1:]:
+        new = content.splitlines()
+        made: list[tuple[int, bool]] = []
+        for kind, a, b, c, d in SequenceMatcher(None, text, new).get_opcodes():
+            if kind == "equal":
+                made += lines[a:b]
+                continue
+            gone += [number for number, _ in lines[a:b] if number and by_hand]
+            made += [(0, by_hand)] * (d - c)
+        lines, text = made, new
+    added = [number for number, (_, by_hand) in enumerate(lines, 1) if by_hand]
+    return ByHand(_stretches(added), _stretches(sorted(gone)))
+
+
+def _stretches(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """`1, 2, 3, 7` as `(1, 3), (7, 7)`."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return tuple(found)
+
+
+def is_in(stretches: Iterable[tuple[int, int]], number: int | None) -> bool:
+    return number is not None and any(first <= number <= last for first, last in stretches)

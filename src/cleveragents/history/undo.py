@@ -20,6 +20,7 @@ from cleveragents.history.rollback import (
     previewed,
     remembering,
     require_own,
+    with_effects,
 )
 from cleveragents.lease import LeasedPlan
 from cleveragents.lookup import find_group
@@ -140,7 +141,6 @@ def _go(
     command = f"agents plan {opened.operation} {plan.plan_id}"
     group, todo = _way_to(ctx, plan, moment)
     todo = accepted(todo, accept_loss, command)
-    todo = msgspec.structs.replace(
-        todo, entry=msgspec.structs.replace(opened, target=entry.entry_id)
-    )
+    opened = with_effects(msgspec.structs.replace(opened, target=entry.entry_id), todo)
+    todo = msgspec.structs.replace(todo, entry=opened)
     return go_back(ctx, leased, group, remembering(todo, remember))

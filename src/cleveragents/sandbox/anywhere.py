@@ -1,4 +1,4 @@
-"""A sandbox on a machine that never saw the user's resource: made from a state alone."""
+"""What can be had of a state alone, where nobody ever saw the user's resource."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,4 +17,13 @@ class MadeAnywhere(Protocol):
 
         `staging` is a directory beside it that may be used, and is removed afterwards.
         """
+        ...
+
+
+@runtime_checkable
+class TellsContents(Protocol):
+    """A kind that can tell how much a state holds."""
+
+    def contents(self, state: SandboxCheckpoint, scratch: str) -> dict[str, int]:
+        """Plural of what is counted -> how many: files; tables and rows. `scratch` is empty."""
         ...

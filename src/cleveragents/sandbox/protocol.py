@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from cleveragents.content.packs import Batch
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import Change
-from cleveragents.sandbox.anywhere import MadeAnywhere
+from cleveragents.sandbox.anywhere import MadeAnywhere, TellsContents
 from cleveragents.sandbox.values import (
     STATEMENTS,
     SWAP,
@@ -57,6 +57,7 @@ __all__ = [
     "Sandbox",
     "TakesSql",
     "TellsApart",
+    "TellsContents",
     "TellsCost",
     "TellsLost",
     "WatchesSql",

@@ -171,6 +171,16 @@ class TreeStates:
     def ignored(self, changes: tuple[Change, ...], state: SandboxCheckpoint) -> frozenset[bytes]:
         return frozenset()
 
+    def contents(self, state: SandboxCheckpoint, scratch: str) -> dict[str, int]:
+        """Git's own files are not counted."""
+        found = trees.walk(self.manifests, tree_of(state))
+        return {
+            "files": sum(
+                entry.kind is not EntryKind.DIRECTORY and path.split(b"/", 1)[0] != b".git"
+                for path, entry in found
+            )
+        }
+
     def grafted(
         self,
         now: SandboxCheckpoint,

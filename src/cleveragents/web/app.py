@@ -28,7 +28,7 @@ from cleveragents.web.render import render
 from cleveragents.web.site import Page, plan_id, wrong
 from cleveragents.web.view.changes import summary, summary_of_changes
 from cleveragents.web.view.cluster import seen_of
-from cleveragents.web.view.compare import comparison
+from cleveragents.web.view.compare import Shown, comparison
 from cleveragents.web.view.facts import facts_of
 from cleveragents.web.view.fold import Fold, folded
 from cleveragents.web.view.line import rows_of
@@ -62,6 +62,7 @@ class Screens(Acts):
         plan = view.facts.plan
         rows = list(view.all_rows)
         row = chosen_row(view, rows, at)
+        asked = "since" in request.query_params and not plan.is_final
         running = running_call(ws, plan.plan_id) if view.running else None
         decision = running.call.decision_id if running else None
         parent = ws.ctx.store.plans.get(plan.parent_plan_id) if plan.parent_plan_id else None
@@ -77,6 +78,7 @@ class Screens(Acts):
             running_place=_place(view.facts.steps, running.call.step_id) if running else "",
             running_decision=view.facts.decisions.get(decision or ""),
             notice=self.told(plan.plan_id, request.query_params.get("done", "")),
+            since=None if running or not asked else _since(PlanHandle(ws.ctx, plan.plan_id)),
             can_stop=view.facts.held is not None and not view.facts.in_place,
         )
 
@@ -99,9 +101,10 @@ class Screens(Acts):
         handle, query = PlanHandle(ws.ctx, plan_id(ws, request)), request.query_params
         correction, whose = query.get("correction", ""), query.get("whose", "")
         start, end = query.get("from", ""), query.get("to", "")
+        seen = Shown(self.album, self.shelf)
         return self.html(
             "diff.html",
-            c=comparison(ws, handle, start, end, correction, whose, self.album),
+            c=comparison(ws, handle, start, end, correction, whose, seen),
             plan=handle.plan,
             side=query.get("lines") == "side",
             whose=whose,
@@ -150,12 +153,8 @@ class Screens(Acts):
     def since(self, ws: Workspace, request: Request) -> Response:
         """What a person edited that no checkpoint has yet."""
         handle = PlanHandle(ws.ctx, plan_id(ws, request))
-        changes = handle.preview_resume().changes
-        tracks = tracks_of(plan_view(ws, handle.plan_id, self.shelf).facts)
-        since = {"changes": changes, "did": summary_of_changes(changes)}
-        if changes and handle.plan.head_group_id:
-            since["did"] = summary(handle.diff(handle.plan.head_group_id))
-        return self.html("since.html", since=since, plan=handle.plan, tracks=tracks)
+        tracks = tracks_of(facts_of(ws, handle.plan_id))
+        return self.html("since.html", since=_since(handle), plan=handle.plan, tracks=tracks)
 
     def bring(self, ws: Workspace, request: Request) -> Response:
         """What apply would bring, in a sentence."""
@@ -169,6 +168,9 @@ class Screens(Acts):
         handle = PlanHandle(ws.ctx, facts.plan.plan_id)
         for item in view.rows:
             after = item.row.failed_id or item.row.group_id
+            if item.row.key in wanted and item.row.is_beginning:
+                with suppress(AgentsError):  # it keeps the words it has
+                    self.shelf.count(handle, item.row.key)
             if item.row.key in wanted and item.row.before_id and after:
                 pairs = [(handle, item.row.before_id, after)]
                 pairs += [
@@ -182,6 +184,14 @@ class Screens(Acts):
         rows = [moment(ws, facts, item.row, self.shelf, view.tracks) for item in view.rows]
         rows = [item for item in rows if item.row.key in wanted]
         return self.html("lines.html", rows=rows)
+
+
+def _since(handle: PlanHandle) -> dict[str, object]:
+    """What a person edited that no checkpoint has yet."""
+    changes = handle.preview_resume().changes
+    head = handle.plan.head_group_id
+    did = summary(handle.diff(head)) if changes and head else summary_of_changes(changes)
+    return {"changes": changes, "did": did}
 
 
 def _place(steps: tuple[Step, ...], step_id: str) -> str:

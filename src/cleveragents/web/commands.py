@@ -21,12 +21,16 @@ from cleveragents.model.settings import Settings
 PATIENCE = 300.0
 """Seconds that a browser waits for a command that runs no steps."""
 PAUSE = 0.03
+INTERRUPTED = 130
+"""The exit code of a command that was stopped as Ctrl-C does."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a command ended, in its own words."""
 
     ok: bool
+    interrupted: bool = False
+    """Whether somebody stopped it."""
     message: str = ""
     hint: str = ""
     messages: tuple[str, ...] = ()
@@ -88,6 +92,7 @@ def _read(out: Any, code: int) -> Outcome:
     error: dict[str, Any] = data.get("error") or {}
     return Outcome(
         ok=envelope["exit_code"] == 0,
+        interrupted=envelope["exit_code"] == INTERRUPTED,
         message=error.get("message", ""),
         hint=error.get("hint", ""),
         messages=tuple(envelope["messages"]),

@@ -1,5 +1,7 @@
 """Templates: everything is escaped; what is markup of our own says so."""
 
+import shlex
+import stat
 from functools import cache
 from typing import Any
 
@@ -26,10 +28,14 @@ def environment() -> Environment:
         "clock": words.clock,
         "count": words.count,
         "listed": words.listed,
+        "spelled": words.spelled,
         "first_upper": words.first_upper,
         "table_words": table_words,
         "path": show_path,
+        "quoted": shlex.quote,
         "cell": shown_cell,
+        "mode": shown_mode,
+        "mode_words": mode_words,
         "took": took,
         "seconds": seconds,
     }
@@ -53,6 +59,19 @@ def shown_cell(value: Any) -> str:
     if value is None:
         return "NULL"
     return f"{len(value)} bytes" if isinstance(value, bytes) else words.shortened(str(value), 200)
+
+
+def shown_mode(mode: str) -> str:
+    """`100755` as `rwxr-xr-x`."""
+    return stat.filemode(int(mode, 8))[1:]
+
+
+def mode_words(modes: tuple[str, str]) -> str:
+    """What that means, where it can be said."""
+    before, after = (bool(int(mode, 8) & 0o111) for mode in modes)
+    if before == after:
+        return ""
+    return ": it may be executed" if after else ": it may not be executed any more"
 
 
 def render(template: str, **values: Any) -> str:

@@ -1,6 +1,7 @@
 """A plan as one file to attach to a pull request, or as the text of one."""
 
 import re
+from contextlib import suppress
 from importlib.resources import files
 
 from markupsafe import Markup
@@ -11,7 +12,7 @@ from cleveragents.errors import AgentsError
 from cleveragents.plan_handle import PlanHandle
 from cleveragents.web.render import render
 from cleveragents.web.view.changes import Did, Shelf
-from cleveragents.web.view.compare import comparison
+from cleveragents.web.view.compare import Shown, comparison
 from cleveragents.web.view.pictures import Album
 from cleveragents.web.view.plan import Moment, PlanView, plan_view
 from cleveragents.web.view.words import count, first_upper
@@ -29,7 +30,7 @@ def html_report(ws: Workspace, handle: PlanHandle) -> str:
         is_report=True,
         view=view,
         plan=view.facts.plan,
-        c=comparison(ws, handle, "", "", "", "", Album()),
+        c=comparison(ws, handle, "", "", "", "", Shown(Album(), Shelf())),
         style=Markup(style),
         side=False,
         version=__version__,
@@ -42,18 +43,18 @@ def _view(ws: Workspace, handle: PlanHandle) -> PlanView:
     shelf = Shelf()
     for item in plan_view(ws, handle.plan_id, shelf).rows:
         after = item.row.failed_id or item.row.group_id
-        if item.row.changed and item.row.before_id and after:
-            try:
+        with suppress(AgentsError):  # a row says itself that its group is pruned or damaged
+            if item.row.is_beginning:
+                shelf.count(handle, item.row.key)
+            elif item.row.changed and item.row.before_id and after:
                 shelf.exact(handle, item.row.before_id, after)
-            except AgentsError:  # a row says itself that its group is pruned or damaged
-                continue
     return plan_view(ws, handle.plan_id, shelf)
 
 
 def markdown_report(ws: Workspace, handle: PlanHandle) -> str:
     """What was decided, what changed, what was set aside and what happened outside."""
     view = _view(ws, handle)
-    c = comparison(ws, handle, "", "", "", "", Album())
+    c = comparison(ws, handle, "", "", "", "", Shown(Album(), Shelf()))
     standing = [m for m in view.rows if not m.row.is_aside and m.row.mark != "system"]
     aside = [m for m in view.rows if m.row.is_aside]
     outside = [m.told for m in view.rows if any(e.side_effects for e in m.row.effects)]

@@ -14,6 +14,7 @@ from cleveragents.web.guard import Keys
 from cleveragents.web.render import render
 from cleveragents.web.view.changes import Shelf
 from cleveragents.web.view.pictures import Album
+from cleveragents.web.view.words import first_upper
 from cleveragents.workspace import Workspace, open_workspace
 
 Page = Callable[[Workspace, Request], Response]
@@ -67,8 +68,21 @@ class Site:
         if job is None or outcome is None or (outcome.ok and not done):
             return None
         if outcome.ok:
-            return Notice(f"Done: {job.shown}", more=outcome.messages)
-        return Notice(outcome.message, outcome.hint, failed=True)
+            return Notice(f"{DONE.get(done, 'Done')}.", job.shown, more=outcome.messages)
+        return Notice(first_upper(outcome.message), outcome.hint, failed=not outcome.interrupted)
+
+
+DONE = {
+    "rollback": "Rolled back",
+    "undo": "Undone",
+    "redo": "Done again",
+    "correct": "Corrected",
+    "resume": "Resumed, and it came to its end",
+    "apply": "Applied",
+    "keep": "Kept as a moment",
+    "cancel": "Cancelled",
+}
+"""What the last command did, by its verb."""
 
 
 def plan_id(ws: Workspace, request: Request) -> str:

@@ -21,7 +21,7 @@ from cleveragents.model.conversation import Conversation
 from cleveragents.model.effect import Outlook
 from cleveragents.model.resource import Change
 from cleveragents.plan_handle import PlanHandle
-from cleveragents.web.view.changes import summary_of_changes
+from cleveragents.web.view.changes import summary_of_changes, table_back_words
 from cleveragents.web.view.facts import Facts, facts_of
 from cleveragents.web.view.line import rows_of
 from cleveragents.web.view.marks import Sign, mini, sign
@@ -104,7 +104,7 @@ def rollback(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Previe
     facts = facts_of(ws, handle.plan_id)
     rows = rows_of(facts)
     row = _row_at(rows, group.group_id)
-    sums = sums_of(todo.changes)
+    sums = with_tables(handle, group.group_id, facts, sums_of(todo.changes))
     where = "in place" if facts.in_place else "in the sandboxes only"
     paths = sum(s.restored + s.removed + s.recreated for s in sums)
     title = f"“{row.title}”" if row else f"the moment {clock(group.created_at)}"
@@ -235,13 +235,16 @@ def resume(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Preview:
         "residue": f"What the interrupted step left is rolled back, and kept: {did.names}",
     }.get(str(todo.reconciled), "")
     first = f"beginning with {todo.next_step}" if todo.next_step else "as its actor says"
+    begun = plan.head_group_id is not None
+    word = "Resume" if begun else "Run"
+    since = "It continues from the newest moment." if begun else "It works on copies: sandboxes."
     return Preview(
         verb="resume",
-        title=f"Resume {plan.name}",
+        title=f"{word} {plan.name}",
         about=f"{count(len(steps), 'step')} to do, {first}" if steps else first,
-        button="Resume",
+        button=word,
         argv=("plan", "resume", plan.name),
-        said=edits or "It continues from the newest moment.",
+        said=edits or since,
         lasting="cancels all that it does, as a whole.",
         effects=Outlook(compensable=todo.compensable),
         fates=tuple(Fate(step.step_id, False) for step in steps[:30]),
@@ -344,6 +347,23 @@ def sums_of(changes: tuple[Change, ...]) -> tuple[Sum, ...]:
     """How many paths of each resource are restored, removed and made again."""
     names = list(dict.fromkeys(change.resource for change in _shown(changes)))
     return tuple(_sum(name, [c for c in _shown(changes) if c.resource == name]) for name in names)
+
+
+def with_tables(
+    handle: PlanHandle, group_id: str, facts: Facts, sums: tuple[Sum, ...]
+) -> tuple[Sum, ...]:
+    """Of databases it is said what becomes of their tables."""
+    if facts.in_place:
+        return sums  # what somebody else did to them stays
+    with handle.compare(group_id, on=tuple(one.name for one in sums)) as found:
+        tables = found.tables()
+    said = {name: [table_back_words(one) for one in own] for name, own in tables.items()}
+    return tuple(
+        msgspec.structs.replace(one, said=", ".join(told[:4]) + ", …" * (len(told) > 4))
+        if (told := said.get(one.name))
+        else one
+        for one in sums
+    )
 
 
 def _sum(name: str, own: list[Change]) -> Sum:

@@ -150,6 +150,7 @@ class Checkpoints(TypedDict):
 
 class Member(CheckpointRow):
     own: bool
+    contents: dict[str, int]
     sandbox_ref: str
     filesystem_path: str
     metadata: dict[str, Any]

@@ -50,7 +50,8 @@ def show(ws: Workspace, options: Options, plan: str, checkpoint: str) -> Reply:
 
 def _member(row: dict[str, Any]) -> str:
     where = "" if row["own"] else " (of an earlier group)"
-    return f"{row['state_hash'][:16]}, {row['checkpoint_id']}{where}"
+    held = ", ".join(f"{number:,} {what}" for what, number in row["contents"].items())
+    return ", ".join(filter(None, (held, row["state_hash"][:16], f"{row['checkpoint_id']}{where}")))
 
 
 @command("plan checkpoint pin", cls=CheckpointCommand)

@@ -76,7 +76,9 @@ def diff(ws: "Workspace", options: Options, plan: str, **given: Any) -> Reply:
         raise UsageError("--correction goes without --from and --to")
     with _compared(one, wanted) as comparison:
         if options.form in ("json", "yaml"):
-            return Reply(data=msgspec.to_builtins(comparison.diff()), messages=notes)
+            from cleveragents.history.timeline import with_owners
+
+            return Reply(data=msgspec.to_builtins(with_owners(comparison)), messages=notes)
         code = 0 if options.quiet else _show(comparison, wanted, options.form == "rich")
     return Reply(data={}, messages=notes, exit_code=code)
 

@@ -66,10 +66,24 @@ def outside_blocks(outlook: Outlook) -> tuple[Block, ...]:
     rows = (
         *(("compensate", _line(effect)) for effect in outlook.compensable),
         *(("cannot be undone", _line(effect)) for effect in outlook.irreversible),
-        *(("not known", f"step {e.step_id!r}, {e.tool}") for e in outlook.unknown),
+        *_unknown(outlook),
         *(("not done again", _line(effect)) for effect in outlook.not_repeated),
     )
     return (Panel("Outside the Sandboxes", rows),) if rows else ()
+
+
+def _unknown(outlook: Outlook) -> tuple[tuple[str, str], ...]:
+    """One line for all of them: most steps of most plans declare nothing."""
+    steps = sorted({effect.step_id for effect in outlook.unknown})
+    if not steps:
+        return ()
+    more = [f"{len(steps) - NAMED + 1} more"] if len(steps) > NAMED else []
+    named = [*(steps[: NAMED - 1] if more else steps), *more]
+    who = " and ".join(filter(None, (", ".join(named[:-1]), named[-1])))
+    return (("not known", f"what {who} did: {'it' if len(steps) == 1 else 'they'} had network"),)
+
+
+NAMED = 4
 
 
 def outside_text(outlook: Outlook) -> str:

@@ -14,6 +14,7 @@ from cleveragents.cli.options import (
 from cleveragents.cli.plan.read_data import output_data, timeline_data
 from cleveragents.cli.render import Block, Panel, Reply, Table, Text
 from cleveragents.lookup import find_decision, short_ids
+from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.units import show_bytes, show_duration, show_when
 from cleveragents.workspace import Workspace
 
@@ -50,6 +51,7 @@ def checkpoints(ws: Workspace, options: Options, plan: str) -> Reply:
 def groups_table(groups: list[dict[str, Any]]) -> Table:
     """What there is to return to."""
     short = short_ids([group["group_id"] for group in groups])
+    first = {group["decision_id"]: group["group_id"] for group in reversed(groups)}
     return Table(
         ("", "group", "when", "step", "changed", "added", "about"),
         tuple(
@@ -60,7 +62,7 @@ def groups_table(groups: list[dict[str, Any]]) -> Table:
                 group["step"] or "",
                 _counts(group["changes"]),
                 show_bytes(group["size_bytes"]) if group["size_bytes"] else "",
-                _about(group),
+                _about(group, first[group["decision_id"]] == group["group_id"]),
             )
             for group in groups
         ),
@@ -76,12 +78,14 @@ def _counts(changes: list[dict[str, Any]]) -> str:
     return " ".join(f"{sign}{count}" for sign, count in counts.items() if count)
 
 
-def _about(group: dict[str, Any]) -> str:
-    """Its label or its decision's question, and what made it."""
-    said = group["label"] or (group["question"] or "").partition("\n")[0]
+def _about(group: dict[str, Any], is_first: bool) -> str:
+    """What made it, and its label; that of a decision is its question, said once."""
+    said = group["label"] or (is_first and (group["question"] or "").partition("\n")[0]) or ""
     if len(said) > LONGEST_ABOUT:
         said = said[: LONGEST_ABOUT - 3] + "..."
-    return f"{said} ({group['type']})" if said else group["type"]
+    if not said or said == group["step"]:
+        return group["type"]
+    return said if group["type"] == CheckpointType.ON_DECISION else f"{group['type']}: {said}"
 
 
 LONGEST_ABOUT = 40

@@ -5,9 +5,14 @@ import signal
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from typing import TextIO, cast
+from typing import TYPE_CHECKING, TextIO, cast
+
+if TYPE_CHECKING:
+    import subprocess
 
 DEFAULT = "less"
+SHELLS = frozenset("|&;<>()$`\\\"'*?[#~=%")
+"""Characters that mean something to a shell."""
 
 
 def pager_of() -> str:
@@ -15,6 +20,25 @@ def pager_of() -> str:
     found = os.environ.get("PAGER", DEFAULT)
     dumb = os.environ.get("TERM") in ("dumb", "", None)
     return "" if dumb or found.strip() == "cat" else found.strip()
+
+
+def _started(command: str) -> "subprocess.Popen[str] | None":
+    """The pager; None where there is no such program."""
+    import subprocess
+
+    # A shell is started only for what it is needed for, as git does.
+    shell = ["/bin/sh", "-c", command] if SHELLS.intersection(command) else command.split()
+    try:
+        return subprocess.Popen(
+            shell,
+            stdin=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            errors="backslashreplace",
+            env={"LESS": "FRX", "LV": "-c", **os.environ},
+        )
+    except OSError:
+        return None
 
 
 @contextmanager
@@ -25,19 +49,10 @@ def paged(wanted: bool = True) -> Generator[TextIO]:
     otherwise, as with git.
     """
     command = pager_of() if wanted and sys.stdout.isatty() else ""
-    if not command:
+    process = _started(command) if command else None
+    if process is None:
         yield sys.stdout
         return
-    import subprocess
-
-    process = subprocess.Popen(
-        ["/bin/sh", "-c", command],
-        stdin=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        errors="backslashreplace",
-        env={"LESS": "FRX", "LV": "-c", **os.environ},
-    )
     assert process.stdin is not None
     # Ctrl-C is for the pager: it stops a search there.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -39,7 +39,7 @@ from cleveragents.sandbox.sqlite.live import (
 )
 from cleveragents.sandbox.sqlite.pages import Watch
 from cleveragents.sandbox.sqlite.prints import Prints
-from cleveragents.sandbox.sqlite.tables import hardened, require_sqlite
+from cleveragents.sandbox.sqlite.tables import LARGEST, hardened, require_sqlite, table_counts
 from cleveragents.sandbox.sqlite.target import ABSENT, SqliteTarget
 from cleveragents.sandbox.traits import Traits
 
@@ -319,6 +319,12 @@ class SqliteSnapshot(SqliteTarget):
             files.write_content(
                 self.place.packs.get, state.root, fd, self.name, 0o600, durable=False
             )
+
+    def contents(self, state: SandboxCheckpoint, scratch: str) -> dict[str, int]:
+        if not state.root or state.metadata.get("bytes", 0) > LARGEST:
+            return {}
+        self.export(state, None, scratch)
+        return table_counts(os.path.join(scratch, os.fsdecode(self.name)))
 
     def remove(self) -> None:
         removal.remove_tree(self.place.ours)

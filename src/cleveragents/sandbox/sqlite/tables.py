@@ -87,6 +87,21 @@ def table_changes(before: str | None, after: str | None) -> tuple[TableChange, .
         return ()
 
 
+def table_counts(path: str) -> dict[str, int]:
+    """How many tables and rows a file of ours has; empty if it is no database."""
+    try:
+        with closing(hardened(_still(path), uri=True)) as db:
+            db.text_factory = _text
+            found = db.execute(
+                "SELECT name FROM sqlite_schema WHERE type = 'table'"
+                " AND sql NOT LIKE 'CREATE VIRTUAL%' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
+            ).fetchall()
+            rows = (db.execute(f"SELECT count(*) FROM {quoted(name)}") for (name,) in found)
+            return {"tables": len(found), "rows": sum(one.fetchone()[0] for one in rows)}
+    except sqlite3.Error:
+        return {}
+
+
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "backslashreplace")
 

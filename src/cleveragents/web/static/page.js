@@ -15,6 +15,12 @@ document.addEventListener("htmx:afterSwap", () => {
   mark(panel.dataset.row);
   const plan = document.querySelector(".plan");
   if (plan) plan.classList.add("at");
+  // On a narrow screen the panel is in the place of the list, which had the focus.
+  if (matchMedia("(max-width: 940px)").matches) {
+    panel.tabIndex = -1;
+    panel.focus({ preventScroll: true });
+    panel.scrollIntoView();
+  }
 });
 document.addEventListener("htmx:historyRestore", () => location.reload());
 addEventListener("popstate", () => location.reload());
@@ -67,7 +73,7 @@ addEventListener("keydown", (event) => {
   if (!links.length) return;
   const row = document.querySelector(".moment[aria-current='true']");
   let at = links.indexOf(document.activeElement);
-  if (at < 0 && row) at = links.findIndex((link) => row.contains(link)) - (step < 0 ? 0 : 0);
+  if (at < 0 && row) at = links.findIndex((link) => row.contains(link));
   const next = links[Math.min(links.length - 1, Math.max(0, at + step))];
   if (next) {
     next.focus();

@@ -144,7 +144,7 @@ def _divided(facts: Facts, items: list[Item]) -> list[Item]:
                     carry=isinstance(item, Row) and item.lane in ("carry", "joins"),
                 )
             )
-        before = name or before
+        before = name if entry is not None and entry.operation in DIVIDERS else before
         found.append(item)
     return found
 

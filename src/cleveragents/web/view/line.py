@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from cleveragents.model.checkpoint import CheckpointType
+from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.model.decision import Correction, DecisionState
 from cleveragents.model.effect import Effect
 from cleveragents.model.journal import EntryState, JournalEntry, Operation
@@ -40,6 +40,9 @@ def _turn(facts: Facts, entry: JournalEntry, names: dict[str, str]) -> Row | Non
         return None
     row = Row(key=entry.entry_id, mark="turn", title="", who="you", when=entry.started_at)
     row.entry_id = entry.entry_id
+    told = entry.detail.get("effects", {})
+    row.undid = [effect for effect in facts.effects if effect.effect_id in told.get("undone", ())]
+    row.left = [effect for effect in facts.effects if effect.effect_id in told.get("left", ())]
     undo = facts.undone.get(entry.entry_id)
     if entry.operation is Operation.ROLLBACK:
         to = names.get(entry.detail.get("to", ""), "")
@@ -133,10 +136,16 @@ def _words(facts: Facts, row: Row) -> None:
         row.title = ", ".join(row.steps)
     elif group is not None and group.checkpoint_type is CheckpointType.MANUAL:
         row.title = "You marked this moment" if row.label else "You made a checkpoint"
-    elif group is not None and group.checkpoint_type is CheckpointType.PRE_ROLLBACK:
+    elif group is not None and _is_left_with_a_rollback(facts, group):
         row.title = "Your edits, kept when you rolled back"
     else:
         row.title = EDITED
+
+
+def _is_left_with_a_rollback(facts: Facts, group: CheckpointGroup) -> bool:
+    """Who undid the rollback has these edits again."""
+    kept = group.checkpoint_type is CheckpointType.PRE_ROLLBACK
+    return kept and group.group_id in facts.left
 
 
 def _steps(facts: Facts, row: Row) -> set[str]:

@@ -17,7 +17,8 @@ class Sign(msgspec.Struct, frozen=True):
 
     kind: str
     here: bool = False
-    title: str = ""
+    groups: frozenset[str] = frozenset()
+    """The moments that it stands for."""
 
 
 def signs_of(items: Sequence[Item], ahead: int = 0) -> list[Sign]:
@@ -27,9 +28,11 @@ def signs_of(items: Sequence[Item], ahead: int = 0) -> list[Sign]:
         if isinstance(item, Divider):
             continue
         if isinstance(item, Fold):
-            found.append(Sign("hair"))
+            groups = (name for row in item.rows for name in (*row.groups, row.group_id) if name)
+            found.append(Sign("hair", groups=frozenset(groups)))
         elif not item.is_aside:
-            found.append(Sign(sign(item), item.is_here))
+            groups = (name for name in (*item.groups, item.group_id) if name)
+            found.append(Sign(sign(item), item.is_here, frozenset(groups)))
     return found + [Sign("g")] * ahead
 
 
@@ -57,11 +60,20 @@ def halves(x: float, y: float, half: float) -> str:
     )
 
 
-def mini(signs: Sequence[Sign], *, is_running: bool = False, classes: str = "mini") -> Markup:
-    """The line as one picture."""
+def mini(
+    signs: Sequence[Sign],
+    *,
+    is_running: bool = False,
+    classes: str = "mini",
+    span: tuple[int, int] | None = None,
+) -> Markup:
+    """The line as one picture; `span`: the first and the last of what is compared."""
+    places = list(range(len(signs)))
     if len(signs) > 18:
         first = next((n for n, s in enumerate(signs) if s.kind == "g"), len(signs))
-        signs = [*signs[:6], Sign("hair"), *signs[max(6, first - 8) :][:11]]
+        cut = max(6, first - 8)
+        places = [*places[:6], -1, *places[cut:][:11]]
+        signs = [Sign("hair") if n < 0 else signs[n] for n in places]
     gap = min(GAP, (WIDEST - 2 * EDGE) / max(1, len(signs) - 1))
     at = [EDGE + number * gap for number in range(len(signs))]
     done = [x for x, one in zip(at, signs, strict=True) if one.kind != "g"]
@@ -73,10 +85,21 @@ def mini(signs: Sequence[Sign], *, is_running: bool = False, classes: str = "min
         parts.append(f'<path class="rail" d="M{done[0]:g} 12H{done[-1]:g}"/>')
     for x, one in zip(at, signs, strict=True):
         parts.append(_drawn(one, x, 12.0, is_running))
+    height = 24
+    if span is not None and at:
+        height = 30
+        left, right = (at[_place(places, number)] for number in span)
+        parts.append(f'<path class="range" d="M{left - 6:g} 22v4H{right + 6:g}v-4"/>')
     return Markup(
-        f'<svg class="{classes}" viewBox="0 0 {width:g} 24" width="{width:g}" height="24"'
+        f'<svg class="{classes}" viewBox="0 0 {width:g} {height}" width="{width:g}"'
+        f' height="{height}"'
         f' aria-hidden="true">{"".join(parts)}</svg>'
     )
+
+
+def _place(places: list[int], number: int) -> int:
+    """Where a mark is drawn; one that was left out is where the cut is."""
+    return places.index(number) if number in places else places.index(-1)
 
 
 def _drawn(one: Sign, x: float, y: float, is_running: bool) -> str:

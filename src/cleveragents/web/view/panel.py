@@ -12,8 +12,9 @@ from cleveragents.model.effect import Effect
 from cleveragents.model.tool import ToolCall
 from cleveragents.plan_handle import PlanHandle
 from cleveragents.web.view.changes import Shelf
+from cleveragents.web.view.outside import effect_words
 from cleveragents.web.view.patches import Piece, pieces_of
-from cleveragents.web.view.plan import Moment, PlanView, effect_words, moment
+from cleveragents.web.view.plan import Moment, PlanView, moment
 from cleveragents.web.view.rows import Row
 from cleveragents.web.view.words import clock, count, lasted, listed
 from cleveragents.workspace import Workspace

@@ -1,8 +1,9 @@
 """A patch as files, places and lines, with the words that differ marked; for one column or two."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from difflib import SequenceMatcher
+from itertools import groupby
 
 import msgspec
 
@@ -17,6 +18,10 @@ class Line(msgspec.Struct, frozen=True):
     old: int | None
     new: int | None
     parts: tuple[tuple[str, bool], ...]
+    mine: bool = False
+    """Whether a person did it by hand."""
+    is_first: bool = False
+    """Of theirs that follow each other, the one that says so."""
 
     @property
     def text(self) -> str:
@@ -150,6 +155,22 @@ def _stretch(lines: list[Line], start: int, kind: str) -> int:
     while end < len(lines) and lines[end].kind == kind:
         end += 1
     return end - start
+
+
+def signed(piece: Piece, is_mine: Callable[[Line], bool]) -> Piece:
+    """With the lines that a person did marked as theirs; of those that came, the first says so."""
+    found = [
+        msgspec.structs.replace(line, mine=line.kind in ("add", "del") and is_mine(line))
+        for line in piece.lines
+    ]
+    start = 0
+    for mine, run in groupby(found, key=lambda line: line.mine):
+        own = list(run)
+        if mine:
+            came = next((n for n, line in enumerate(own) if line.kind == "add"), 0)
+            found[start + came] = msgspec.structs.replace(own[came], is_first=True)
+        start += len(own)
+    return msgspec.structs.replace(piece, lines=tuple(found))
 
 
 _WORD = re.compile(r"\w+|\s+|.")

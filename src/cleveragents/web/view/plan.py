@@ -6,13 +6,13 @@ from typing import Any, cast
 import msgspec
 from markupsafe import Markup
 
-from cleveragents.model.effect import Effect
 from cleveragents.model.plan import State, Step
 from cleveragents.web.view.changes import Did, Shelf
 from cleveragents.web.view.facts import Facts, facts_of
 from cleveragents.web.view.fold import Divider, Fold, Item, Matrix, folded, matrices
 from cleveragents.web.view.line import rows_of
 from cleveragents.web.view.marks import Map, overview, spark
+from cleveragents.web.view.outside import effect_words, outside_words, turn_words
 from cleveragents.web.view.plans import icon_of, picture
 from cleveragents.web.view.rows import Row
 from cleveragents.web.view.standing import sentence, state_of, undo_words
@@ -58,6 +58,9 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     children: tuple[Child, ...]
     can_go_back: bool
     can_correct: bool
+
+    is_counted: bool
+    """Whether lines, or what it began with, are in its words; else they are asked for later."""
 
     @property
     def is_outside(self) -> bool:
@@ -151,7 +154,7 @@ def plan_view(
         undo=undo,
         redo=redo,
         facts_line=_facts_line(ws, facts, inside),
-        outside=_outside(facts),
+        outside=outside_words(facts),
         moments=len(facts.groups) + inside,
     )
 
@@ -179,7 +182,7 @@ def shown(
 
 def moment(ws: Workspace, facts: Facts, row: Row, shelf: Shelf, tracks: tuple[str, ...]) -> Moment:
     did = did_of(ws, facts, row, shelf)
-    title, told = _titled(facts, row, did)
+    title, told = _titled(facts, row, did, shelf)
     free = not facts.plan.is_final and facts.held is None
     decision = facts.decisions.get(row.decision_id or "")
     active = decision is not None and decision.state == "active" and decision.kind != "root"
@@ -191,6 +194,7 @@ def moment(ws: Workspace, facts: Facts, row: Row, shelf: Shelf, tracks: tuple[st
         told=told,
         dots=tuple(_dot(row, did, name) for name in tracks),
         children=tuple(_child(ws, facts.plan.name, own, shelf) for own in row.children),
+        is_counted=row.key in shelf.contents if row.is_beginning else did.exact or not row.changed,
         can_go_back=free and row.group_id in kept and not (row.is_here and row.mark == "turn"),
         can_correct=free and active and not row.is_aside and row.mark != "person",
     )
@@ -207,14 +211,15 @@ def did_of(ws: Workspace, facts: Facts, row: Row, shelf: Shelf) -> Did:
     return shelf.quick(ws, facts.plan.plan_id, row.before_id, after)
 
 
-def _titled(facts: Facts, row: Row, did: Did) -> tuple[str, str]:
+def _titled(facts: Facts, row: Row, did: Did, shelf: Shelf) -> tuple[str, str]:
     """The title, and what is said below it beside the changes."""
     said: list[str] = []
     if row.is_edits:
         who = "You or another session" if row.mark == "unknown" else "You"
         return f"{who} edited {did.names or 'something'}", ""
-    if row.mark == "system" and row.title == "Began":
-        said.append(f"{listed([one.name for one in facts.resources])}, as you had them")
+    if row.is_beginning:
+        held = shelf.contents.get(row.key)
+        said.append(f"{held or listed([one.name for one in facts.resources])}, as you had them")
     elif row.mark == "failed":
         said.append("The failed state is kept." if row.failed_id else "It had changed nothing.")
     elif row.label and row.mark == "person":
@@ -225,6 +230,8 @@ def _titled(facts: Facts, row: Row, did: Did) -> tuple[str, str]:
         said.append(f"Changed nothing{again}")
     elif row.mark == "unknown":
         said.append("Another session had a call open when it was written")
+    if row.mark == "turn":
+        said += turn_words(row)
     if row.mark == "person" and row.decision_id:
         said = [_redone(facts, row)]
     said += [effect_words(effect) for effect in row.effects if effect.side_effects]
@@ -241,15 +248,6 @@ def _redone(facts: Facts, row: Row) -> str:
     return ""
 
 
-def effect_words(effect: Effect) -> str:
-    what = first_upper(listed(list(effect.side_effects)))
-    if effect.state == "compensated":
-        return f"{what}: undone since"
-    if effect.effect_class == "compensable":
-        return f"{what}: is undone by a rollback"
-    return f"{what}: cannot be undone"
-
-
 def _dot(row: Row, did: Did, name: str) -> Dot:
     if name == "outside":
         return _outside_dot(row)
@@ -261,6 +259,9 @@ def _dot(row: Row, did: Did, name: str) -> Dot:
 
 
 def _outside_dot(row: Row) -> Dot:
+    if row.undid or row.left:
+        label = "undone outside by this rollback" if row.undid else "stayed outside"
+        return Dot(icon="i-back" if row.undid else "i-out", label=label)
     if row.stays:
         return Dot(icon="i-out", tone="bad", label="an effect outside, cannot be undone")
     declared = [effect for effect in row.effects if effect.side_effects]
@@ -322,6 +323,9 @@ def _facts_line(ws: Workspace, facts: Facts, inside: int) -> tuple[Fact, ...]:
     for one in facts.resources:
         record = records.get(one.resource_id)
         found.append(_resource_fact(one.name, one.path, record.origin if record else {}))
+    if facts.held is not None and facts.steps:
+        done = sum(step.done for step in facts.steps)
+        found.append(Fact(str(done), f"of {count(len(facts.steps), 'step')} done"))
     total = len(facts.groups) + inside
     more = f", {inside:,} of them in {count(len(facts.children), 'child plan')}" if inside else ""
     found.append(Fact(f"{total:,}", f"moment{'' if total == 1 else 's'}{more}"))
@@ -341,14 +345,6 @@ def _resource_fact(name: str, path: str, origin: dict[str, object]) -> Fact:
         said.append(branch.removeprefix("refs/heads/"))
     at = commit[:7] if isinstance(commit, str) else ""
     return Fact(name, ", ".join(said) + (" at" if at else ""), code=at)
-
-
-def _outside(facts: Facts) -> str:
-    number = sum(
-        effect.effect_class == "irreversible" and effect.state != "compensated"
-        for effect in facts.effects
-    )
-    return f"{count(number, 'effect')} outside cannot be undone" if number else ""
 
 
 def inside(ws: Workspace, plan_id: str, shelf: Shelf) -> list[Shown]:

@@ -87,7 +87,8 @@ def _said(running: int, needing: int) -> str:
         first = f"{first_upper(spelled(running))} {'is' if running == 1 else 'are'} running. "
     if needing + running == 0:
         return first
-    return f"{first}What they did waits in their sandboxes until you apply it."
+    what = "it did waits in its" if needing + running == 1 else "they did waits in their"
+    return f"{first}What {what} sandboxes until you apply it."
 
 
 def _entry(ws: Workspace, plan: Plan) -> Entry:
@@ -143,6 +144,6 @@ def _button(facts: Facts, state: str) -> tuple[str, str]:
         "errored": ("", "Look at the error"),
         "constrained": ("/apply", "Resolve the conflict"),
         "complete": ("/apply", "Review and apply"),
-        "queued": ("/resume", "Resume"),
+        "queued": ("/resume", "Resume" if facts.groups else "Run"),
         "processing": ("/resume", "Resume"),
     }.get(state, ("", ""))

@@ -24,6 +24,7 @@ AFTER = frozenset(
         CheckpointType.POST_EXECUTE,
     }
 )
+BEGAN = "Began"
 EDITED = "You edited"
 """What is known of a row that holds edits, before it is known of which paths."""
 OF_THE_PERSON = frozenset({CheckpointType.EXTERNAL_EDIT, CheckpointType.MANUAL})
@@ -64,6 +65,10 @@ class Row(msgspec.Struct, kw_only=True):
     """Key of the row that set it aside, or empty."""
     aside_why: str = ""
     effects: list[Effect] = []
+    undid: list[Effect] = []
+    """Of a rollback: what it undid in the world outside."""
+    left: list[Effect] = []
+    """Of a rollback: what it had to leave there."""
     children: list[str] = []
     changed: tuple[str, ...] = ()
     """Resources whose state it changed."""
@@ -78,6 +83,10 @@ class Row(msgspec.Struct, kw_only=True):
     def is_edits(self) -> bool:
         """Its title says which paths."""
         return self.title == EDITED
+
+    @property
+    def is_beginning(self) -> bool:
+        return self.mark == "system" and self.title == BEGAN
 
     @property
     def retried(self) -> bool:
@@ -134,7 +143,9 @@ class _Builder:
             row.before_id = call.group_id
         row.calls = [*row.calls, call]
         row.mark = "failed" if failed else "looked"
-        if failed:
+        if call.state is CallState.INTERRUPTED:
+            row.title = f"{call.step_id} was interrupted"
+        elif failed:
             said = (call.error or str(call.state)).partition(": ")
             row.title = shortened(f"{call.step_id} failed: {said[2] or said[0]}")
         else:
@@ -145,7 +156,7 @@ class _Builder:
         self._last = group
         decision = self.facts.decisions.get(group.decision_id or "")
         if last is None:
-            self._add(self._alone(group, "system", "Began"))
+            self._add(self._alone(group, "system", BEGAN))
             return
         base = self._base(group, last)
         changed = _differ(self.facts, base, group)
@@ -176,6 +187,8 @@ class _Builder:
         """Where the plan stood before; after a rollback that is not `last`."""
         for entry in self.facts.entries:
             until = entry.after.version if entry.after else entry.before.version
+            if entry.before.group_id == group.group_id:
+                continue  # edits that were kept before a rollback are where it began
             if entry.before.version < group.version <= until and entry.operation in KNOWING:
                 return self._groups.get(entry.before.group_id or "", last)
         return last
@@ -202,6 +215,8 @@ class _Builder:
             row.group_id, row.changed = group.group_id, self._since(row, group)
         elif not AFTER.isdisjoint(group.triggers):
             row.group_id = group.group_id
+            if CheckpointType.AFTER_SUBPLAN in group.triggers:
+                row.before_id = base.group_id  # child plans side by side are merged one by one
             row.changed = self._since(row, group)
             row.mark = "agent" if row.changed else row.mark
             row.label = group.label or row.label

@@ -73,7 +73,8 @@ def _waiting(facts: Facts, rows: list[Row]) -> str:
     left = sum(not step.done for step in facts.steps)
     what = count(left, "step") if facts.steps else "The work"
     verb = "waits" if left == 1 or not facts.steps else "wait"
-    return f"{f'{turn.title}. ' if turn else ''}{what} {verb} for you to resume."
+    act = "resume" if facts.groups else "run"
+    return f"{f'{turn.title}. ' if turn else ''}{what} {verb} for you to {act}."
 
 
 def _running(facts: Facts) -> str:

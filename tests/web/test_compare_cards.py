@@ -1,0 +1,188 @@
+"""Two moments compared: who did each line, a card for each table, large folders as one."""
+
+import re
+import sqlite3
+
+import msgspec
+
+from cleveragents.history.diff import ByHand
+from cleveragents.history.owners import Owner
+from cleveragents.history.timeline import lines_by_hand, with_owners
+from cleveragents.model.plan import StepState
+from cleveragents.web.view.marks import Sign, mini
+from cleveragents.web.view.patches import pieces_of, signed
+from cleveragents.workspace import open_workspace
+from tests.in_process import Yard, cli, die_while, edit, execute
+from tests.web.visitor import Visitor, rows, words
+
+TEXT = """
+steps:
+  - id: head
+    run: "echo agent > a.txt; cat old.txt >> a.txt"
+    decision: {question: where, chosen: top}
+  - {id: end, run: "echo end >> a.txt"}
+"""
+
+
+def test_lines_are_followed_from_one_text_to_the_next() -> None:
+    way = [
+        (b"1\n2\n3\n", False),
+        (b"1\nagent\n3\n", False),
+        (b"hand\n1\nagent\n", True),
+        (b"hand\n1\nagent\nagent\n", False),
+    ]
+    assert lines_by_hand(way) == ByHand(added=((1, 1),), removed=((3, 3),))
+    assert lines_by_hand([(b"", False), (b"1\n2\n", True)]) == ByHand(added=((1, 2),))
+    # What an edit wrote and the agent wrote over is the agent's.
+    assert lines_by_hand([(b"1\n", False), (b"x\n", True), (b"y\n", False)]).added == ()
+
+
+def test_a_diff_says_who_changed_each_file_and_of_those_of_both_each_line(yard: Yard) -> None:
+    (yard.app / "old.txt").write_text("".join(f"{n}\n" for n in range(20)))
+    with open_workspace() as ws:
+        plan = yard.done(ws, TEXT)
+        path = edit(plan, "a.txt", "by hand\n")
+        path.write_text("agent\n0\nby hand\n" + "".join(f"{n}\n" for n in range(1, 20)) + "end\n")
+        plan.checkpoint("kept")
+        edit(plan, "mine.txt")
+    told = {file["path"]: file for file in cli("plan", "diff", "yard", "--json").data["files"]}
+    assert told["a.txt"]["owner"] == "both"
+    assert told["a.txt"]["by_hand"] == {"added": [[3, 3]], "removed": []}
+    assert (told["mine.txt"]["owner"], told["mine.txt"]["by_hand"]) == ("somebody else", None)
+    page = Visitor().get("/plans/yard/diff")
+    assert "1 + agent 2 + 0 3 + by hand you 4 + 1" in words(page)
+    assert page.count('class="who"') == 2
+    assert "a.txt agent: top , end , and you" in words(page)
+    assert "1 + by hand you" in words(page)
+    edited = {"del": False, "add": True}
+    piece = pieces_of("diff --git a/x b/x\n@@ -1 +1 @@\n-old\n+new\n")[0]
+    assert {line.kind: line.is_first for line in signed(piece, lambda _: True).lines[1:]} == edited
+    side = Visitor().get("/plans/yard/diff?lines=side")
+    assert re.search(r'class="add mine">3</td><td class="add mine">by hand <span', side)
+    # Before the edit there is nothing of it.
+    cut = cli("plan", "diff", "yard", "--to", "last", "--from", "kept", "--json").data["files"]
+    assert cut == []
+    early = cli("plan", "diff", "yard", "--to", "head", "--json").data["files"]
+    assert [(one["path"], one["owner"]) for one in early] == [("a.txt", "agent")]
+
+
+def test_what_a_step_left_whose_process_died_is_not_the_persons(yard: Yard) -> None:
+    with open_workspace() as ws:
+        plan = yard.done(ws)
+        edit(plan, "residue.txt")
+        last = ws.ctx.store.plans.steps(plan.plan_id)[-1]
+        running = msgspec.structs.replace(last, state=StepState.PROCESSING)
+        die_while(ws, plan, steps=(running,))
+        with plan.compare() as found:
+            told = {file.path: file.owner for file in with_owners(found).files}
+    assert told["residue.txt"] is Owner.AGENT
+
+
+def database(yard: Yard) -> None:
+    with sqlite3.connect(yard.top / "shop.db") as db:
+        db.execute("CREATE TABLE users (id INTEGER PRIMARY KEY, name TEXT)")
+        db.execute("INSERT INTO users VALUES (1, 'Ada'), (2, 'Grace')")
+        db.execute("CREATE TABLE post (id INTEGER PRIMARY KEY, title TEXT)")
+        db.execute("INSERT INTO post VALUES (1, 'old'), (2, 'same')")
+    db.close()
+
+
+DATA = """
+name: data
+resources:
+  db: {kind: sqlite, path: shop.db}
+  app: {kind: fs-directory, path: app}
+steps:
+  - {id: rename, tool: sql, on: db, with: {script: "ALTER TABLE users RENAME TO people"}}
+  - {id: emails, tool: sql, on: db, with: {script: "CREATE TABLE email (at TEXT);
+      INSERT INTO email VALUES ('a'), ('b')"}}
+"""
+
+
+def test_each_table_has_a_card_with_who_changed_it(yard: Yard) -> None:
+    database(yard)
+    with open_workspace() as ws:
+        plan = ws.use(yard.plan(DATA))
+        execute(ws, plan)
+        with sqlite3.connect(plan.sandboxes["db"]) as db:
+            db.execute("UPDATE post SET title = 'mine' WHERE id = 1")
+        db.close()
+    page = words(Visitor().get("/plans/data/diff"))
+    assert "db 3 tables email new, 2 rows people was users post , with your edits 1 row" in page
+    assert "db table email agent: emails new, 2 rows Table email is new, 2 rows." in page
+    assert "db table people agent: rename renamed Table users is now people." in page
+    assert "db table post you 1 of 2 rows change id title ± 1 old mine" in page
+    back = words(Visitor().get("/plans/data/rollback?to=first"))
+    assert "db table email goes, with 2 rows, table people is users again, 1 row of post" in back
+
+
+def test_edits_are_a_persons_whatever_was_corrected_or_undone_around_them(yard: Yard) -> None:
+    with open_workspace() as ws:
+        plan = yard.done(ws, TEXT)
+        edit(plan, "mine.txt")
+        plan.rollback("head")
+        plan.undo()
+        decision = ws.ctx.store.plans.steps(plan.plan_id)[1].decision_id
+        edit(plan, "later.txt")
+        plan.correct(decision or "", "another end")
+        with plan.compare() as found:
+            told = {file.path: file.owner for file in with_owners(found).files}
+    assert told == {
+        "a.txt": Owner.AGENT,
+        "mine.txt": Owner.OTHERS,
+        "later.txt": Owner.OTHERS,
+    }
+    kept = next(row for row in rows(Visitor().get("/plans/yard")) if "mine.txt" in row)
+    assert "Set aside" not in kept
+
+
+def test_a_plan_says_how_much_it_began_with(yard: Yard) -> None:
+    database(yard)
+    with open_workspace() as ws:
+        plan = ws.use(yard.plan(DATA))
+        execute(ws, plan)
+        first = ws.ctx.store.checkpoints.groups(plan.plan_id)[0].group_id
+    held = "2 tables with 4 rows in db and 1 file in app, as you had them"
+    visitor = Visitor()
+    assert "db and app, as you had them" in rows(visitor.get("/plans/data"))[0]
+    assert words(visitor.get(f"/plans/data/lines?rows={first}")) == held
+    assert held in rows(visitor.get("/plans/data"))[0]
+    shown = cli("plan", "checkpoint", "show", "data", "first", "--json").data["checkpoints"]
+    assert {one["resource"]: one["contents"] for one in shown} == {
+        "db": {"tables": 2, "rows": 4},
+        "app": {"files": 1},
+    }
+    assert "2 tables, 4 rows, " in cli("plan", "checkpoint", "show", "data", "first").stdout
+
+
+def test_many_files_of_a_folder_are_one_card_but_for_those_of_a_person(yard: Yard) -> None:
+    make = "mkdir -p docs src; for n in $(seq 30); do echo $n > docs/$n.rst; done; echo 1 > src/x"
+    with open_workspace() as ws:
+        plan = yard.done(ws, f'steps: [{{id: many, run: "{make}"}}]')
+        edit(plan, "docs/7.rst")
+    page = words(Visitor().get("/plans/yard/diff"))
+    assert "docs/, 29 files +29" in page
+    assert "app docs/ , 29 files agent: many +29" in page
+    assert "added" not in page
+    assert "All 31 paths , 1 with your edits app 31 files +31" in page
+    assert "app docs/ 7.rst agent: many , and you +1" in page
+    assert "app src/ x agent: many +1" in page
+
+
+def test_the_small_line_shows_what_is_compared(yard: Yard) -> None:
+    with open_workspace() as ws:
+        plan = yard.done(ws)
+        early = plan.group("early").group_id
+    visitor = Visitor()
+    whole, part = (
+        re.search(r'class="range" d="M([\d.]+) 22v4H([\d.]+)v-4"', visitor.get(address))
+        for address in ("/plans/yard/diff", f"/plans/yard/diff?from={early}")
+    )
+    assert whole
+    assert part
+    assert float(whole[1]) < float(part[1])
+    assert whole[2] == part[2]
+    # A mark that there is no room for is where the cut is.
+    line = mini([Sign("a")] * 40, span=(0, 20))
+    assert line.count("<circle") == 14
+    assert 'class="range" d="M6 22v4H' in line
