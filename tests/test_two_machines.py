@@ -15,10 +15,13 @@ import msgspec
 import pytest
 
 from cleveragents.content import fsio
+from cleveragents.content.pack_file import MAGIC
 from cleveragents.errors import LeaseLost, MachineError, PlanBusy
 from cleveragents.lease import LeasedPlan, hold, working_on
 from cleveragents.model.plan import State
 from cleveragents.store.clock import utc_now
+from cleveragents.store.database import connect
+from cleveragents.store.own import OwnPart
 from cleveragents.workspace import open_workspace
 from tests import pgserver
 from tests.databases import Where, shared_store
@@ -202,6 +205,49 @@ def interrupt(server: pgserver.PgServer, leased: LeasedPlan) -> None:
 
     with pytest.raises(MachineError, match="does not answer") as failed:
         commit()
+@pytest.mark.parametrize("lost", ["offset > 500", "1 = 1"])
+def test_where_content_lies_is_found_again_after_a_power_cut(
+    yard: Yard, on_postgres: str, lost: str
+) -> None:
+    """The commit of a group waits for content and for the server, and not for the own part."""
+    own = Where(os.environ["CLEVERAGENTS_HOME"])
+    with open_workspace() as ws:
+        yard.done(ws)
+        before = own.query("SELECT key, offset, length FROM objects ORDER BY key")
+    [pack] = Path(own.home, "content").glob("*.pack")
+    torn = pack.read_bytes()[len(MAGIC) :][:100]
+    with open(pack, "ab") as tail:
+        tail.write(torn)
+    with open_workspace() as ws:
+        plan = ws.find("yard")
+        Path(next(iter(plan.sandboxes.values())), "late.txt").write_text("late\n")
+        plan.checkpoint("later")
+    after = own.query("SELECT key, offset, length FROM objects ORDER BY key")
+    own.query(f"DELETE FROM objects WHERE {lost}")
+    assert own.query("SELECT key, offset, length FROM objects ORDER BY key") != after
+    own.query("UPDATE store SET value = 'before' WHERE name = 'boot'")
+    with open_workspace() as ws:
+        assert own.query("SELECT key, offset, length FROM objects ORDER BY key") == after
+        assert set(before) <= set(after)
+        assert ws.check(read_data=True).problems == ()
+        plan = ws.find("yard")
+        plan.rollback("first")
+        assert files(plan) == {"old.txt"}
+
+
+def test_only_what_can_be_found_again_is_not_waited_for(tmp_path: Path) -> None:
+    db = connect(str(tmp_path / "store.db"))
+    own = OwnPart(db, lambda: None)
+    with own.lock(), own.commit():
+        own.begin()
+        assert db.execute("PRAGMA synchronous").fetchone() == (1,)
+    assert db.execute("PRAGMA synchronous").fetchone() == (2,)
+    with own.collecting(exclusive=True):
+        own.begin()
+        assert db.execute("PRAGMA synchronous").fetchone() == (2,)
+    db.close()
+
+
     assert "nothing is lost" in failed.value.hint
     with pytest.raises(MachineError, match="cannot connect to the store"):
         leased.store.plans.get(leased.plan.plan_id)

@@ -65,7 +65,9 @@ class Store:
         read_only: bool = False,
         lease_time: float = ELSEWHERE,
     ) -> None:
+        shared_id: str = "",
         self._db = db
+        """`shared_id`: of the store that several machines have."""
         self._own = own
         self.is_shared: bool = db is not own
         """Whether other machines have it too: then `own` has only what is this machine's."""
@@ -80,6 +82,7 @@ class Store:
         self._heard_at = ""
         """The address at which this process says that it is alive."""
         self.identity: Identity = self._identity()
+        self._shared_id = shared_id
         self._guarded = self.identity.is_elsewhere
         self.plans: PlanRepository = PlanRepository(db)
         self.resources: ResourceRepository = ResourceRepository(db)
@@ -153,15 +156,12 @@ class Store:
     def _identity(self) -> Identity:
         asked = "SELECT name, value FROM store WHERE name IN ('id', 'home', 'url')"
         noted = dict(self._own.execute(asked).fetchall())
-        store_id = noted.get("id") or new_id()
+        store_id = self._shared_id or noted.get("id") or new_id()
         if not self.is_shared and "url" in noted:
             raise StoreError(
                 f"the plans of the store at {self._home} are in {noted['url']}",
                 f"agents config set store.url {noted['url']}, or agents store copy --back",
             )
-        if self.is_shared:
-            asked = "SELECT value FROM store WHERE name = 'id'"
-            store_id = self._db.execute(asked).fetchone()[0]
         return Identity(store_id=store_id, home=self._home, made_at=noted.get("home", ""))
 
     @contextmanager
@@ -251,6 +251,19 @@ class Store:
         self.plans.forget(plan_id)
         self.checkpoints.forget(plan_id)
 
+    def find_again(self) -> None:
+        """After a power cut: what lies in packs behind what is known of them.
+
+        A commit of a shared store does not wait for this machine's own part to be on the disk.
+        """
+        if self._guarded or self.noted("boot") == fsio.boot_id():
+            return
+        from cleveragents.content.pack_file import records_behind_all
+
+        with self.content_transaction(exclusive=True):
+            self.objects.add(records_behind_all(f"{self._home}/content", self.objects.ends()))
+            self.note("boot", fsio.boot_id())
+
     def taken(self, lease: Lease) -> None:
         """This process has a plan: others are told that it is alive, until the store is closed."""
         self.forget(lease.plan_id)
@@ -313,11 +326,17 @@ def open_store(home: str, url: str = "", lease_time: float = 10.0) -> Store:
     from cleveragents.store.postgres import open_shared
 
     try:
-        db = open_shared(url, own)
+        db, store_id = open_shared(url, own)
     except BaseException:
         own.close()
         raise
-    return Store(db, own, reserve, lease_time=lease_time)
+    store = Store(db, own, reserve, lease_time=lease_time, shared_id=store_id)
+    try:
+        store.find_again()
+    except BaseException:
+        store.close()
+        raise
+    return store
 
 
 def _is_read_only(home: str, path: str) -> bool:
