@@ -17,7 +17,7 @@ import pytest
 from cleveragents.content import fsio
 from cleveragents.content.pack_file import MAGIC
 from cleveragents.errors import LeaseLost, MachineError, PlanBusy
-from cleveragents.lease import LeasedPlan, hold, working_on
+from cleveragents.lease import LeasedPlan, hold, is_left_behind, working_on
 from cleveragents.model.plan import State
 from cleveragents.store.clock import utc_now
 from cleveragents.store.database import connect
@@ -157,6 +157,40 @@ def test_a_plan_of_a_machine_that_is_gone_is_finished_when_it_is_taken(
         assert ws.find("yard").plan.state is State.PROCESSING, "nobody asked for it"
 
 
+def test_two_homes_on_one_host_leave_each_others_plans_alone(
+    yard: Yard, on_postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Path(os.environ["CLEVERAGENTS_HOME"])
+    monkeypatch.setenv("CLEVERAGENTS_STORE_LEASE", "600s")
+    with open_workspace() as ws:
+        die_while(ws, ws.run(yard.plan()), state=State.PROCESSING)
+    monkeypatch.setenv("CLEVERAGENTS_HOME", str(first.with_name("second")))
+    with open_workspace() as ws:
+        assert ws.recovered == (), "what other homes do is none of ours"
+        with pytest.raises(PlanBusy, match="is held by"):
+            ws.find("shop").resume()
+        Where(str(first), on_postgres).query("UPDATE leases SET heard_at = heard_at - 1000")
+        assert is_left_behind(ws.ctx.store, ws.find("shop").plan_id)
+    with open_workspace() as ws:
+        assert ws.recovered == (), "not even now"
+    monkeypatch.setenv("CLEVERAGENTS_HOME", str(first))
+    with open_workspace() as ws:
+        assert ws.recovered == ("plan 'shop': its process ended before it finished",)
+        ws.find("shop").resume()
+        assert ws.find("shop").plan.state is State.COMPLETE
+
+
+def test_a_lease_from_before_homes_were_noted_counts_as_this_ones(
+    yard: Yard, on_postgres: str
+) -> None:
+    where = Where(os.environ["CLEVERAGENTS_HOME"], on_postgres)
+    with open_workspace() as ws:
+        die_while(ws, ws.run(yard.plan()), state=State.PROCESSING)
+        where.query("UPDATE leases SET home = ''")
+    with open_workspace() as ws:
+        assert ws.recovered == ("plan 'shop': its process ended before it finished",)
+
+
 def test_what_was_opened_is_opened_anew_after_somebody_else_had_the_plan(
     yard: Yard, on_postgres: str
 ) -> None:
@@ -171,40 +205,6 @@ def test_what_was_opened_is_opened_anew_after_somebody_else_had_the_plan(
             assert ws.ctx.manager.sandboxes(plan.plan_id) is not mine
 
 
-@pytest.fixture
-def own_server(monkeypatch: pytest.MonkeyPatch) -> Generator[pgserver.PgServer]:
-    """A server that may be restarted; others have theirs."""
-    with pgserver.running() as server, shared_store(server) as url:
-        monkeypatch.setenv("CLEVERAGENTS_STORE_URL", url)
-        yield server
-
-
-def test_a_server_that_is_restarted_loses_nothing(
-    yard: Yard, own_server: pgserver.PgServer
-) -> None:
-    with open_workspace() as ws:
-        plan, store = yard.done(ws), ws.ctx.store
-        before = plan.plan
-        with working_on(store, plan.plan_id, "test", utc_now) as leased:
-            interrupt(own_server, leased)
-            assert leased.plan == before
-            assert store.plans.get(plan.plan_id) == before, "connected again"
-            leased.commit(state=State.ERRORED)
-        assert store.plans.get(plan.plan_id).version == before.version + 1
-        assert ws.check(read_data=True).problems == ()
-        plan.rollback("first")
-        assert files(plan) == {"old.txt"}
-    assert cli("plan", "status", "yard").rc == 0
-
-
-def interrupt(server: pgserver.PgServer, leased: LeasedPlan) -> None:
-    def commit() -> None:
-        with leased.transaction():
-            leased.write(state=State.ERRORED)
-            server.stop_hard()
-
-    with pytest.raises(MachineError, match="does not answer") as failed:
-        commit()
 @pytest.mark.parametrize("lost", ["offset > 500", "1 = 1"])
 def test_where_content_lies_is_found_again_after_a_power_cut(
     yard: Yard, on_postgres: str, lost: str
@@ -248,6 +248,40 @@ def test_only_what_can_be_found_again_is_not_waited_for(tmp_path: Path) -> None:
     db.close()
 
 
+@pytest.fixture
+def own_server(monkeypatch: pytest.MonkeyPatch) -> Generator[pgserver.PgServer]:
+    """A server that may be restarted; others have theirs."""
+    with pgserver.running() as server, shared_store(server) as url:
+        monkeypatch.setenv("CLEVERAGENTS_STORE_URL", url)
+        yield server
+
+
+def test_a_server_that_is_restarted_loses_nothing(
+    yard: Yard, own_server: pgserver.PgServer
+) -> None:
+    with open_workspace() as ws:
+        plan, store = yard.done(ws), ws.ctx.store
+        before = plan.plan
+        with working_on(store, plan.plan_id, "test", utc_now) as leased:
+            interrupt(own_server, leased)
+            assert leased.plan == before
+            assert store.plans.get(plan.plan_id) == before, "connected again"
+            leased.commit(state=State.ERRORED)
+        assert store.plans.get(plan.plan_id).version == before.version + 1
+        assert ws.check(read_data=True).problems == ()
+        plan.rollback("first")
+        assert files(plan) == {"old.txt"}
+    assert cli("plan", "status", "yard").rc == 0
+
+
+def interrupt(server: pgserver.PgServer, leased: LeasedPlan) -> None:
+    def commit() -> None:
+        with leased.transaction():
+            leased.write(state=State.ERRORED)
+            server.stop_hard()
+
+    with pytest.raises(MachineError, match="does not answer") as failed:
+        commit()
     assert "nothing is lost" in failed.value.hint
     with pytest.raises(MachineError, match="cannot connect to the store"):
         leased.store.plans.get(leased.plan.plan_id)

@@ -9,6 +9,7 @@ import msgspec
 
 from cleveragents import machine
 from cleveragents.content import fsio, removal
+from cleveragents.content.bucket.home import home_id
 from cleveragents.content.reserve import LOW, SIZE, Reserve
 from cleveragents.errors import DiskFull, ReadOnlyStore, StoreElsewhere, StoreError
 from cleveragents.model.ids import new_id
@@ -64,10 +65,10 @@ class Store:
         *,
         read_only: bool = False,
         lease_time: float = ELSEWHERE,
-    ) -> None:
         shared_id: str = "",
-        self._db = db
+    ) -> None:
         """`shared_id`: of the store that several machines have."""
+        self._db = db
         self._own = own
         self.is_shared: bool = db is not own
         """Whether other machines have it too: then `own` has only what is this machine's."""
@@ -76,13 +77,15 @@ class Store:
         self.lease_time = lease_time
         """Seconds after which a machine that was not heard of has lost its plans."""
         self._home = os.path.realpath(os.path.dirname(own.path))
+        self.home_id: str = home_id(self._home) if self.is_shared else ""
+        """Which of the homes that share the store this is; empty: there is only one."""
         self._part = OwnPart(own, self._make_room)
         self.on_taken: list[Callable[[Lease], None]] = []
         """Called with every lease that this process gets."""
+        self._shared_id = shared_id
         self._heard_at = ""
         """The address at which this process says that it is alive."""
         self.identity: Identity = self._identity()
-        self._shared_id = shared_id
         self._guarded = self.identity.is_elsewhere
         self.plans: PlanRepository = PlanRepository(db)
         self.resources: ResourceRepository = ResourceRepository(db)
@@ -188,10 +191,16 @@ class Store:
         return self._db.shown
 
     def unfinished(self, host: str | None = None, plan_id: str | None = None) -> list[str]:
-        """Plans with something to finish, parents first; `host`: that this machine had last."""
-        of_host = " JOIN leases l USING (plan_id) WHERE l.host = ?" if host else " WHERE 1 = 1"
+        """Plans with something to finish, parents first.
+
+        `host`: that this home, on the machine of that name, had last. `plan_id`: of this one.
+        """
+        of_host, given = " WHERE 1 = 1", list[str]()
+        if host:
+            of_host = " JOIN leases l USING (plan_id) WHERE l.host = ? AND l.home IN ('', ?)"
+            given += (host, self.home_id)
         of_plan = " AND plan_id = ?" if plan_id else ""
-        given = [text for text in (host, plan_id) if text] * 4
+        given = [*given, *([plan_id] if plan_id else ())] * 4
         rows = self._db.execute(
             "SELECT plan_id FROM plans WHERE plan_id IN ("
             f"SELECT plan_id FROM intents{of_host}{of_plan}"
@@ -242,15 +251,6 @@ class Store:
         """What the databases themselves find wrong; empty if nothing."""
         return [*self._own.integrity(), *(self._db.integrity() if self.is_shared else ())]
 
-    def compact(self) -> None:
-        """Give the file's unused pages back to the disk, if they are most of it."""
-        self._own.compact(self.reserve.room())
-
-    def forget(self, plan_id: str) -> None:
-        """What is remembered of a plan may not be so."""
-        self.plans.forget(plan_id)
-        self.checkpoints.forget(plan_id)
-
     def find_again(self) -> None:
         """After a power cut: what lies in packs behind what is known of them.
 
@@ -263,6 +263,15 @@ class Store:
         with self.content_transaction(exclusive=True):
             self.objects.add(records_behind_all(f"{self._home}/content", self.objects.ends()))
             self.note("boot", fsio.boot_id())
+
+    def compact(self) -> None:
+        """Give the file's unused pages back to the disk, if they are most of it."""
+        self._own.compact(self.reserve.room())
+
+    def forget(self, plan_id: str) -> None:
+        """What is remembered of a plan may not be so."""
+        self.plans.forget(plan_id)
+        self.checkpoints.forget(plan_id)
 
     def taken(self, lease: Lease) -> None:
         """This process has a plan: others are told that it is alive, until the store is closed."""
