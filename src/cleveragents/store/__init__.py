@@ -302,8 +302,11 @@ class Store:
 def _nothing() -> None: ...
 
 
-def open_store(home: str, url: str = "", lease_time: float = 10.0) -> Store:
-    """The store in that directory, made if it is not there; with a URL, what several share."""
+def open_store(home: str, url: str = "", lease_time: float = 10.0, *, lasts: bool = True) -> Store:
+    """The store in that directory, made if it is not there; with a URL, what several share.
+
+    `lasts`: whether most of its commits are to survive a power cut, which is only told the server.
+    """
     path = f"{home}/store.db"
     # Also for root: what it would write there, its owner could not change any more.
     own = "run it as that user, or name a store of your own with CLEVERAGENTS_HOME"
@@ -335,7 +338,7 @@ def open_store(home: str, url: str = "", lease_time: float = 10.0) -> Store:
     from cleveragents.store.postgres import open_shared
 
     try:
-        db, store_id = open_shared(url, own)
+        db, store_id = open_shared(url, own, lasts)
     except BaseException:
         own.close()
         raise

@@ -88,8 +88,10 @@ def driver() -> Any:
 class PostgresDatabase:
     """One connection, made again when the server was away; satisfies `store.database.Database`."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, lasts: bool = True) -> None:
+        """`lasts`: whether most of its commits are to survive a crash of the server."""
         self.url = url
+        self._lasts = lasts
         self._driver = driver()
         self.shown: str = address.public(url)
         self._connection = self._connected()
@@ -101,6 +103,8 @@ class PostgresDatabase:
         psycopg = self._driver
         given = psycopg.conninfo.conninfo_to_dict(self.url)
         options = f"{given.pop('options', '')} -c search_path={SCHEMA}".strip()
+        if not self._lasts:
+            options += " -c synchronous_commit=off"
         try:
             made = psycopg.connect(
                 **{"connect_timeout": 10, "application_name": "agents", **given},
@@ -193,8 +197,9 @@ class PostgresDatabase:
             try:
                 with connection.pipeline():
                     connection.execute(b"BEGIN")
-                    if not lasts:
-                        connection.execute(b"SET LOCAL synchronous_commit = off")
+                    if lasts != self._lasts:
+                        how = b"on" if lasts else b"off"
+                        connection.execute(b"SET LOCAL synchronous_commit = " + how)
                     if alone:
                         connection.execute(f"SELECT pg_advisory_xact_lock({ALONE})".encode())
                     try:
@@ -324,9 +329,9 @@ def _register(connection: "Connection[Any]") -> None:
     connection.adapters.register_loader("text", Loader)
 
 
-def open_shared(url: str, own: SqliteDatabase) -> tuple[PostgresDatabase, str]:
+def open_shared(url: str, own: SqliteDatabase, lasts: bool) -> tuple[PostgresDatabase, str]:
     """Connect, and see to it that this home belongs to that store, whose id is returned too."""
-    db = PostgresDatabase(url)
+    db = PostgresDatabase(url, lasts)
     try:
         store_id = db.require_current()
         _require_same(db, own, store_id)
