@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,6 +42,10 @@ SHARED += ("correction", "crash", "crash_correction", "diff", "doctor", "effects
 SHARED += ("failed_commits", "gc_check", "lookup", "observed", "python_api", "recovery", "resume")
 SHARED += ("retention", "rollback", "sandboxes", "step_execution", "timeline", "two_machines")
 SHARED += ("git_remote", "undo")
+ON_POSTGRES = {"CLEVERAGENTS_TEST_STORE": "postgres"}
+# of `nox -s shared_store` what CI has time for; what takes `where` runs on both databases anyway
+SHARED_IN_CI = ("tests/test_recovery.py", "tests/test_undo.py", "tests/test_effects.py")
+FEATURES_IN_CI = ("features/correction.feature", "features/child_plans.feature")
 BEHAVE = ("behave",)
 ROBOT = ("robot", "--outputdir", "build/robot", "--pythonpath", ".", "--console", "dotted")
 
@@ -111,9 +115,8 @@ def shared_store(session: nox.Session) -> None:
     """
     session.install("-e", ".", *group("test"))
     files = [f"tests/test_{name}.py" for name in SHARED]
-    env = {"CLEVERAGENTS_TEST_STORE": "postgres"}
-    session.run("python", "-m", *PYTEST, "-rs", *files, *session.posargs, env=env)
-    session.run("python", "-m", *BEHAVE, env=env)
+    session.run("python", "-m", *PYTEST, "-rs", *files, *session.posargs, env=ON_POSTGRES)
+    session.run("python", "-m", *BEHAVE, env=ON_POSTGRES)
 
 
 @nox.session
@@ -167,11 +170,14 @@ def coverage_report(session: nox.Session) -> None:
         session.env["COVERAGE_CORE"] = "sysmon"  # a third of the time
     # frameworks triple the memory of a process, and most other tests fork theirs
     alone = ("pytest", *IN_ORDER, *FRAMEWORKS)
+    shared = ("pytest", *IN_ORDER, *SHARED_IN_CI)
     others = [f"--ignore={file}" for file in FRAMEWORKS]
     with (
         beside(session, "behave", *BEHAVE),
         beside(session, "robot", *ROBOT, "robot"),
         beside(session, "frameworks", *alone),
+        beside(session, "shared", *shared, env=ON_POSTGRES),
+        beside(session, "shared_features", *BEHAVE, *FEATURES_IN_CI, env=ON_POSTGRES),
     ):
         session.run("coverage", "run", "-m", *PYTEST, *IN_ORDER, *others)
     session.run("coverage", "combine", "--quiet")
@@ -180,11 +186,14 @@ def coverage_report(session: nox.Session) -> None:
 
 
 @contextmanager
-def beside(session: nox.Session, name: str, *module: str) -> Generator[None]:
+def beside(
+    session: nox.Session, name: str, *module: str, env: Mapping[str, str] | None = None
+) -> Generator[None]:
     """A suite that runs at the same time, in one thread; what it says is shown as a whole."""
     file = BUILD / f"{name}.log"
     argv = [f"{session.bin}/coverage", "run", "-m", *module]
-    env = {**os.environ, **{key: value for key, value in session.env.items() if value is not None}}
+    here = {key: value for key, value in session.env.items() if value is not None}
+    env = {**os.environ, **here, **(env or {})}
     with open(file, "w") as said:
         process = subprocess.Popen(argv, env=env, stdout=said, stderr=subprocess.STDOUT)
     try:

@@ -6,7 +6,7 @@
 import itertools
 import os
 import sqlite3
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +62,11 @@ class Where:
             db.execute("PRAGMA foreign_keys=ON")
             found = db.execute(sql, parameters)
             return [column[0] for column in found.description or ()], found.fetchall()
+
+
+def store_of(env: Mapping[str, str]) -> Where:
+    """The store of whoever works in that environment, on either database."""
+    return Where(env["CLEVERAGENTS_HOME"], env.get("CLEVERAGENTS_STORE_URL", ""))
 
 
 def query_shared(url: str, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from tests.databases import store_of
 from tests.harness import Agents
 
 Seen = tuple[str, int, bytes]
@@ -81,11 +82,11 @@ def wait_until(happened: Callable[[], object], what: str, seconds: float = 600) 
 
 def running_step(agents: Agents) -> str | None:
     """The id of the step that a tool is at work on, read from the store's own table."""
-    store = Path(agents.env["CLEVERAGENTS_HOME"]) / "store.db"
-    if not store.exists():
+    store = store_of(agents.env)
+    if not store.url and not Path(store.home, "store.db").exists():
         return None
     try:
-        rows = query(store, "SELECT step_id FROM tool_calls WHERE state = 'running'")
+        rows = store.query("SELECT step_id FROM tool_calls WHERE state = 'running'")
     except sqlite3.OperationalError:  # the tables are being made
         return None
     return rows[0][0] if rows else None

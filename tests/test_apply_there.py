@@ -15,7 +15,9 @@ import psycopg
 import pytest
 
 from cleveragents.cluster.queue import Order, own_queue
+from cleveragents.errors import ApplyRefused
 from cleveragents.store.postgres import SCHEMA
+from cleveragents.workspace import open_workspace
 from tests.databases import query_shared, shared_store
 from tests.harness import Agents
 from tests.pgserver import PgServer
@@ -129,6 +131,36 @@ def test_the_machine_that_has_the_target_applies_with_what_was_done_by_hand_else
         assert {item["resource"] for item in again["applied"]} == {"app", "code"}
     assert (team.real / "app" / "by-hand").read_text() == "edited on the second machine\n"
     team.require_applied_once()
+
+
+def test_python_does_what_the_command_does(team: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in team.env.items():
+        monkeypatch.setenv(name, value)
+    with open_workspace() as ws:
+        plan = ws.find("shop")
+        with pytest.raises(ApplyRefused, match="app is not on this machine") as refused:
+            plan.apply()
+        assert refused.value.hint.startswith(f"on first: agents plan apply {team.plan_id}")
+        with team.worker_on_first():
+            done = plan.apply()
+            assert {item["resource"] for item in done["applied"]} == {"app", "code"}
+            assert plan.apply() == done
+    team.require_applied_once()
+
+
+def test_without_a_bucket_the_machine_that_has_the_target_is_known_too(
+    agents: Agents, pg: PgServer
+) -> None:
+    with shared_store(pg, empty=True) as url:
+        team = Two(agents, url)
+        del team.env["CLEVERAGENTS_CONTENT_URL"]
+        team.go.touch()
+        assert team.run_on_first() == 0
+        refused = team.run("plan", "apply", "shop", "--yes", expect=4)["error"]
+        assert refused["hint"].startswith("on first: agents plan apply ")
+        with team.worker_on_first():
+            team.run("plan", "apply", "shop", "--yes")
+        team.require_applied_once()
 
 
 def test_two_deliveries_at_once_apply_once(team: Two) -> None:

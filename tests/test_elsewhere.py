@@ -14,7 +14,7 @@ from cleveragents.lease import host_name
 from cleveragents.model.plan import State
 from cleveragents.workspace import open_workspace
 from tests.databases import Where
-from tests.in_process import Yard, cli, die_while
+from tests.in_process import Yard, cli, damage_store, die_while
 from tests.pgserver import PASSWORD, Shop
 
 PLAN = """\
@@ -308,6 +308,7 @@ def test_what_died_before_anything_was_in_the_bucket_is_started_over(
     monkeypatch.setenv("CLEVERAGENTS_HOME", str(machines.first))
     with open_workspace() as ws:
         die_while(ws, ws.find("shop"), state=State.PROCESSING)
+    damage_store("UPDATE leases SET heard_at = heard_at - 60")  # nobody was heard of since
     monkeypatch.setenv("CLEVERAGENTS_CONTENT_URL", address)
     shutil.rmtree(machines.first)
     monkeypatch.setenv("CLEVERAGENTS_HOME", str(machines.second))

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.databases import store_of
 from tests.harness import Agents, command
-from tests.scratch import git, query, reverted, running_step, snapshot, wait_until, without
+from tests.scratch import git, reverted, running_step, snapshot, wait_until, without
 
 NEWLINE = b"two\nlines.txt"
 CHINESE = "文件.txt".encode()
@@ -91,7 +92,7 @@ class Shown:
         argv = [command(), "plan", "run", "plan.yaml", "--json"]
         with subprocess.Popen(argv, cwd=agents.work, env=agents.env, stdout=-1) as process:
             wait_until(lambda: running_step(agents) == "wait", "the first step")
-            [(path,)] = query(Path(agents.env["CLEVERAGENTS_HOME"]) / "store.db", SANDBOX)
+            [(path,)] = store_of(agents.env).query(SANDBOX)
             self.sandbox = Path(path)
             self.made = snapshot(self.sandbox)
             self.made_at = times(self.sandbox)
@@ -213,6 +214,6 @@ def test_a_path_that_changed_its_kind_comes_back(agents: Agents, swap: str) -> N
     write(app / "file", "file\n")
     agents.run("run", "--on", "app", "--name", "swap", "--", "sh", "-c", swap).expect(0)
     rolled = agents.run("plan", "rollback", "swap", "first", "--yes", "--json").expect(0).data
-    [(path,)] = query(Path(agents.env["CLEVERAGENTS_HOME"]) / "store.db", SANDBOX)
+    [(path,)] = store_of(agents.env).query(SANDBOX)
     assert snapshot(Path(path)) == snapshot(app)
     assert rolled["rollback_summary"]["files_reverted"] == 2  # the path itself, and what was inside

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.databases import store_of
 from tests.harness import Agents, command
 from tests.scratch import make_repository
 
@@ -96,10 +97,8 @@ def test_output_and_errors_stay_apart_and_are_both_kept(agents: Agents, repo: Pa
     done = run(agents, repo, "-q", "--", "sh", "-c", "echo out; echo err >&2")
     assert (done.stdout, done.stderr) == (b"out\n", b"err\n")
     kept = agents.run("plan", "status", "last", "--json").data["plan_id"]
-    database = Path(agents.env["CLEVERAGENTS_HOME"]) / "store.db"
-    from tests.scratch import query
-
-    [(output,)] = query(database, "SELECT output FROM tool_calls WHERE plan_id = ?", kept)
+    asked = "SELECT output FROM tool_calls WHERE plan_id = ?"
+    [(output,)] = store_of(agents.env).query(asked, (kept,))
     assert set(output.split()) == {"out", "err"}
 
 

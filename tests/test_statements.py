@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -101,6 +102,24 @@ def test_a_shared_store_is_asked_as_little(yard: Yard, sent: list[str]) -> None:
     assert len(made) == 2 * STEPS + 1
     for one in made[1:]:
         assert len(one) <= 8, one  # and BEGIN and COMMIT
+
+
+def test_what_goes_to_the_bucket_is_asked_for_in_one_go(
+    yard: Yard, on_postgres: str, sent: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CLEVERAGENTS_CONTENT_URL", f"file://{tmp_path}/bucket")
+    with open_workspace() as ws:
+        plan = yard.use(ws, PLAN)
+        plan.execute()
+        ws.ctx.checkpoints.wait_until_there(plan.plan_id)
+        assert ws.ctx.store.segments.pending(plan.plan_id) == []
+    looks = [text for text in sent if "m.resource_id, c.root_key" in text]
+    marks = [text for text in sent if "INTO groups_there" in text]
+    assert 1 <= len(marks) <= 2 * STEPS + 1
+    assert len(looks) <= 2 * STEPS + 3, "once for each group, and to see that nothing is left"
+    assert not any("SET LOCAL" in text for text in sent)
+    for once in ("SELECT parent_plan_id", "FROM segments WHERE root_plan_id"):
+        assert len([text for text in sent if once in text]) <= 4, once
 
 
 @pytest.mark.usefixtures("on_postgres")

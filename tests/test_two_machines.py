@@ -15,10 +15,13 @@ import msgspec
 import pytest
 
 from cleveragents.content import fsio
+from cleveragents.content.pack_file import MAGIC
 from cleveragents.errors import LeaseLost, MachineError, PlanBusy
-from cleveragents.lease import LeasedPlan, hold, working_on
+from cleveragents.lease import LeasedPlan, hold, is_left_behind, working_on
 from cleveragents.model.plan import State
 from cleveragents.store.clock import utc_now
+from cleveragents.store.database import connect
+from cleveragents.store.own import OwnPart
 from cleveragents.workspace import open_workspace
 from tests import pgserver
 from tests.databases import Where, shared_store
@@ -154,6 +157,40 @@ def test_a_plan_of_a_machine_that_is_gone_is_finished_when_it_is_taken(
         assert ws.find("yard").plan.state is State.PROCESSING, "nobody asked for it"
 
 
+def test_two_homes_on_one_host_leave_each_others_plans_alone(
+    yard: Yard, on_postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Path(os.environ["CLEVERAGENTS_HOME"])
+    monkeypatch.setenv("CLEVERAGENTS_STORE_LEASE", "600s")
+    with open_workspace() as ws:
+        die_while(ws, ws.run(yard.plan()), state=State.PROCESSING)
+    monkeypatch.setenv("CLEVERAGENTS_HOME", str(first.with_name("second")))
+    with open_workspace() as ws:
+        assert ws.recovered == (), "what other homes do is none of ours"
+        with pytest.raises(PlanBusy, match="is held by"):
+            ws.find("shop").resume()
+        Where(str(first), on_postgres).query("UPDATE leases SET heard_at = heard_at - 1000")
+        assert is_left_behind(ws.ctx.store, ws.find("shop").plan_id)
+    with open_workspace() as ws:
+        assert ws.recovered == (), "not even now"
+    monkeypatch.setenv("CLEVERAGENTS_HOME", str(first))
+    with open_workspace() as ws:
+        assert ws.recovered == ("plan 'shop': its process ended before it finished",)
+        ws.find("shop").resume()
+        assert ws.find("shop").plan.state is State.COMPLETE
+
+
+def test_a_lease_from_before_homes_were_noted_counts_as_this_ones(
+    yard: Yard, on_postgres: str
+) -> None:
+    where = Where(os.environ["CLEVERAGENTS_HOME"], on_postgres)
+    with open_workspace() as ws:
+        die_while(ws, ws.run(yard.plan()), state=State.PROCESSING)
+        where.query("UPDATE leases SET home = ''")
+    with open_workspace() as ws:
+        assert ws.recovered == ("plan 'shop': its process ended before it finished",)
+
+
 def test_what_was_opened_is_opened_anew_after_somebody_else_had_the_plan(
     yard: Yard, on_postgres: str
 ) -> None:
@@ -166,6 +203,49 @@ def test_what_was_opened_is_opened_anew_after_somebody_else_had_the_plan(
             pass
         with working_on(ws.ctx.store, plan.plan_id, "again", utc_now):
             assert ws.ctx.manager.sandboxes(plan.plan_id) is not mine
+
+
+@pytest.mark.parametrize("lost", ["offset > 500", "1 = 1"])
+def test_where_content_lies_is_found_again_after_a_power_cut(
+    yard: Yard, on_postgres: str, lost: str
+) -> None:
+    """The commit of a group waits for content and for the server, and not for the own part."""
+    own = Where(os.environ["CLEVERAGENTS_HOME"])
+    with open_workspace() as ws:
+        yard.done(ws)
+        before = own.query("SELECT key, offset, length FROM objects ORDER BY key")
+    [pack] = Path(own.home, "content").glob("*.pack")
+    torn = pack.read_bytes()[len(MAGIC) :][:100]
+    with open(pack, "ab") as tail:
+        tail.write(torn)
+    with open_workspace() as ws:
+        plan = ws.find("yard")
+        Path(next(iter(plan.sandboxes.values())), "late.txt").write_text("late\n")
+        plan.checkpoint("later")
+    after = own.query("SELECT key, offset, length FROM objects ORDER BY key")
+    own.query(f"DELETE FROM objects WHERE {lost}")
+    assert own.query("SELECT key, offset, length FROM objects ORDER BY key") != after
+    own.query("UPDATE store SET value = 'before' WHERE name = 'boot'")
+    with open_workspace() as ws:
+        assert own.query("SELECT key, offset, length FROM objects ORDER BY key") == after
+        assert set(before) <= set(after)
+        assert ws.check(read_data=True).problems == ()
+        plan = ws.find("yard")
+        plan.rollback("first")
+        assert files(plan) == {"old.txt"}
+
+
+def test_only_what_can_be_found_again_is_not_waited_for(tmp_path: Path) -> None:
+    db = connect(str(tmp_path / "store.db"))
+    own = OwnPart(db, lambda: None)
+    with own.lock(), own.commit():
+        own.begin()
+        assert db.execute("PRAGMA synchronous").fetchone() == (1,)
+    assert db.execute("PRAGMA synchronous").fetchone() == (2,)
+    with own.collecting(exclusive=True):
+        own.begin()
+        assert db.execute("PRAGMA synchronous").fetchone() == (2,)
+    db.close()
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Who may work on a plan: one process at a time, and a dead one never blocks.
 
-On the same machine a holder is alive if its pid exists with the start time it had; for others it
-has to be heard of, by the database's clock (`Store.lease_time`). Every write carries the lease's
+In the same home a holder is alive if its pid exists with the start time it had; others have to be
+heard of, by the database's clock (`Store.lease_time`). Every write carries the lease's
 epoch, so a process that was paused while another took over cannot write any more.
 """
 
@@ -184,10 +184,18 @@ def start_time(pid: int) -> str | None:
     return None if fields[0] in (b"Z", b"X") else fields[19].decode()
 
 
+def is_here(store: Store, lease: Lease) -> bool:
+    """Whether it is of a process of this home on this machine, which can be looked for.
+
+    Another home may be that of a container which has the same name and other processes.
+    """
+    return lease.host == host_name() and lease.home in ("", store.home_id)
+
+
 def is_alive(store: Store, lease: Lease) -> bool:
     if not lease.held or (lease.plan_id, lease.epoch) in _released:
         return False
-    if lease.host != host_name():
+    if not is_here(store, lease):
         # A clock that was set back must not let a dead host hold the plan until it has caught up.
         return abs(store.leases.silence(lease)) < store.lease_time
     return lease.boot_id == boot_id() and start_time(lease.pid) == lease.started
@@ -275,6 +283,7 @@ def _acquire(store: Store, plan_id: str, verb: str, clock: Callable[[], str]) ->
             verb=verb,
             held=True,
             renewed_at=clock(),
+            home=store.home_id,
         )
         try:
             # A power cut ends every process that a lease could be of, but where others have the
@@ -298,9 +307,9 @@ def is_left_behind(store: Store, plan_id: str) -> bool:
     known = store.leases.get(plan_id)
     return (
         known is not None
-        and known.host != host_name()
+        and not is_here(store, known)
         and not is_alive(store, known)
-        and plan_id in store.unfinished(known.host, plan_id)
+        and bool(store.unfinished(plan_id=plan_id))
     )
 
 

@@ -288,14 +288,33 @@ class PlanHandle(PlanView):
     def apply(
         self, mode: str | None = None, *, ignored: bool = False, hooks: bool = False
     ) -> dict[str, Any]:
-        """Apply the work to its targets, all of them or none, exactly once."""
+        """Apply the work to its targets, all of them or none, exactly once.
+
+        Where another machine that shares the store has them, a worker there does, and is waited
+        for; without one the error names the machine and what to type there.
+        """
         from cleveragents.apply import apply as applying
         from cleveragents.execution.caller_executor import completes_when_applied
 
+        request = applying.Request(mode=mode, ignored=ignored, hooks=hooks)
+        if host := self.machine_that_applies():
+            from cleveragents.cluster.apply_there import apply_there
+
+            return apply_there(self._ctx, self.plan, host, request)
         if completes_when_applied(self.plan):
             self.complete()
-        request = applying.Request(mode=mode, ignored=ignored, hooks=hooks)
         return applying.apply(self._ctx, self.plan, request)
+
+    def machine_that_applies(self) -> str:
+        """The machine whose workers have to, because it has the targets; empty: it is this one.
+
+        Raises `ApplyRefused` if it is one where nobody takes jobs.
+        """
+        if not self._ctx.store.is_shared or self.plan.result is not None:
+            return ""
+        from cleveragents.cluster.apply_there import worker_with_targets
+
+        return worker_with_targets(self._ctx, self.plan)
 
     def preview_apply(
         self, mode: str | None = None, *, ignored: bool = False, hooks: bool = False

@@ -91,7 +91,7 @@ def backed_packs(settings: Settings, store: Store) -> BackedPacks:
 @contextmanager
 def open_desk(settings: Settings) -> Generator[Desk]:
     """A store and its content for the thread that uploads."""
-    store = open_store(settings.home, settings.store_url, settings.lease)
+    store = open_store(settings.home, settings.store_url, settings.lease, lasts=False)
     try:
         packs = backed_packs(settings, store)
         try:

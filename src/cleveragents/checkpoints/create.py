@@ -140,7 +140,7 @@ def _create(
             if choice.head is None:
                 dropped = groups.prune(leased, capture.head)
             wait()
-    groups.remember_newest(plan_id, group)
+    groups.remember_newest(plan_id, group, is_new=choice.head is None)
     for learned in batch.after_commit if choice.keeps_content else ():
         learned()
     if dropped:

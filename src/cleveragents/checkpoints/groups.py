@@ -80,13 +80,15 @@ class Groups:
             return newest
         return self.store.checkpoints.group(group_id) if group_id else None
 
-    def remember_newest(self, plan_id: str, group: CheckpointGroup | None) -> None:
-        """After a commit; None before one, which may fail."""
+    def remember_newest(
+        self, plan_id: str, group: CheckpointGroup | None, *, is_new: bool = True
+    ) -> None:
+        """After a commit; None before one, which may fail. `is_new`: it has to go to the bucket."""
         if group is None:
             self._newest.pop(plan_id, None)
         else:
             self._newest[plan_id] = group
-            if self.uploads is not None:
+            if self.uploads is not None and is_new:
                 self.uploads.begin(plan_id)
 
     def require_bucket(self) -> None:

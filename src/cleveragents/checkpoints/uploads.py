@@ -7,7 +7,7 @@ that the group is there, unless somebody else has taken the plan meanwhile.
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 
 import msgspec
@@ -21,10 +21,11 @@ from cleveragents.content.keys import BLOB, CHUNKS, GIT, TREE
 from cleveragents.content.packs import Packs
 from cleveragents.errors import AgentsError, BucketUnreachable, LeaseLost, MachineError, NotInBucket
 from cleveragents.model.ids import is_id
-from cleveragents.model.resource import SandboxRecord
+from cleveragents.model.resource import SandboxRecord, SandboxState
 from cleveragents.model.units import plural
 from cleveragents.store import Store
 from cleveragents.store.clock import utc_now
+from cleveragents.store.segments import ToBring
 
 PAUSE = 2.0
 """Seconds until the bucket is asked again after it did not answer."""
@@ -33,12 +34,18 @@ NOTED = "bucket"
 """Name of the store's note: which bucket was found to keep what it has, and with which key."""
 
 
-class Desk(msgspec.Struct, frozen=True, kw_only=True):
-    """What the thread works with."""
+class Desk(msgspec.Struct, kw_only=True):
+    """What the thread works with, and what it has found so far."""
 
     store: Store
     packs: BackedPacks
     home_id: str
+    bucket: str = ""
+    """The note of the bucket that may be used; empty: look."""
+    plan: tuple[str, int] = ("", 0)
+    """The plan that was brought last, and the epoch of its lease."""
+    records: dict[str, SandboxRecord] = {}
+    """Its sandboxes by their resources: none is changed under a lease once it has groups."""
 
 
 class Uploads:
@@ -188,44 +195,52 @@ class Uploads:
 
 def _brought(desk: Desk, plan_id: str) -> bool:
     try:
-        return bring(desk, plan_id)
+        bring(desk, plan_id)
     except LeaseLost:
-        return False  # taken by the next command here, or elsewhere: `bring` looks again
+        # Taken by the next command here, or elsewhere, or there is another bucket: look again.
+        desk.bucket, desk.plan = "", ("", 0)
+        return False
+    return True
 
 
-def bring(desk: Desk, plan_id: str) -> bool:
-    """Bring all groups that are not there yet; False if some were made meanwhile."""
+def bring(desk: Desk, plan_id: str) -> None:
+    """Bring all groups that are not there yet; of one that is made meanwhile we are told."""
     store = desk.store
-    epoch = store.segments.epoch(plan_id)
-    pending = store.segments.pending(plan_id)
-    records = store.resources.sandboxes(plan_id)
-    if not pending or any(is_elsewhere(record, desk.home_id) for record in records):
-        return True
-    require_bucket(store, desk.packs)
+    todo = store.segments.to_bring(plan_id)
+    if not todo.groups:
+        return
+    records = _records(desk, plan_id, todo)
+    if any(is_elsewhere(record, desk.home_id) for record in records):
+        return
+    if not desk.bucket:
+        desk.bucket = require_bucket(store, desk.packs)
     root = store.segments.root_of(plan_id)
-    keys = missing_of(desk, root, _roots(store, pending, records))
+    bases = [record.origin["base_pack"] for record in records if record.origin.get("base_pack")]
+    keys = missing_of(desk, root, [*todo.roots, *map(bytes.fromhex, dict.fromkeys(bases))])
     folder = f"{store.identity.store_id}/{root}"
     made: list[tuple[str, int, bytes]] = []
     for segment in cut(folder, ((key, desk.packs.record(key)) for key in keys)):
         desk.packs.cache.bucket.put_new(segment.name, segment.data)
         made.append((segment.name, len(segment.data), segment.entries))
     with store.transaction(lasts=False, alone=False):
-        store.segments.require_epoch(plan_id, epoch)
+        store.segments.require_same(plan_id, todo.epoch, NOTED, desk.bucket)
         store.segments.add(root, made, utc_now())
-        store.segments.mark(plan_id, pending, utc_now())
-    return False
+        store.segments.mark(plan_id, todo.groups, utc_now())
+    for name, _, entries in made:
+        desk.packs.index.there.learn(root, name, entries)
 
 
-def _roots(store: Store, group_ids: Iterable[str], records: list[SandboxRecord]) -> list[bytes]:
-    """What these groups and the plan's sandboxes are made of."""
-    found: dict[bytes, None] = {}
-    for group_id in group_ids:
-        for row in store.checkpoints.of_members(store.checkpoints.group(group_id)).values():
-            found[row.root_key] = None
-    for record in records:
-        if base := record.origin.get("base_pack"):
-            found[bytes.fromhex(base)] = None
-    return [root for root in found if root]
+def _records(desk: Desk, plan_id: str, todo: ToBring) -> list[SandboxRecord]:
+    """The plan's sandboxes, asked for once for each lease of it and each new resource."""
+    if desk.plan != (plan_id, todo.epoch) or not todo.resources <= desk.records.keys():
+        found = desk.store.resources.sandboxes(plan_id)
+        desk.records = {record.resource_id: record for record in found}
+        is_sure = not any(
+            record.state is SandboxState.CREATING or is_elsewhere(record, desk.home_id)
+            for record in found
+        )
+        desk.plan = (plan_id, todo.epoch) if is_sure else ("", 0)
+    return list(desk.records.values())
 
 
 def missing_of(desk: Desk, root: str, roots: list[bytes]) -> list[bytes]:
@@ -233,7 +248,7 @@ def missing_of(desk: Desk, root: str, roots: list[bytes]) -> list[bytes]:
 
     Content that is only borrowed from the user's repository comes with the base pack.
     """
-    there = desk.packs.index.there.of(root)
+    there = desk.packs.index.there.seen(root)
     seen, found = set(there), list[bytes]()
     load = trees.reading(desk.packs.get)
     for top in roots:
@@ -255,12 +270,15 @@ def _may_lack(key: bytes) -> bool:
     return key[:1] == GIT or key == trees.EMPTY.key
 
 
-def require_bucket(store: Store, packs: BackedPacks) -> None:
-    """Before the first object: the bucket keeps what it has, and the key is the one it had."""
+def require_bucket(store: Store, packs: BackedPacks) -> str:
+    """Before the first object: the bucket keeps what it has, and the key is the one it had.
+
+    Returns what the store notes of it.
+    """
     bucket = packs.cache.bucket
     noted, now = store.noted(NOTED), f"{bucket.url} {bucket.fingerprint}".strip()
     if noted == now:
-        return
+        return now
     url, _, key = (noted or "").partition(" ")
     if url == bucket.url and key != bucket.fingerprint:
         raise NotInBucket(
@@ -272,6 +290,7 @@ def require_bucket(store: Store, packs: BackedPacks) -> None:
         _require_moved(store, bucket, url)
     with store.transaction():
         store.note(NOTED, now)
+    return now
 
 
 def _require_moved(store: Store, bucket: Bucket, old: str) -> None:

@@ -14,12 +14,11 @@ from cleveragents.context import Context
 from cleveragents.errors import ConfigError, NotInBucket, StoreError
 from cleveragents.lease import holder
 from cleveragents.model.plan import Plan, State
-from cleveragents.workspace import Workspace
 
 
-def handing_out(ws: Workspace) -> Workspace:
-    """The same workspace, whose child plans may run on other workers."""
-    return Workspace(msgspec.structs.replace(ws.ctx, execute_child=_execute), ws.recovered)
+def handing_out(ctx: Context) -> Context:
+    """The same context, whose child plans may run on other workers."""
+    return msgspec.structs.replace(ctx, execute_child=_execute)
 
 
 def _execute(ctx: Context, plan_id: str) -> None:

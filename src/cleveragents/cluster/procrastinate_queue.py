@@ -7,7 +7,9 @@ plan was handed back.
 
 import asyncio
 import time
+import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -68,6 +70,7 @@ class ProcrastinateQueue:
     def __init__(self, url: str, schema: str, lease: float) -> None:
         self._url, self._schema, self._lease = url, schema, lease
         self._deferring = App(connector=SyncPsycopgConnector())
+        self._asking: psycopg.Connection[Any] | None = None
 
     def _given(self) -> dict[str, Any]:
         given: dict[str, Any] = conninfo_to_dict(self._url)
@@ -82,12 +85,26 @@ class ProcrastinateQueue:
             raise MachineError(f"cannot connect to {shown}", "is the server running?") from error
 
     def _asked(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with self._connect() as connection:
-            try:
-                cursor = connection.execute(sql.encode(), parameters)
-            except psycopg.errors.UndefinedTable as error:
-                raise _not_installed() from error
-            return cursor.fetchall() if cursor.description else []
+        """Over one connection: whoever waits for a worker asks again and again.
+
+        What is asked may be asked twice, so a server that was restarted meanwhile is no error.
+        """
+        if self._asking is not None and not self._asking.closed:
+            with suppress(psycopg.OperationalError):
+                return self._answer(self._asking, sql, parameters)
+        self._asking = self._connect()
+        weakref.finalize(self, self._asking.close)
+        return self._answer(self._asking, sql, parameters)
+
+    @staticmethod
+    def _answer(
+        connection: "psycopg.Connection[Any]", sql: str, parameters: Sequence[Any]
+    ) -> list[tuple[Any, ...]]:
+        try:
+            cursor = connection.execute(sql.encode(), parameters)
+        except psycopg.errors.UndefinedTable as error:
+            raise _not_installed() from error
+        return cursor.fetchall() if cursor.description else []
 
     def install(self) -> None:
         from procrastinate.schema import SchemaManager
@@ -147,7 +164,7 @@ class ProcrastinateQueue:
 
     def work(self, run: Run, submit: Submit, *, queues: Sequence[str], at_once: int) -> None:
         self._asked("SELECT 1 FROM agents_workers LIMIT 0")
-        deliveries = Deliveries(self._given(), self._lease, self.due, run, submit)
+        deliveries = Deliveries(self._given(), self._lease, run, submit)
         asyncio.run(deliveries.until_stopped(list(queues), at_once))
 
     def schedule(self, schedule: Schedule) -> None:
@@ -167,19 +184,8 @@ class ProcrastinateQueue:
         )
 
     def schedules(self) -> list[Schedule]:
-        return [schedule for schedule, _ in self._scheduled()]
-
-    def _scheduled(self) -> list[tuple[Schedule, int]]:
-        rows = self._asked("SELECT body, since FROM agents_schedules ORDER BY name")
-        return [(codec.from_json(body, Schedule), since) for body, since in rows]
-
-    def due(self, now: float) -> list[tuple[Schedule, int]]:
-        """Each schedule with its last moment, in UTC, since it was made."""
-        found = [
-            (schedule, int(croniter(schedule.cron, now).get_prev(float)), since)
-            for schedule, since in self._scheduled()
-        ]
-        return [(schedule, moment) for schedule, moment, since in found if moment > since]
+        rows = self._asked("SELECT body FROM agents_schedules ORDER BY name")
+        return [codec.from_json(body, Schedule) for (body,) in rows]
 
     def counts(self) -> list[Count]:
         rows = self._asked(

@@ -8,11 +8,12 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, LiteralString
 
 import msgspec
+from croniter import croniter
 from procrastinate import App, BaseRetryStrategy, JobContext, PsycopgConnector, RetryDecision
 from procrastinate.exceptions import AlreadyEnqueued, ConnectorException, JobAborted
 from procrastinate.job_context import AbortReason
@@ -27,7 +28,8 @@ from cleveragents.lease import host_name
 PLAN, SUBMIT = "plan", "submit"
 BEAT = 1.0
 """Seconds between two signs of life; less where the lease is shorter than three of them."""
-Due = Callable[[float], list[tuple[Schedule, int]]]
+MISSED = 5.0
+"""Seconds between two looks for plans that were cancelled; usually the server says so at once."""
 
 
 class Returned(Exception):
@@ -72,10 +74,8 @@ class OwnMachine(JobManager):
 class Deliveries:
     """What one worker is handed, until it is told to stop."""
 
-    def __init__(
-        self, server: dict[str, Any], lease: float, due: Due, run: Run, submit: Submit
-    ) -> None:
-        self._server, self._lease, self._due = server, lease, due
+    def __init__(self, server: dict[str, Any], lease: float, run: Run, submit: Submit) -> None:
+        self._server, self._lease = server, lease
         self._run, self._submit = run, submit
         self._beat = min(BEAT, lease / 3)
         self._name = f"{host_name()}:{os.getpid()}"
@@ -117,7 +117,7 @@ class Deliveries:
                 update_heartbeat_interval=self._beat,
                 stalled_worker_timeout=self._lease,
                 fetch_job_polling_interval=2.0,
-                abort_job_polling_interval=self._beat,
+                abort_job_polling_interval=MISSED,
                 delete_jobs="successful",
             )
             beside = asyncio.create_task(self._look_after(app, worker, queues, at_once))
@@ -155,7 +155,11 @@ class Deliveries:
                 await app.job_manager.retry_job(job)
 
     async def _submit_due(self, app: App) -> None:
-        for schedule, moment in await asyncio.to_thread(self._due, time.time()):
+        rows = await app.connector.execute_query_all_async(
+            "SELECT body, since FROM agents_schedules ORDER BY name"
+        )
+        made = [(codec.from_json(row["body"], Schedule), row["since"]) for row in rows]
+        for schedule, moment in due(made, time.time()):
             job = Job(
                 id=None,
                 queue=schedule.order.queue,
@@ -209,6 +213,15 @@ class Deliveries:
             return HandBack("its worker was stopped", 0)
         finally:
             self._running.discard(task)
+
+
+def due(made: Iterable[tuple[Schedule, int]], now: float) -> list[tuple[Schedule, int]]:
+    """Each schedule with its last moment, in UTC, since it was made (pure)."""
+    found = [
+        (schedule, int(croniter(schedule.cron, now).get_prev(float)), since)
+        for schedule, since in made
+    ]
+    return [(schedule, moment) for schedule, moment, since in found if moment > since]
 
 
 async def _execute(app: App, sql: LiteralString, **values: Any) -> None:

@@ -10,8 +10,9 @@ import os
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,7 +22,11 @@ from cleveragents.errors import AgentsError
 from cleveragents.lease import spec_of
 from cleveragents.model.settings import Settings
 from cleveragents.model.units import plural
-from cleveragents.workspace import open_workspace
+from cleveragents.store.database import Database
+from cleveragents.store.plans import PlanRepository
+from cleveragents.store.postgres import PostgresDatabase
+from cleveragents.store.records import ResourceRepository
+from cleveragents.store.segments import SegmentRepository
 
 SOON, LATER = 2.0, 15.0
 """Seconds until a plan is delivered again: somebody has it; this machine cannot run it."""
@@ -32,6 +37,7 @@ NOT_HERE = frozenset(
 )
 INTERRUPTED = 130
 Told = Callable[[str], None]
+T = TypeVar("T")
 
 
 class PlanRunner:
@@ -39,6 +45,8 @@ class PlanRunner:
 
     def __init__(self, settings: Settings, environ: Mapping[str, str], tell: Told) -> None:
         self._settings, self._environ, self._tell = settings, environ, tell
+        self._guard = threading.Lock()
+        self._rows: PostgresDatabase | None = None
 
     async def run(self, plan_id: str, apply: Options | None) -> HandBack | None:
         if apply is not None:
@@ -67,11 +75,16 @@ class PlanRunner:
         self._tell(ended if back is None else f"{name} handed back: {back.reason}")
         return back
 
+    def _asked(self, read: Callable[[Database], T]) -> T:
+        """Over one connection, for whichever thread asks: a plan is not worth one of its own."""
+        with self._guard:
+            self._rows = self._rows or PostgresDatabase(self._settings.store_url)
+            return read(self._rows)
+
     def _lacking(self, plan_id: str) -> list[str] | HandBack:
         try:
-            with open_workspace(settings=self._settings, recover=False) as ws:
-                plan = ws.find(plan_id).plan
-                resources = ws.ctx.store.resources.of_plan(plan.plan_id)
+            plan = self._asked(lambda rows: PlanRepository(rows).get(plan_id))
+            resources = self._asked(lambda rows: ResourceRepository(rows).of_plan(plan_id))
         except AgentsError as error:
             return HandBack(error.message, LATER)
         path = self._environ.get("PATH")
@@ -84,8 +97,7 @@ class PlanRunner:
         if not self._settings.content_url:
             return None
         try:
-            with open_workspace(settings=self._settings, recover=False) as ws:
-                left = len(ws.ctx.store.segments.pending(plan_id))
+            left = len(self._asked(lambda rows: SegmentRepository(rows).pending(plan_id)))
         except AgentsError as error:
             return HandBack(error.message, LATER)
         said = f"{plural(left, 'group')} of it not in the bucket yet"

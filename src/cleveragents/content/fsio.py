@@ -329,13 +329,16 @@ def _renameat2(source_fd: int, source: bytes, target_fd: int, target: bytes, fla
     raise OSError(code, os.strerror(code), os.fsdecode(target))
 
 
+UNKNOWN_BOOT = "unknown"
+
+
 def boot_id() -> str:
-    """Names the time since the machine was started; `unknown` where the system does not say."""
+    """Names the time since the machine was started, where the system says so."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as found:
             return found.read().strip().decode()
     except OSError:
-        return "unknown"
+        return UNKNOWN_BOOT
 
 
 def identity(path: str) -> str:

@@ -4,7 +4,7 @@ import fcntl
 import itertools
 import os
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from cleveragents.content import fsio
 from cleveragents.content.keys import (
     BLOB,
     GIT,
+    matches,
 )
 from cleveragents.model.ids import new_id
 
@@ -85,6 +86,42 @@ def payload_of(record: bytes, key: bytes) -> bytes | None:
     if mark != RECORD_MARK or record[RECORD.size : start] != key or len(record) != start + size:
         return None
     return _unpacked(codec, record[start:])
+
+
+def records_behind_all(directory: str, known: Mapping[str, int]) -> list[tuple[bytes, Location]]:
+    """What the packs of a folder have behind the ends that are known of them."""
+    found: list[tuple[bytes, Location]] = []
+    for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else ():
+        path, start = f"{directory}/{name}", known.get(name, 0)
+        if name.endswith(".pack") and os.path.getsize(path) > start:
+            found += records_behind(path, start)
+    return found
+
+
+def records_behind(path: str, start: int) -> Iterator[tuple[bytes, Location]]:
+    """Every whole record behind that place, whatever lies between them, checked by its key."""
+    with open(path, "rb") as file:
+        file.seek(start)
+        data = file.read()
+    at = data.find(RECORD_MARK)
+    while at >= 0:
+        length = _whole(data, at)
+        if length:
+            key = data[at + RECORD.size : at + RECORD.size + data[at + 3]]
+            yield key, Location(os.path.basename(path), start + at, length)
+        at = data.find(RECORD_MARK, at + max(length, 1))
+
+
+def _whole(data: bytes, at: int) -> int:
+    """The length of the record that begins there; 0: none does, or it is not whole."""
+    if len(data) < at + RECORD.size:
+        return 0
+    _, _, key_length, size = RECORD.unpack_from(data, at)
+    length = RECORD.size + key_length + size
+    record = data[at : at + length]
+    key = record[RECORD.size : RECORD.size + key_length]
+    found = payload_of(record, key) if len(record) == length and key else None
+    return length if found is not None and matches(key, found) else 0
 
 
 class PackWriter:

@@ -11,7 +11,7 @@ from cleveragents.content import fsio, removal
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
 from cleveragents.errors import SandboxError
-from cleveragents.lease import LeasedPlan
+from cleveragents.lease import LeasedPlan, host_name
 from cleveragents.model.ids import is_id, new_id
 from cleveragents.model.plan import Plan
 from cleveragents.model.resource import Backup, BackupState, SandboxRecord, SandboxState
@@ -92,12 +92,12 @@ def _make(ctx: Context, leased: LeasedPlan, sandbox: Sandbox, record: SandboxRec
 
 
 def _where(ctx: Context) -> dict[str, str]:
-    """Which machine has it, where others may continue the plan."""
-    if not ctx.settings.content_url:
+    """Which machine has it and its target, where others see the plan."""
+    if not (ctx.settings.content_url or ctx.store.is_shared):
         return {}
     from cleveragents.content.bucket.home import home_id
 
-    return {"home": home_id(ctx.settings.home), "made_on": os.uname().nodename}
+    return {"home": home_id(ctx.settings.home), "made_on": host_name()}
 
 
 def _create(ctx: Context, leased: LeasedPlan, sandbox: Sandbox, batch: Batch) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from cleveragents.lease import (
     holder,
     host_name,
     is_alive,
+    is_here,
 )
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.journal import TAKEN_OVER_BY, EntryState, Operation
@@ -43,7 +44,7 @@ def recover(ctx: Context, plan_ids: Sequence[str]) -> tuple[str, ...]:
     for plan_id in plan_ids:
         lease = store.leases.get(plan_id)
         if lease is not None and lease.held and not is_alive(store, lease):
-            clean_up(ctx, plan_id, lease.host)
+            clean_up(ctx, plan_id, "" if is_here(store, lease) else lease.host)
     # After the restore that they belong to, and before anybody may take the plan up again.
     for plan_id in plan_ids:
         if store.effects.waiting(plan_id):
@@ -109,12 +110,15 @@ def _end_validations(ctx: Context, leased: LeasedPlan) -> None:
         leased.finish_background()
 
 
-def clean_up(ctx: Context, plan_id: str, lost_with: str | None = None) -> None:
-    """What a dead process had prepared and never begun is removed; `lost_with`: its machine."""
+def clean_up(ctx: Context, plan_id: str, lost_with: str = "") -> None:
+    """What a dead process had prepared and never begun is removed.
+
+    `lost_with`: its machine, if that was another one.
+    """
     try:
         with hold(ctx.store, plan_id, RECOVERY, ctx.now) as lease:
             leased = LeasedPlan(ctx.store, ctx.store.plans.get(plan_id), lease, ctx.now)
-            if lost_with is not None and lost_with != host_name():
+            if lost_with:
                 _note_loss(ctx, leased, lost_with)
             if not _is_waiting(ctx, plan_id):
                 _tidy(ctx, leased)

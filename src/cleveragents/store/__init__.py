@@ -9,6 +9,7 @@ import msgspec
 
 from cleveragents import machine
 from cleveragents.content import fsio, removal
+from cleveragents.content.bucket.home import home_id
 from cleveragents.content.reserve import LOW, SIZE, Reserve
 from cleveragents.errors import DiskFull, ReadOnlyStore, StoreElsewhere, StoreError
 from cleveragents.model.ids import new_id
@@ -64,7 +65,9 @@ class Store:
         *,
         read_only: bool = False,
         lease_time: float = ELSEWHERE,
+        shared_id: str = "",
     ) -> None:
+        """`shared_id`: of the store that several machines have."""
         self._db = db
         self._own = own
         self.is_shared: bool = db is not own
@@ -74,9 +77,12 @@ class Store:
         self.lease_time = lease_time
         """Seconds after which a machine that was not heard of has lost its plans."""
         self._home = os.path.realpath(os.path.dirname(own.path))
+        self.home_id: str = home_id(self._home) if self.is_shared else ""
+        """Which of the homes that share the store this is; empty: there is only one."""
         self._part = OwnPart(own, self._make_room)
         self.on_taken: list[Callable[[Lease], None]] = []
         """Called with every lease that this process gets."""
+        self._shared_id = shared_id
         self._heard_at = ""
         """The address at which this process says that it is alive."""
         self.identity: Identity = self._identity()
@@ -153,15 +159,12 @@ class Store:
     def _identity(self) -> Identity:
         asked = "SELECT name, value FROM store WHERE name IN ('id', 'home', 'url')"
         noted = dict(self._own.execute(asked).fetchall())
-        store_id = noted.get("id") or new_id()
+        store_id = self._shared_id or noted.get("id") or new_id()
         if not self.is_shared and "url" in noted:
             raise StoreError(
                 f"the plans of the store at {self._home} are in {noted['url']}",
                 f"agents config set store.url {noted['url']}, or agents store copy --back",
             )
-        if self.is_shared:
-            asked = "SELECT value FROM store WHERE name = 'id'"
-            store_id = self._db.execute(asked).fetchone()[0]
         return Identity(store_id=store_id, home=self._home, made_at=noted.get("home", ""))
 
     @contextmanager
@@ -188,10 +191,16 @@ class Store:
         return self._db.shown
 
     def unfinished(self, host: str | None = None, plan_id: str | None = None) -> list[str]:
-        """Plans with something to finish, parents first; `host`: that this machine had last."""
-        of_host = " JOIN leases l USING (plan_id) WHERE l.host = ?" if host else " WHERE 1 = 1"
+        """Plans with something to finish, parents first.
+
+        `host`: that this home, on the machine of that name, had last. `plan_id`: of this one.
+        """
+        of_host, given = " WHERE 1 = 1", list[str]()
+        if host:
+            of_host = " JOIN leases l USING (plan_id) WHERE l.host = ? AND l.home IN ('', ?)"
+            given += (host, self.home_id)
         of_plan = " AND plan_id = ?" if plan_id else ""
-        given = [text for text in (host, plan_id) if text] * 4
+        given = [*given, *([plan_id] if plan_id else ())] * 4
         rows = self._db.execute(
             "SELECT plan_id FROM plans WHERE plan_id IN ("
             f"SELECT plan_id FROM intents{of_host}{of_plan}"
@@ -242,6 +251,19 @@ class Store:
         """What the databases themselves find wrong; empty if nothing."""
         return [*self._own.integrity(), *(self._db.integrity() if self.is_shared else ())]
 
+    def find_again(self) -> None:
+        """After a power cut: what lies in packs behind what is known of them.
+
+        A commit of a shared store does not wait for this machine's own part to be on the disk.
+        """
+        if self._guarded or self.noted("boot") == fsio.boot_id():
+            return
+        from cleveragents.content.pack_file import records_behind_all
+
+        with self.content_transaction(exclusive=True):
+            self.objects.add(records_behind_all(f"{self._home}/content", self.objects.ends()))
+            self.note("boot", fsio.boot_id())
+
     def compact(self) -> None:
         """Give the file's unused pages back to the disk, if they are most of it."""
         self._own.compact(self.reserve.room())
@@ -280,8 +302,11 @@ class Store:
 def _nothing() -> None: ...
 
 
-def open_store(home: str, url: str = "", lease_time: float = 10.0) -> Store:
-    """The store in that directory, made if it is not there; with a URL, what several share."""
+def open_store(home: str, url: str = "", lease_time: float = 10.0, *, lasts: bool = True) -> Store:
+    """The store in that directory, made if it is not there; with a URL, what several share.
+
+    `lasts`: whether most of its commits are to survive a power cut, which is only told the server.
+    """
     path = f"{home}/store.db"
     # Also for root: what it would write there, its owner could not change any more.
     own = "run it as that user, or name a store of your own with CLEVERAGENTS_HOME"
@@ -313,11 +338,17 @@ def open_store(home: str, url: str = "", lease_time: float = 10.0) -> Store:
     from cleveragents.store.postgres import open_shared
 
     try:
-        db = open_shared(url, own)
+        db, store_id = open_shared(url, own, lasts)
     except BaseException:
         own.close()
         raise
-    return Store(db, own, reserve, lease_time=lease_time)
+    store = Store(db, own, reserve, lease_time=lease_time, shared_id=store_id)
+    try:
+        store.find_again()
+    except BaseException:
+        store.close()
+        raise
+    return store
 
 
 def _is_read_only(home: str, path: str) -> bool:

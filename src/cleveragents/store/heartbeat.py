@@ -32,7 +32,7 @@ class Heartbeat:
         db: PostgresDatabase | None = None
         while not self._ended.wait(self._every):
             try:
-                db = db or PostgresDatabase(self._url)
+                db = db or PostgresDatabase(self._url, lasts=False)
                 with db.one_commit(lasts=False, alone=False):
                     LeaseRepository(db).renew(self._lease)
             except AgentsError:

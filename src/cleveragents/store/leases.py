@@ -26,6 +26,8 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     verb: str
     held: bool
     renewed_at: str
+    home: str = ""
+    """The id of its home where several share a store; empty: there is one, or it was not noted."""
     heard_at: float = 0.0
     """By the database's clock, which also gives it."""
 

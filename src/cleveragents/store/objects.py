@@ -140,6 +140,14 @@ class ObjectRepository:
                 (self._pack(location.pack), location.offset, location.length, key),
             )
 
+    def ends(self) -> dict[str, int]:
+        """Pack name -> the end of what is known to lie in it."""
+        rows = self._db.execute(
+            "SELECT p.name, max(o.offset + o.length) FROM packs p JOIN objects o USING (pack_id)"
+            " GROUP BY p.name"
+        )
+        return dict(rows.fetchall())
+
     def packs(self) -> dict[str, int]:
         """Pack name -> bytes in it that are in use."""
         rows = self._db.execute(

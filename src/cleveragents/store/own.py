@@ -1,7 +1,8 @@
 """What of a shared store belongs to this machine alone: where its content lies, its clocks.
 
 It stays in the SQLite database of the home. A commit of both writes here first: the rows that need
-content come after the rows that say where it lies.
+content come after the rows that say where it lies. Those need not be on the disk by then, as the
+content itself is: after a power cut the packs are read again behind what is known of them.
 """
 
 import fcntl
@@ -9,9 +10,10 @@ import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
+from cleveragents.content import fsio
 from cleveragents.store.database import SqliteDatabase
 
-NAMES = frozenset({"id", "home", "url", "gc_clock", "retention_clock"})
+NAMES = frozenset({"id", "home", "url", "gc_clock", "retention_clock", "boot"})
 """Facts that are this machine's own."""
 
 
@@ -23,11 +25,15 @@ class OwnPart:
         self._make_room = make_room
         self._lock = f"{os.path.dirname(db.path)}/content.lock"
         self._held: int | None = None
+        self._must_last = fsio.boot_id() == fsio.UNKNOWN_BOOT
+        """Nobody would notice that the machine was restarted."""
 
     def begin(self) -> None:
         """From here to the commit nothing is collected that this transaction may want again."""
         if self._held is None:
             self._held = self._locked(fcntl.LOCK_SH)
+            if not self._must_last:
+                self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.execute("BEGIN IMMEDIATE")
 
     @contextmanager
@@ -37,6 +43,7 @@ class OwnPart:
             yield
         finally:
             if self._held is not None:
+                self._db.execute("PRAGMA synchronous=FULL")
                 os.close(self._held)
                 self._held = None
 

@@ -88,8 +88,10 @@ def driver() -> Any:
 class PostgresDatabase:
     """One connection, made again when the server was away; satisfies `store.database.Database`."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, lasts: bool = True) -> None:
+        """`lasts`: whether most of its commits are to survive a crash of the server."""
         self.url = url
+        self._lasts = lasts
         self._driver = driver()
         self.shown: str = address.public(url)
         self._connection = self._connected()
@@ -101,6 +103,8 @@ class PostgresDatabase:
         psycopg = self._driver
         given = psycopg.conninfo.conninfo_to_dict(self.url)
         options = f"{given.pop('options', '')} -c search_path={SCHEMA}".strip()
+        if not self._lasts:
+            options += " -c synchronous_commit=off"
         try:
             made = psycopg.connect(
                 **{"connect_timeout": 10, "application_name": "agents", **given},
@@ -193,8 +197,9 @@ class PostgresDatabase:
             try:
                 with connection.pipeline():
                     connection.execute(b"BEGIN")
-                    if not lasts:
-                        connection.execute(b"SET LOCAL synchronous_commit = off")
+                    if lasts != self._lasts:
+                        how = b"on" if lasts else b"off"
+                        connection.execute(b"SET LOCAL synchronous_commit = " + how)
                     if alone:
                         connection.execute(f"SELECT pg_advisory_xact_lock({ALONE})".encode())
                     try:
@@ -275,13 +280,22 @@ class PostgresDatabase:
                 (str(max(schema.scripts())),),
             )
 
-    def require_current(self) -> None:
-        """Only `agents store` changes the schema: others may still be using the old one."""
-        number, last = self.version(), max(schema.scripts())
-        moved = number and self.execute("SELECT value FROM store WHERE name = 'moved'").fetchone()
-        if moved:
+    def require_current(self) -> str:
+        """The id of the store, if it can be worked with; asked for in one go by every command.
+
+        Only `agents store` changes the schema: others may still be using the old one.
+        """
+        asked = "SELECT name, value FROM store WHERE name IN ('schema', 'moved', 'id')"
+        try:
+            found = dict(self.execute(asked).fetchall())
+        except StoreError as error:
+            if not isinstance(error.__cause__, self._driver.errors.UndefinedTable):
+                raise
+            found = {}
+        number, last = int(found.get("schema", 0)), max(schema.scripts())
+        if "moved" in found:
             raise StoreError(
-                f"the plans of {self.shown} were copied back to {moved[0]}",
+                f"the plans of {self.shown} were copied back to {found['moved']}",
                 "agents config unset store.url there; agents store copy puts them here again",
             )
         if number == 0:
@@ -296,6 +310,7 @@ class PostgresDatabase:
                 f"the store at {self.shown} has schema {number}, made by a newer version",
                 "upgrade cleveragents",
             )
+        return found["id"]
 
 
 def _register(connection: "Connection[Any]") -> None:
@@ -314,16 +329,16 @@ def _register(connection: "Connection[Any]") -> None:
     connection.adapters.register_loader("text", Loader)
 
 
-def open_shared(url: str, own: SqliteDatabase) -> PostgresDatabase:
-    """Connect, and see to it that this home belongs to that store and to no other."""
-    db = PostgresDatabase(url)
+def open_shared(url: str, own: SqliteDatabase, lasts: bool) -> tuple[PostgresDatabase, str]:
+    """Connect, and see to it that this home belongs to that store, whose id is returned too."""
+    db = PostgresDatabase(url, lasts)
     try:
-        db.require_current()
-        _require_same(db, own)
+        store_id = db.require_current()
+        _require_same(db, own, store_id)
     except BaseException:
         db.close()
         raise
-    return db
+    return db, store_id
 
 
 def create_shared(url: str) -> PostgresDatabase:
@@ -342,15 +357,14 @@ def create_shared(url: str) -> PostgresDatabase:
     return db
 
 
-def _require_same(db: PostgresDatabase, own: SqliteDatabase) -> None:
-    asked = "SELECT value FROM store WHERE name = 'id'"
-    here, there = own.execute(asked).fetchone(), db.execute(asked).fetchone()
+def _require_same(db: PostgresDatabase, own: SqliteDatabase, store_id: str) -> None:
+    here = own.execute("SELECT value FROM store WHERE name = 'id'").fetchone()
     if own.execute("SELECT 1 FROM plans LIMIT 1").fetchone() is not None:
         raise StoreError(
             f"{own.path} has plans of its own, which are not in {db.shown}",
             "agents store copy puts them there; or name another home with CLEVERAGENTS_HOME",
         )
-    if here is not None and here != tuple(there):
+    if here is not None and here[0] != store_id:
         raise StoreError(
             f"the home of {own.path} belongs to another store than {db.shown}",
             "name another home with CLEVERAGENTS_HOME",

@@ -15,9 +15,23 @@ class Behind(NamedTuple):
     """When the oldest of them was made."""
 
 
+class ToBring(NamedTuple):
+    """What of a plan is not in the bucket yet."""
+
+    epoch: int
+    """Of the plan's lease at that moment."""
+    groups: list[str]
+    """Oldest first."""
+    roots: list[bytes]
+    """What they are made of."""
+    resources: set[str]
+
+
 class SegmentRepository:
     def __init__(self, db: Database) -> None:
         self._db = db
+        self._above: dict[str, str] = {}
+        """Plan -> the one that is nobody's child, which never changes."""
 
     def after(self, root: str | None, number: int) -> list[tuple[int, str, bytes]]:
         """Number, name and entries of the segments of a root plan, or of all, behind a number."""
@@ -52,18 +66,35 @@ class SegmentRepository:
             [(group_id, plan_id, now) for group_id in group_ids],
         )
 
-    def require_epoch(self, plan_id: str, epoch: int) -> None:
-        """Nobody has taken the plan since: only then may its groups be said to be there."""
+    def require_same(self, plan_id: str, epoch: int, name: str, value: str) -> None:
+        """Nobody has taken the plan since, and a note of the store is what it was.
+
+        Only then may its groups be said to be there.
+        """
         self._db.require(
-            "SELECT 1 FROM leases WHERE plan_id = ? AND epoch = ? /*pg FOR UPDATE */",
-            (plan_id, epoch),
+            "SELECT 1 FROM leases WHERE plan_id = ? AND epoch = ? AND EXISTS"
+            " (SELECT 1 FROM store WHERE name = ? AND value = ?) /*pg FOR UPDATE */",
+            (plan_id, epoch, name, value),
             lost(plan_id),
         )
 
-    def epoch(self, plan_id: str) -> int:
-        asked = "SELECT epoch FROM leases WHERE plan_id = ?"
-        row = self._db.execute(asked, (plan_id,)).fetchone()
-        return row[0] if row else 0
+    def to_bring(self, plan_id: str) -> ToBring:
+        """The kept groups that are not there yet, and all that has to be known to bring them."""
+        rows = self._db.execute(
+            "SELECT g.group_id, m.resource_id, c.root_key,"
+            " (SELECT epoch FROM leases WHERE plan_id = g.plan_id)"
+            " FROM checkpoint_groups g LEFT JOIN group_members m ON m.group_id = g.group_id"
+            " LEFT JOIN checkpoints c ON c.checkpoint_id = m.checkpoint_id"
+            " LEFT JOIN groups_there t ON t.group_id = g.group_id"
+            " WHERE g.plan_id = ? AND g.pruned_at IS NULL AND t.group_id IS NULL ORDER BY g.seq",
+            (plan_id,),
+        ).fetchall()
+        return ToBring(
+            epoch=rows[0][3] or 0 if rows else 0,
+            groups=list(dict.fromkeys(row[0] for row in rows)),
+            roots=list(dict.fromkeys(row[2] for row in rows if row[2])),
+            resources={row[1] for row in rows if row[1]},
+        )
 
     def there(self, plan_id: str) -> dict[str, str]:
         """The groups that are there, and since when."""
@@ -100,7 +131,10 @@ class SegmentRepository:
 
     def root_of(self, plan_id: str) -> str:
         """The plan that is nobody's child, above this one."""
-        asked = "SELECT parent_plan_id FROM plans WHERE plan_id = ?"
-        while (row := self._db.execute(asked, (plan_id,)).fetchone()) and row[0] is not None:
-            plan_id = row[0]
-        return plan_id
+        if (known := self._above.get(plan_id)) is not None:
+            return known
+        asked, above = "SELECT parent_plan_id FROM plans WHERE plan_id = ?", plan_id
+        while (row := self._db.execute(asked, (above,)).fetchone()) and row[0] is not None:
+            above = row[0]
+        self._above[plan_id] = above
+        return above

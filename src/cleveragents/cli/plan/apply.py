@@ -44,14 +44,11 @@ def apply(
 
     if one.plan.result is not None:
         return do()
-    if ws.ctx.store.is_shared and not consent.dry_run:
-        from cleveragents.cluster.apply_there import worker_with_targets
-
-        if host := worker_with_targets(ws.ctx, one.plan):
-            if not consent.yes:
-                asked = f"agents plan apply {plan or one.plan_id} --yes"
-                options.confirm(f"apply it on {host}, which has the target?", asked)
-            return _applied_there(ws, one, host, (mode, ignored, hooks), notes)
+    if not consent.dry_run and (host := one.machine_that_applies()):
+        if not consent.yes:
+            asked = f"agents plan apply {plan or one.plan_id} --yes"
+            options.confirm(f"apply it on {host}, which has the target?", asked)
+        return do()
     return consent.preview_ask_do(
         options,
         f"agents plan apply {plan or one.plan_id}",
@@ -60,21 +57,6 @@ def apply(
         question=lambda todo: apply_question(todo, dropped_backups(ws, one, todo)),
         do=do,
     )
-
-
-def _applied_there(
-    ws: Workspace,
-    plan: PlanHandle,
-    host: str,
-    how: tuple[str | None, bool, bool],
-    notes: tuple[str, ...],
-) -> Reply:
-    from cleveragents.apply.apply import Request
-    from cleveragents.cluster.apply_there import apply_there
-
-    mode, ignored, hooks = how
-    request = Request(mode=mode, ignored=ignored, hooks=hooks)
-    return _applied(ws, plan, apply_there(ws.ctx, plan.plan, host, request), notes)
 
 
 def dropped_backups(

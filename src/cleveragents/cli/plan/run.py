@@ -209,7 +209,7 @@ def resume(
     if ws.ctx.store.is_shared:
         from cleveragents.cluster.children import handing_out
 
-        ws = handing_out(ws)
+        ws = Workspace(handing_out(ws.ctx), ws.recovered)
     one, notes = found(ws, plan)
     before = one.plan
     if (agent := resumed(ws, options, one)) is not None:

@@ -38,6 +38,10 @@ class There:
         """The same without asking again."""
         return self._known[root][1] if root in self._known else self.of(root)
 
+    def learn(self, root: str, name: str, entries: bytes) -> None:
+        """A segment whose row this process itself has just written."""
+        self.seen(root).update(places(name, entries))
+
     def forget(self) -> None:
         self._known.clear()
 
