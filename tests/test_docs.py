@@ -230,7 +230,10 @@ def make_resources(text: str, folder: Path) -> None:
 @pytest.mark.parametrize(("source", "text"), list(plan_files()))
 def test_every_plan_file_is_right(source: str, text: str, tmp_path: Path) -> None:
     make_resources(text, tmp_path)
-    environ = {"DATABASE_URL": "postgresql://localhost/shop", "CODE_URL": "file:///shop.git"}
+    environ = {
+        "DATABASE_URL": "postgresql://localhost/shop",
+        "CODE_URL": "https://git.example/shop.git",
+    }
     plan = parse_plan(text, source, str(tmp_path), kinds(), environ=environ)
     assert plan.steps or plan.actor.kind != "steps"
 

@@ -4,6 +4,7 @@ import fcntl
 import os
 import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,15 +44,24 @@ def run(yard: Yard, origin: Origin) -> None:
 
 def dies_at(name: str, *argv: str) -> None:
     """The command in a process that is killed at the fault point of that name."""
+    assert killed(lambda at: os.kill(os.getpid(), signal.SIGKILL) if at == name else None, *argv)
+
+
+def killed(fault: Callable[[str], None] | int, *argv: str) -> bool:
+    """Whether the command died of it, in a process of its own."""
     child = os.fork()
     if child == 0:
+        status = 1
         try:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-            fsio.arm(lambda at: os.kill(os.getpid(), signal.SIGKILL) if at == name else None)
+            fsio.arm(fault)
             cli(*argv)
+            status = 0
         finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+            os._exit(status)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, -signal.SIGKILL)
+    return code != 0
 
 
 def status() -> str:
@@ -198,6 +208,22 @@ def test_killed_around_the_push_it_is_applied_once(yard: Yard, origin: Origin, a
     require_applied_once(origin)
     cli("plan", "apply", "far", "--yes")
     require_applied_once(origin)
+
+
+def test_killed_anywhere_in_an_apply_it_is_applied_once(yard: Yard, tmp_path: Path) -> None:
+    """`CLEVERAGENTS_TEST_FULL=1`: at every fault point, and not at every third."""
+    stride = 1 if os.environ.get("CLEVERAGENTS_TEST_FULL") == "1" else 3
+    number, died = 0, True
+    while died:
+        number += stride
+        origin = Origin(tmp_path / f"far{number}")
+        run(yard, origin)
+        died = killed(number, "plan", "apply", "far", "--yes")
+        cli("plan", "list")
+        cli("plan", "apply", "far", "--yes")
+        require_applied_once(origin)
+        cli("plan", "delete", "far", "--yes")
+    assert number > stride
 
 
 def test_a_push_before_the_death_is_recognised_below_the_commits_of_others(

@@ -103,6 +103,37 @@ def test_any_worker_runs_it_and_any_machine_applies_it(team: Far) -> None:
     team.require_applied_once()
 
 
+def test_what_died_before_anything_was_in_the_bucket_is_started_over_from_the_remote(
+    team: Far,
+) -> None:
+    plan, begun = team.agents.work / "plan.yaml", team.top / "begun"
+    loop = f"touch {begun}; while ! test -e {team.go}; do sleep 0.05; done"
+    plan.write_text(plan.read_text().replace(f"test -e {team.go}", loop))
+    bucket, way = team.env["CLEVERAGENTS_CONTENT_URL"], team.top / "way"
+    way.write_text("not a folder\n")
+    team.env["CLEVERAGENTS_CONTENT_URL"] = f"file://{way}/bucket"
+    silent = subprocess.DEVNULL
+    dying = team.on("first", "plan", "run", "plan.yaml", stdout=silent, stderr=silent)
+    wait_until(begun.exists, "the step that waits")
+    dying.kill()
+    dying.wait()
+    team.lose_the_first()
+    team.env["CLEVERAGENTS_CONTENT_URL"] = bucket
+    team.go.touch()
+    resumed: list[str] = []
+
+    def resume() -> bool:
+        done = team.agents.run("plan", "resume", "far", env=team.env)
+        assert done.rc in (0, 4), done
+        resumed.append(done.stderr)
+        return done.rc == 0
+
+    wait_until(resume, "the first machine counts as dead")
+    assert "started over here" in resumed[-1]
+    team.run("plan", "apply", "far", "--yes")
+    team.require_applied_once()
+
+
 @pytest.mark.parametrize("is_built_on", [False, True])
 def test_a_machine_that_dies_after_its_push_has_applied(team: Far, is_built_on: bool) -> None:
     """The push is there, its record is not: who comes next asks the remote."""
