@@ -367,17 +367,42 @@ def test_ctrl_c_ends_the_tool_and_is_passed_on(bench: Bench) -> None:
     assert os.listdir(bench.temp) == []
 
 
-def test_ctrl_c_that_comes_while_a_process_is_being_started_leaves_none(tmp_path: Path) -> None:
-    """The child interrupts us before it becomes the program, so we are still waiting for that."""
+at_fork: list[Callable[[], None]] = []
+
+
+def _at_fork() -> None:
+    for call in at_fork:
+        call()
+
+
+os.register_at_fork(after_in_parent=_at_fork)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("by", ["child", "hook"])
+def test_ctrl_c_that_comes_while_a_process_is_being_started_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str, number: signal.Signals
+) -> None:
+    """Wherever we are then: in what Python does after a fork it would be lost."""
     parent, pid_file = os.getpid(), tmp_path / "pid"
 
     def interrupt() -> None:
-        pid_file.write_text(str(os.getpid()))
-        os.kill(parent, signal.SIGINT)
-        time.sleep(600)
+        os.kill(parent, number)
 
-    with pytest.raises(KeyboardInterrupt):
-        start(["true"], start_new_session=True, preexec_fn=interrupt)
+    def in_child() -> None:
+        pid_file.write_text(str(os.getpid()))
+        if by == "child":
+            interrupt()
+
+    if by == "hook":
+        monkeypatch.setattr(sys.modules[__name__], "at_fork", [interrupt])
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start(["sleep", "600"], start_new_session=True, preexec_fn=in_child)
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, before)
     assert is_gone(int(pid_file.read_text()))
 
 

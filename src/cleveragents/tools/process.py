@@ -11,9 +11,11 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cleveragents.model.tool import Attach
 from cleveragents.tools.confinement.confine import Launch
@@ -116,16 +118,40 @@ def _run(
 
 
 def start(argv: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
-    """A process, or none: Ctrl-C may come when it is running and we have not been told so yet."""
-    process = cast("subprocess.Popen[bytes]", object.__new__(subprocess.Popen))
+    """A process, or none if Ctrl-C comes meanwhile."""
+    made: list[subprocess.Popen[bytes]] = []
     try:
-        process.__init__(argv, **options)
+        with _interrupted_afterwards():
+            made.append(subprocess.Popen[bytes](argv, **options))
     except BaseException:
-        if getattr(process, "pid", None) is not None and process.returncode is None:
+        for process in made:
             signal_group(process, signal.SIGKILL)
             process.wait()
         raise
-    return process
+    return made[0]
+
+
+@contextmanager
+def _interrupted_afterwards() -> Generator[None]:
+    """Ctrl-C waits for the end of the block.
+
+    Python calls functions around a fork, which hold locks for that time. Raised in one of those it
+    would be lost, and a lock held for ever.
+    """
+    ours: dict[int, Callable[[int, FrameType | None], Any]] = {}
+    came: list[int] = []
+    if threading.current_thread() is threading.main_thread():  # nowhere else is it raised
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if callable(handler := signal.getsignal(number)):
+                ours[number] = handler
+                signal.signal(number, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
+        for number in came:
+            ours[number](number, None)
 
 
 def before_exec(
