@@ -112,6 +112,12 @@ def test_each_table_has_a_card_with_who_changed_it(yard: Yard) -> None:
     assert "db table email agent: emails new, 2 rows Table email is new, 2 rows." in page
     assert "db table people agent: rename renamed Table users is now people." in page
     assert "db table post you 1 of 2 rows change id title ± 1 old mine" in page
+    undo = words(Visitor().get("/plans/data/undo"))
+    assert "db 1 row of post 1 0 0" in undo
+    apply = words(Visitor().get("/plans/data/apply"))
+    assert "db 1 path Table email is new, 2 rows Table users is now people Table post: 1" in apply
+    assert "Repositories" not in apply
+    assert "Undo does not take this back" in apply
     back = words(Visitor().get("/plans/data/rollback?to=first"))
     assert "db table email goes, with 2 rows, table people is users again, 1 row of post" in back
 
