@@ -114,6 +114,7 @@ def test_each_table_has_a_card_with_who_changed_it(yard: Yard) -> None:
     assert "db table post you 1 of 2 rows change id title ± 1 old mine" in page
     undo = words(Visitor().get("/plans/data/undo"))
     assert "db 1 row of post 1 0 0" in undo
+    assert "Undo your edits You have edited since the last operation" in undo
     apply = words(Visitor().get("/plans/data/apply"))
     assert "db 1 path Table email is new, 2 rows Table users is now people Table post: 1" in apply
     assert "Repositories" not in apply

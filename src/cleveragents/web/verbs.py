@@ -19,6 +19,7 @@ from cleveragents.lease import holder, host_name
 from cleveragents.lookup import short_ids
 from cleveragents.model.conversation import Conversation
 from cleveragents.model.effect import Outlook
+from cleveragents.model.journal import Operation
 from cleveragents.model.resource import Change
 from cleveragents.plan_handle import PlanHandle
 from cleveragents.web.view.changes import summary_of_changes, table_words
@@ -26,7 +27,7 @@ from cleveragents.web.view.facts import Facts, facts_of
 from cleveragents.web.view.line import rows_of
 from cleveragents.web.view.marks import Sign, mini, sign
 from cleveragents.web.view.rows import Row
-from cleveragents.web.view.standing import undo_words
+from cleveragents.web.view.standing import UNDO
 from cleveragents.web.view.sums import Sum, shown, sums_of, with_tables
 from cleveragents.web.view.words import clock, count, listed
 from cleveragents.workspace import Workspace
@@ -157,14 +158,16 @@ def fates_to(facts: Facts, rows: list[Row], group_id: str) -> tuple[Fate, ...]:
 def travel(ws: Workspace, handle: PlanHandle, query: dict[str, str], way: str) -> Preview:
     """Undo or redo: the operation it takes next, and what that means."""
     facts = facts_of(ws, handle.plan_id)
-    words = undo_words(facts)[0 if way == "undo" else 1]
     todo = handle.preview_undo(redo=way == "redo")
+    about = "The last operation as a whole" if way == "undo" else "What was undone, again"
+    if not todo.entry_id:
+        about = "You have edited since the last operation: that is undone first"
     result = todo.result
     sums = with_tables(handle, result.group_id, facts, sums_of(result.changes))
     return Preview(
         verb=way,
-        title=words or f"{way.capitalize()} {todo.operation}",
-        about="The last operation as a whole" if way == "undo" else "What was undone, again",
+        title=f"{way.capitalize()} {UNDO[Operation(todo.operation)]}",
+        about=about,
         button=way.capitalize(),
         argv=("plan", way, handle.plan.name),
         said=f"{count(len(shown(result.changes)), 'path')} "
