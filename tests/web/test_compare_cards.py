@@ -167,7 +167,9 @@ def test_many_files_of_a_folder_are_one_card_but_for_those_of_a_person(yard: Yar
     with open_workspace() as ws:
         plan = yard.done(ws, f'steps: [{{id: many, run: "{make}"}}]')
         edit(plan, "docs/7.rst")
-    page = words(Visitor().get("/plans/yard/diff"))
+    page = Visitor().get("/plans/yard/diff")
+    assert '<details class="file sheet folder" id="d-app-docs-">' in page
+    page = words(page)
     assert "docs/, 29 files +29" in page
     assert "app docs/ , 29 files agent: many +29" in page
     assert "added" not in page
