@@ -122,7 +122,7 @@ def test_each_table_has_a_card_with_who_changed_it(yard: Yard) -> None:
     apply = words(Visitor().get("/plans/data/apply"))
     assert "db 1 path Table email is new, 2 rows Table users is now people Table post: 1" in apply
     assert "Repositories" not in apply
-    assert "Undo does not take this back" in apply
+    assert "Undo does not revert this" in apply
     back = words(Visitor().get("/plans/data/rollback?to=first"))
     assert "db table email goes, with 2 rows, table people is users again, 1 row of post" in back
 

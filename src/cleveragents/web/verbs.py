@@ -274,7 +274,7 @@ def apply(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Preview:
         said=f"{count(number, 'path')} {'becomes' if number == 1 else 'become'} real."
         if not conflicts
         else "",
-        lasting="does not take this back; agents plan revert-applied makes a plan that does.",
+        lasting="does not revert this; agents plan revert-applied makes a plan that does.",
         conflicts=conflicts,
         fields={
             "proposals": proposals,
