@@ -4,11 +4,15 @@ import re
 import sqlite3
 
 import msgspec
+import pytest
 
-from cleveragents.history.diff import ByHand
+from cleveragents.history.diff import ByHand, FileDiff
 from cleveragents.history.owners import Owner
 from cleveragents.history.timeline import lines_by_hand, with_owners
 from cleveragents.model.plan import StepState
+from cleveragents.sandbox.sqlite.tables import TableChange, table_counts
+from cleveragents.web.render import mode_words, shown_mode
+from cleveragents.web.view.cards import FileView, TableView, Writers
 from cleveragents.web.view.marks import Sign, mini
 from cleveragents.web.view.patches import pieces_of, signed
 from cleveragents.workspace import open_workspace
@@ -112,6 +116,13 @@ def test_each_table_has_a_card_with_who_changed_it(yard: Yard) -> None:
     assert "db table email agent: emails new, 2 rows Table email is new, 2 rows." in page
     assert "db table people agent: rename renamed Table users is now people." in page
     assert "db table post you 1 of 2 rows change id title ± 1 old mine" in page
+    undo = words(Visitor().get("/plans/data/undo"))
+    assert "db 1 row of post 1 0 0" in undo
+    assert "Undo your edits You have edited since the last operation" in undo
+    apply = words(Visitor().get("/plans/data/apply"))
+    assert "db 1 path Table email is new, 2 rows Table users is now people Table post: 1" in apply
+    assert "Repositories" not in apply
+    assert "Undo does not revert this" in apply
     back = words(Visitor().get("/plans/data/rollback?to=first"))
     assert "db table email goes, with 2 rows, table people is users again, 1 row of post" in back
 
@@ -155,12 +166,67 @@ def test_a_plan_says_how_much_it_began_with(yard: Yard) -> None:
     assert "2 tables, 4 rows, " in cli("plan", "checkpoint", "show", "data", "first").stdout
 
 
+def table(**change: object) -> TableView:
+    file = FileDiff(path="x.db", resource="db", status="changed", insertions=0, deletions=0)
+    found = TableChange(**{"name": "t", "kind": "table", "status": "changed", **change})  # type: ignore[arg-type]
+    return TableView(file=file, table=found, who=Writers())
+
+
+@pytest.mark.parametrize(
+    ("change", "short", "right"),
+    [
+        ({"status": "added", "rows_after": 2}, "new, 2 rows", "new, 2 rows"),
+        ({"status": "added", "kind": "view"}, "new", "new"),
+        ({"status": "removed", "rows_before": 2}, "gone", "gone"),
+        ({"renamed_from": "u"}, "was u", "renamed"),
+        (
+            {"rows_added": 1, "rows_removed": 1, "rows_before": 4, "rows_after": 4},
+            "1 row",
+            "1 of 4 rows",
+        ),
+        (
+            {"rows_added": 2, "rows_removed": 0, "rows_before": 4, "rows_after": 6},
+            "2 rows",
+            "+2 rows",
+        ),
+        ({"rows_removed": 1, "rows_before": 4, "rows_after": 3}, "1 row", "-1 row"),
+        ({"definition_changed": True}, "definition", "definition"),
+    ],
+)
+def test_what_stands_beside_a_table(change: dict[str, object], short: str, right: str) -> None:
+    one = table(**change)
+    assert (one.short, one.right) == (short, right)
+
+
+def test_paths_and_modes_for_people() -> None:
+    def view(path: str) -> FileView:
+        file = FileDiff(path=path, resource="app", status="added", insertions=1, deletions=0)
+        return FileView(file=file, piece=None, who=Writers(), pictures=None)
+
+    assert view("a/b.py").short == "a/b.py"
+    long = view("examples/tutorial/flaskr/templates/auth/register.html")
+    assert long.short == "…/templates/auth/register.html"
+    assert view("x" * 60).short == "x" * 60
+    assert (shown_mode("100644"), shown_mode("100755")) == ("rw-r--r--", "rwxr-xr-x")
+    assert mode_words(("100644", "100755")) == ": it may be executed"
+    assert mode_words(("100755", "100644")) == ": it may not be executed any more"
+    assert mode_words(("100644", "100600")) == ""
+
+
+def test_what_is_no_database_holds_nothing_that_can_be_counted(yard: Yard) -> None:
+    path = yard.top / "x"
+    path.write_text("no database, but more than a hundred bytes of it: " * 3)
+    assert table_counts(str(path)) == {}
+
+
 def test_many_files_of_a_folder_are_one_card_but_for_those_of_a_person(yard: Yard) -> None:
     make = "mkdir -p docs src; for n in $(seq 30); do echo $n > docs/$n.rst; done; echo 1 > src/x"
     with open_workspace() as ws:
         plan = yard.done(ws, f'steps: [{{id: many, run: "{make}"}}]')
         edit(plan, "docs/7.rst")
-    page = words(Visitor().get("/plans/yard/diff"))
+    page = Visitor().get("/plans/yard/diff")
+    assert '<details class="file sheet folder" id="d-app-docs-">' in page
+    page = words(page)
     assert "docs/, 29 files +29" in page
     assert "app docs/ , 29 files agent: many +29" in page
     assert "added" not in page

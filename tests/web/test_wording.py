@@ -140,3 +140,12 @@ def test_a_rollback_says_what_it_undid_outside_also_when_it_was_undone(yard: Yar
     turn = next(row for row in rows(page) if "and undid it" in row)
     assert "A slot was undone on the way, and not done again. A letter stayed" in turn
     assert 'aria-label="undone outside by this rollback"' in page
+
+
+def test_a_rollback_whose_compensation_failed_says_so(yard: Yard) -> None:
+    with open_workspace() as ws:
+        plan = ws.use(yard.plan(PLAN.replace('compensate: "true"', 'compensate: "false"')))
+        execute(ws, plan)
+        plan.rollback("many", accept_loss=True)
+    said = "A slot could not be undone. A letter stayed"
+    assert any(said in row for row in rows(Visitor().get("/plans/rich")))

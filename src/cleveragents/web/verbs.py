@@ -19,28 +19,20 @@ from cleveragents.lease import holder, host_name
 from cleveragents.lookup import short_ids
 from cleveragents.model.conversation import Conversation
 from cleveragents.model.effect import Outlook
+from cleveragents.model.journal import Operation
 from cleveragents.model.resource import Change
 from cleveragents.plan_handle import PlanHandle
-from cleveragents.web.view.changes import summary_of_changes, table_back_words
+from cleveragents.web.view.changes import summary_of_changes, table_words
 from cleveragents.web.view.facts import Facts, facts_of
 from cleveragents.web.view.line import rows_of
 from cleveragents.web.view.marks import Sign, mini, sign
 from cleveragents.web.view.rows import Row
-from cleveragents.web.view.standing import undo_words
+from cleveragents.web.view.standing import UNDO
+from cleveragents.web.view.sums import Sum, shown, sums_of, with_tables
 from cleveragents.web.view.words import clock, count, listed
 from cleveragents.workspace import Workspace
 
 MOST_PATHS = 200
-
-
-class Sum(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of the paths of one resource."""
-
-    name: str
-    said: str
-    restored: int
-    removed: int
-    recreated: int
 
 
 class Fate(msgspec.Struct, frozen=True):
@@ -122,8 +114,8 @@ def rollback(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Previe
         lasting="brings everything back as it is now, your edits too, at any time before apply.",
         effects=todo.effects,
         sums=sums,
-        changes=_shown(todo.changes)[:MOST_PATHS],
-        more_changes=max(0, len(_shown(todo.changes)) - MOST_PATHS),
+        changes=shown(todo.changes)[:MOST_PATHS],
+        more_changes=max(0, len(shown(todo.changes)) - MOST_PATHS),
         fates=fates_to(facts, rows, group.group_id),
         decisions=todo.decisions_after,
         owned=tuple(item for item in todo.in_place if not item.path.startswith(b".git/")),
@@ -166,26 +158,28 @@ def fates_to(facts: Facts, rows: list[Row], group_id: str) -> tuple[Fate, ...]:
 def travel(ws: Workspace, handle: PlanHandle, query: dict[str, str], way: str) -> Preview:
     """Undo or redo: the operation it takes next, and what that means."""
     facts = facts_of(ws, handle.plan_id)
-    words = undo_words(facts)[0 if way == "undo" else 1]
     todo = handle.preview_undo(redo=way == "redo")
+    about = "The last operation as a whole" if way == "undo" else "What was undone, again"
+    if not todo.entry_id:
+        about = "You have edited since the last operation: that is undone first"
     result = todo.result
-    sums = sums_of(result.changes)
+    sums = with_tables(handle, result.group_id, facts, sums_of(result.changes))
     return Preview(
         verb=way,
-        title=words or f"{way.capitalize()} {todo.operation}",
-        about="The last operation as a whole" if way == "undo" else "What was undone, again",
+        title=f"{way.capitalize()} {UNDO[Operation(todo.operation)]}",
+        about=about,
         button=way.capitalize(),
         argv=("plan", way, handle.plan.name),
-        said=f"{count(len(_shown(result.changes)), 'path')} "
-        f"{'changes' if len(_shown(result.changes)) == 1 else 'change'}; the plan is then "
+        said=f"{count(len(shown(result.changes)), 'path')} "
+        f"{'changes' if len(shown(result.changes)) == 1 else 'change'}; the plan is then "
         f"{result.phase}/{result.state}.",
         lasting="can be redone, until the next operation."
         if way == "undo"
         else "cancels it again.",
         effects=result.effects,
         sums=sums,
-        changes=_shown(result.changes)[:MOST_PATHS],
-        more_changes=max(0, len(_shown(result.changes)) - MOST_PATHS),
+        changes=shown(result.changes)[:MOST_PATHS],
+        more_changes=max(0, len(shown(result.changes)) - MOST_PATHS),
         owned=tuple(item for item in result.in_place if not item.path.startswith(b".git/")),
         conflicts=result.conflicts,
         conversation=current(ws.ctx, handle.plan_id),
@@ -212,8 +206,8 @@ def correct(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Preview
         lasting="brings the old attempt back, your edits too, at any time before apply.",
         effects=todo.effects,
         sums=sums_of(todo.changes),
-        changes=_shown(todo.changes)[:MOST_PATHS],
-        more_changes=max(0, len(_shown(todo.changes)) - MOST_PATHS),
+        changes=shown(todo.changes)[:MOST_PATHS],
+        more_changes=max(0, len(shown(todo.changes)) - MOST_PATHS),
         fates=tuple(Fate(f"{d.question} {d.chosen}", True, False, d.why) for d in todo.superseded),
         fields={"decision": decision.decision_id, "cascade": cascade, "steps": todo.steps},
     )
@@ -248,7 +242,7 @@ def resume(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Preview:
         lasting="cancels all that it does, as a whole.",
         effects=Outlook(compensable=todo.compensable),
         fates=tuple(Fate(step.step_id, False) for step in steps[:30]),
-        changes=_shown(todo.changes)[:MOST_PATHS],
+        changes=shown(todo.changes)[:MOST_PATHS],
         fields={
             "in_doubt": todo.in_doubt,
             "adopted": str(todo.reconciled) == "adopted",
@@ -266,15 +260,29 @@ def apply(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Preview:
     conflicts = tuple(conflict for item in proposals for conflict in item.conflicts)
     names = [item.resource for item in proposals]
     number = sum(len(item.files) for item in proposals)
+    with handle.compare() as found:
+        tables = {name: [table_words(one) for one in own] for name, own in found.tables().items()}
+    records = ws.ctx.store.resources.sandboxes(handle.plan_id)
+    several = len(names) > 1
     return Preview(
         verb="apply",
         title=f"Apply to {listed(names)}",
-        about="All of them or none, exactly once",
+        about=f"{'All of them or none, exactly' if several else 'Exactly'} once. If anything is in"
+        " the way, nothing is changed",
         button="Apply",
         argv=("plan", "apply", handle.plan.name),
-        said=f"{count(number, 'path')} become real." if not conflicts else "",
+        said=f"{count(number, 'path')} {'becomes' if number == 1 else 'become'} real."
+        if not conflicts
+        else "",
+        lasting="does not revert this; agents plan revert-applied makes a plan that does.",
         conflicts=conflicts,
-        fields={"proposals": proposals, "as": mode or "", "ignored": ignored},
+        fields={
+            "proposals": proposals,
+            "as": mode or "",
+            "ignored": ignored,
+            "tables": tables,
+            "repositories": any(record.origin.get("base") for record in records),
+        },
     )
 
 
@@ -337,46 +345,3 @@ def _row_at(rows: list[Row], group_id: str) -> Row | None:
         if group_id in (row.group_id, row.failed_id):
             return row
     return next((row for row in rows if group_id in (*row.groups, row.before_id)), None)
-
-
-def _shown(changes: tuple[Change, ...]) -> tuple[Change, ...]:
-    return tuple(change for change in changes if not change.path.startswith(b".git/"))
-
-
-def sums_of(changes: tuple[Change, ...]) -> tuple[Sum, ...]:
-    """How many paths of each resource are restored, removed and made again."""
-    names = list(dict.fromkeys(change.resource for change in _shown(changes)))
-    return tuple(_sum(name, [c for c in _shown(changes) if c.resource == name]) for name in names)
-
-
-def with_tables(
-    handle: PlanHandle, group_id: str, facts: Facts, sums: tuple[Sum, ...]
-) -> tuple[Sum, ...]:
-    """Of databases it is said what becomes of their tables."""
-    if facts.in_place:
-        return sums  # what somebody else did to them stays
-    with handle.compare(group_id, on=tuple(one.name for one in sums)) as found:
-        tables = found.tables()
-    said = {name: [table_back_words(one) for one in own] for name, own in tables.items()}
-    return tuple(
-        msgspec.structs.replace(one, said=", ".join(told[:4]) + ", …" * (len(told) > 4))
-        if (told := said.get(one.name))
-        else one
-        for one in sums
-    )
-
-
-def _sum(name: str, own: list[Change]) -> Sum:
-    actions = [str(change.action) for change in own]
-    folders: dict[str, int] = {}
-    for change in own:
-        top, _, rest = change.shown.partition("/")
-        folders[top if rest else "."] = folders.get(top if rest else ".", 0) + 1
-    said = listed([f"{number:,} in {top}" for top, number in folders.items() if top != "."][:4])
-    return Sum(
-        name=name,
-        said=said if len(own) > 3 else listed([change.shown for change in own]),
-        restored=actions.count("changed"),
-        removed=actions.count("removed"),
-        recreated=actions.count("added"),
-    )

@@ -25,7 +25,7 @@ def _so_far(counts: dict[str, int]) -> str:
         plural(counts["tool_calls"], "tool call"),
         plural(counts["files_modified"], "path"),
     )
-    return f"{calls}, {paths} changed, {plural(counts['checkpoints'], 'group')}"
+    return f"{calls}, {paths} changed, {plural(counts['checkpoints'], 'checkpoint')}"
 
 
 def status_blocks(data: dict[str, Any]) -> tuple[Block, ...]:

@@ -79,6 +79,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return what or count(len(own), "file"), *lines
 
     @property
+    def is_all_folded(self) -> bool:
+        """Whether there would be nothing to see but names of folders."""
+        return all(isinstance(card, FolderView) for card in self.cards)
+
+    @property
     def mine(self) -> int:
         return sum(one.who.mine for one in self.files)
 
