@@ -8,9 +8,10 @@ import msgspec
 
 from cleveragents.checkpoints.manager import CheckpointManager
 from cleveragents.checkpoints.service import CheckpointService
-from cleveragents.content import fsio
+from cleveragents.content import fsio, removal
 from cleveragents.errors import CarryLimit
 from cleveragents.lease import LeasedPlan
+from cleveragents.model.ids import new_id
 from cleveragents.model.settings import Settings
 from cleveragents.model.tool import Attach, ToolResult
 from cleveragents.store import Store
@@ -63,10 +64,15 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     @contextmanager
     def scratch(self) -> Generator[str]:
         """A folder for the time of the block; elsewhere where the store cannot be written."""
-        import tempfile
+        if self.store.read_only:
+            import tempfile
 
-        where = None if self.store.read_only else self.staging
-        if where is not None:
-            fsio.make_private_dir(where)
-        with tempfile.TemporaryDirectory(prefix="cleveragents-", dir=where) as folder:
+            with tempfile.TemporaryDirectory(prefix="cleveragents-") as folder:
+                yield folder
+            return
+        folder = f"{self.staging}/cleveragents-{new_id()}"
+        fsio.make_private_dir(folder)
+        try:
             yield folder
+        finally:
+            removal.remove_tree(folder)

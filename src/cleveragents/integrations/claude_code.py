@@ -7,7 +7,6 @@ carry the sub-agent's id; their own conversation is in another file and cannot b
 
 import json
 import os
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,6 +33,7 @@ from cleveragents.integrations.files.translation import (
     events_in,
     failed,
     forked,
+    new_session,
     over,
     prompt,
     quiet,
@@ -103,7 +103,7 @@ class ClaudeCode:
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
         """A copy of the session file that ends there; no program runs and no model is asked."""
         del env
-        new = str(uuid.uuid4())
+        new = new_session()
         said = anchor.prompt_id or anchor.call_id
         kept = cut(read_records(anchor.transcript), anchor, point) if said else []
         write_copy(anchor.transcript, new, kept)

@@ -7,7 +7,6 @@ a point is found again.
 
 import os
 import re
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,6 +32,7 @@ from cleveragents.integrations.files.translation import (
     event_of,
     events_in,
     forked,
+    new_session,
     over,
     prompt,
     started,
@@ -95,7 +95,7 @@ class Gemini:
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
         """A copy of the session file that ends there; no program runs and no model is asked."""
         del env
-        new = str(uuid.uuid4())
+        new = new_session()
         head, kept = ({}, []) if not anchor.turn_id else cut(anchor, point)
         if kept:
             folder, name = os.path.split(anchor.transcript)

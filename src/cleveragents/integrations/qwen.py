@@ -5,7 +5,6 @@ ids there; a prompt has none that lasts, so it is found by the moment of its eve
 """
 
 import os
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,6 +33,7 @@ from cleveragents.integrations.files.translation import (
     events_in,
     failed,
     forked,
+    new_session,
     over,
     prompt,
     quiet,
@@ -79,7 +79,7 @@ class Qwen(ClaudeCode):
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
         """A copy of the session file that ends there; no program runs and no model is asked."""
         del env
-        new = str(uuid.uuid4())
+        new = new_session()
         kept = cut(read_records(anchor.transcript), anchor, point) if anchor.turn_id else []
         write_copy(anchor.transcript, new, kept)
         return forked(self, anchor, new, bool(kept))

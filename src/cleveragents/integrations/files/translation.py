@@ -3,7 +3,6 @@
 An adapter says which of its agent's events means what, and where its payloads have things.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -112,8 +111,17 @@ def answered(event: str, answer: Answer, speaks: frozenset[str], denied: dict[st
 
 def call_without_id(tool: str, inputs: Any) -> str:
     """What a call is known by where nothing names it: its tool and its input."""
+    import hashlib
+
     whole = json.dumps(inputs, sort_keys=True).encode()
     return f"{tool}:{hashlib.sha256(whole).hexdigest()[:16]}" if tool else ""
+
+
+def new_session() -> str:
+    """A name that no session has."""
+    from uuid import uuid4
+
+    return str(uuid4())
 
 
 def forked(agent: Agent, anchor: Anchor, new: str, is_said: bool) -> Conversation:
