@@ -10,7 +10,7 @@ from typing import Any
 
 from cleveragents.integrations import gemini
 from cleveragents.integrations.agent import Launch, SettingsChange
-from cleveragents.integrations.claude_code import ClaudeCode
+from cleveragents.integrations.claude_code import SPEAKS, ClaudeCode
 from cleveragents.integrations.events import Event, StepEnded
 from cleveragents.integrations.files.payload import items, mapping, shown, text
 from cleveragents.integrations.files.session_files import (
@@ -29,8 +29,6 @@ from cleveragents.integrations.files.settings_files import (
 from cleveragents.integrations.files.translation import (
     Readers,
     Tools,
-    event_of,
-    events_in,
     failed,
     forked,
     new_session,
@@ -59,9 +57,6 @@ class Qwen(ClaudeCode):
     name = "qwen"
     command = "qwen"
     tested: tuple[str, ...] = ("0.24.4",)
-
-    def read(self, payload: dict[str, Any], event: str) -> tuple[Event, ...]:
-        return events_in(payload, event_of(payload, event), READERS, _anchor)
 
     def settings(
         self, scope: str, home: str, project: str, hook: Sequence[str] | None
@@ -169,4 +164,4 @@ def _ids(record: dict[str, Any], kind: str) -> list[str]:
     return [own for part in parts if (own := text(part, kind, "id"))]
 
 
-AGENT = Qwen()
+AGENT = Qwen(READERS, SPEAKS, _anchor)
