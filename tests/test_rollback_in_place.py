@@ -163,7 +163,9 @@ def test_another_line_of_the_same_file_is_merged_and_the_same_line_refused(place
     }
     place.edit("same.txt", "\nagent\n", "\nperson\n")
     before, inodes = place.seen(), (place.repo / "first.txt").stat().st_ino
+    groups = place.ok("checkpoints", "p")
     data = place.refused("rollback", "p", "first", "--yes")
+    assert place.ok("checkpoints", "p") == groups, "nor is a group made of what was not done"
     assert data["error"]["type"] == "RollbackConflict"
     [conflict] = data["conflicts"]
     assert (conflict["path"], conflict["ours"], conflict["theirs"]) == ("same.txt", "2", "person")
@@ -176,6 +178,30 @@ def test_another_line_of_the_same_file_is_merged_and_the_same_line_refused(place
     assert place.rows() == ["first"]
     place.ok("undo", "p")
     require_same(place.seen(), before)
+
+
+def test_keeping_what_is_there_does_not_push_the_checkpoint_out(place: Place) -> None:
+    """Where as many groups are kept as may be, one more makes the oldest go."""
+    place.agents.run("config", "set", "max_checkpoints_per_plan", "4").expect(0)
+    place.ran(*(step(f"s{n}", f"echo {n} > n.txt") for n in range(6)))
+    oldest = place.ok("checkpoints", "p")["groups"][1]
+    (place.repo / "mine.txt").write_text("mine\n")
+    place.ok("rollback", "p", oldest["group_id"], "--yes")
+    assert place.read("n.txt") == "3\n"
+    assert place.read("mine.txt") == "mine\n"
+
+
+def test_the_ref_that_keeps_commits_is_made_again_if_somebody_removes_it(place: Place) -> None:
+    place.ran(WORK, ROW)
+    place.git("commit", "--allow-empty", "-qm", "by the person")
+    place.ok("checkpoint", "create", "p")
+    [ref] = place.git("for-each-ref", "--format=%(refname)", "refs/cleveragents").split()
+    kept = place.git("rev-parse", "HEAD").strip()
+    assert kept in place.git("rev-list", ref).split()
+    place.git("update-ref", "-d", ref)
+    (place.repo / "mine.txt").write_text("mine\n")
+    place.ok("checkpoint", "create", "p")
+    assert kept in place.git("rev-list", ref).split()
 
 
 def test_conflicts_are_shown_with_both_sides_and_pasteable_choices(place: Place) -> None:

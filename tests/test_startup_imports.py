@@ -38,6 +38,26 @@ def test_status_imports_only_what_it_uses(planned: Agents) -> None:
     assert imported_by(planned, "plan", "status", "plain", "--json").isdisjoint(UNUSED)
 
 
+def test_a_rollback_imports_nothing_that_runs_tools(planned: Agents) -> None:
+    code = """
+import sys
+from cleveragents.cli.entry import run
+sys.argv = ["agents", "plan", "rollback", "plain", "first", "--yes"]
+try:
+    run()
+except SystemExit as ended:
+    print(ended.code, *sys.modules)
+"""
+    argv = [sys.executable, "-c", code]
+    done = subprocess.run(
+        argv, cwd=planned.work, env=planned.env, check=True, capture_output=True, text=True
+    )
+    found = done.stdout.splitlines()[-1].split()
+    assert found[0] == "0"
+    running = ("tools.runner", "tools.confinement.confine", "execution.preflight", "actors")
+    assert set(found).isdisjoint(f"cleveragents.{name}" for name in running)
+
+
 def test_the_version_is_told_without_anything_else(agents: Agents) -> None:
     found = imported_by(agents, "--version")
     assert found.isdisjoint({*UNUSED, "click", "msgspec", "sqlite3", "json"})

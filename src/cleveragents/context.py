@@ -70,7 +70,6 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
             with tempfile.TemporaryDirectory(prefix="cleveragents-") as folder:
                 yield folder
             return
-        fsio.make_private_dir(self.staging)
         folder = f"{self.staging}/cleveragents-{new_id()}"
         fsio.make_private_dir(folder)
         try:

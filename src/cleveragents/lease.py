@@ -76,6 +76,13 @@ class LeasedPlan:
             ended_at=self.now(),
         )
 
+    def end_operations(self) -> None:
+        """End those that are open, where the plan stands."""
+        if entries := self.store.journal.open_entries(self.plan.plan_id):
+            with self.transaction():
+                for entry in entries:
+                    self.store.journal.put(self.closed(entry))
+
     def run_in_background(self, intent_id: str, work: Callable[[], None]) -> None:
         """Do `work` beside; the next commit waits for it and takes the intent off."""
         self._wait()

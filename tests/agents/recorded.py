@@ -7,6 +7,7 @@ from typing import Any
 
 from cleveragents.integrations.agent import Agent
 from cleveragents.integrations.events import Event
+from cleveragents.model.conversation import Anchor, Conversation
 
 PAYLOADS = Path(__file__).with_name("payloads")
 
@@ -19,6 +20,26 @@ def rows(agent: str, scenario: str) -> tuple[dict[str, Any], ...]:
 def events(agent: Agent, scenario: str) -> list[Event]:
     found = rows(agent.name, scenario)
     return [e for row in found for e in agent.read(row["payload"], row["event"])]
+
+
+def anchors(agent: Agent, kind: type, scenario: str = "edit") -> list[Anchor]:
+    """Where the events of a kind stood in the conversation."""
+    return [event.anchor for event in of_type(events(agent, scenario), kind)]
+
+
+def session_file(path: Path, agent: Agent) -> Path:
+    """What the agent itself kept of that session."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows(agent.name, "session")))
+    return path
+
+
+def is_resumed(agent: Agent, made: Conversation, forked_from: str) -> bool:
+    """Whether a fork has words in it; else only its new name is given to the agent."""
+    assert made.forked_from == forked_from
+    word = made.continue_[1]
+    assert made.continue_ == (agent.command, word, made.session_id)
+    assert word in ("--resume", "--session-id")
+    return word == "--resume"
 
 
 def kinds(found: list[Event]) -> list[str]:

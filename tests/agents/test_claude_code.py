@@ -17,7 +17,7 @@ from cleveragents.integrations.events import (
     StepEnded,
 )
 from cleveragents.model.conversation import Anchor, Point
-from tests.agents.recorded import HOSTILE, events, kinds, of_type, rows
+from tests.agents.recorded import HOSTILE, events, is_resumed, kinds, of_type, rows, session_file
 
 HOOK = (
     "/usr/bin/python3",
@@ -179,20 +179,15 @@ class TestSettings:
 
 @pytest.fixture
 def transcript(tmp_path):
-    path = tmp_path / "old.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows("claude-code", "session")))
-    return path
+    return session_file(tmp_path / "old.jsonl", AGENT)
 
 
 def fork(transcript: Path, point: Point = Point.AFTER, **ids: str) -> list[dict]:
     """What the new session holds; [] for a new conversation."""
     anchor = Anchor(agent="claude-code", session_id="s", transcript=str(transcript), **ids)
     made = AGENT.fork(anchor, point, {})
-    assert made.forked_from == "s"
-    if made.continue_[1] == "--session-id":
-        assert made.continue_ == ("claude", "--session-id", made.session_id)
+    if not is_resumed(AGENT, made, "s"):
         return []
-    assert made.continue_ == ("claude", "--resume", made.session_id)
     lines = (transcript.parent / f"{made.session_id}.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     assert {record["sessionId"] for record in records} == {made.session_id}

@@ -1,6 +1,7 @@
 """Copilot CLI 1.0: recorded payloads, a home for one run, and sessions cut at a moment."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from cleveragents.errors import ConversationError
 from cleveragents.integrations.copilot import AGENT
 from cleveragents.integrations.events import Answer, Prompt, Quiet, StepBegins, StepEnded
 from cleveragents.model.conversation import Anchor, Point
-from tests.agents.recorded import HOSTILE, events, kinds, of_type, rows
+from tests.agents import recorded
+from tests.agents.recorded import HOSTILE, events, is_resumed, kinds, of_type, rows
 
 HOOK = ("/usr/bin/python3", "-I", "-S", "/x/cleveragents/integrations/client.py", "S", "copilot")
 EVENTS = ("sessionStart", "userPromptSubmitted", "preToolUse", "postToolUse", "agentStop")
@@ -88,8 +90,7 @@ class TestSetUp:
         assert own.path == f"{project}/.github/hooks/cleveragents.json"
 
 
-def anchors(kind: type, scenario: str = "edit") -> list[Anchor]:
-    return [event.anchor for event in of_type(events(AGENT, scenario), kind)]
+anchors = partial(recorded.anchors, AGENT)
 
 
 @pytest.fixture
@@ -106,12 +107,10 @@ def state(tmp_path):
 def fork(state: Path, anchor: Anchor, point: Point = Point.AFTER) -> list[str]:
     """What the new session says, in order."""
     made = AGENT.fork(anchor, point, {"COPILOT_HOME": str(state.parent.parent)})
-    assert made.forked_from == anchor.session_id
     folder = state.with_name(made.session_id)
-    if made.continue_[1] == "--session-id":
+    if not is_resumed(AGENT, made, anchor.session_id):
         assert not folder.exists()
         return []
-    assert made.continue_ == ("copilot", "--resume", made.session_id)
     assert (folder / "workspace.yaml").read_text().startswith(f"id: {made.session_id}\n")
     records = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     assert records[0]["data"]["sessionId"] == made.session_id

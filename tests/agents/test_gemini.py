@@ -1,15 +1,18 @@
 """Gemini CLI 0.61: recorded payloads, a home for one run, and sessions cut at a moment."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cleveragents.errors import ConversationError
 from cleveragents.integrations.events import Answer, Prompt, Quiet, StepBegins, StepEnded
 from cleveragents.integrations.gemini import AGENT
 from cleveragents.model.conversation import Anchor, Point
-from tests.agents.recorded import HOSTILE, events, kinds, of_type, rows
+from tests.agents import recorded
+from tests.agents.recorded import HOSTILE, events, is_resumed, kinds, of_type, session_file
 
 HOOK = ("/usr/bin/python3", "-I", "-S", "/x/cleveragents/integrations/client.py", "S", "gemini")
 
@@ -95,21 +98,14 @@ class TestSetUp:
 
 @pytest.fixture
 def transcript(tmp_path):
-    path = tmp_path / "session-2026-11-16T19-47-00000000.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows("gemini", "session")))
-    return path
+    return session_file(tmp_path / "session-2026-11-16T19-47-00000000.jsonl", AGENT)
 
 
 def fork(transcript: Path, anchor: Anchor, point: Point = Point.AFTER) -> list[str]:
     """What the new session says, in order."""
-    from msgspec.structs import replace
-
     made = AGENT.fork(replace(anchor, transcript=str(transcript)), point, {})
-    if made.continue_[1] == "--session-id":
-        assert made.continue_ == ("gemini", "--session-id", made.session_id)
+    if not is_resumed(AGENT, made, anchor.session_id):
         return []
-    assert made.continue_ == ("gemini", "--resume", made.session_id)
-    assert made.forked_from == anchor.session_id
     (path,) = transcript.parent.glob(f"*-{made.session_id[:8]}.jsonl")
     head, *messages = (json.loads(line) for line in path.read_text().splitlines())
     assert head["sessionId"] == made.session_id
@@ -128,10 +124,7 @@ def fork(transcript: Path, anchor: Anchor, point: Point = Point.AFTER) -> list[s
     return said
 
 
-def anchors(kind: type, scenario: str = "edit") -> list[Anchor]:
-    return [event.anchor for event in of_type(events(AGENT, scenario), kind)]
-
-
+anchors = partial(recorded.anchors, AGENT)
 WRITTEN = ["SCRIPT:edit please", "write_file: success"]
 RUN = [*WRITTEN, "run_shell_command: success"]
 

@@ -145,6 +145,13 @@ def right_afterwards(killed: Killed, did_all: bool) -> None:
     live.agents("check")
     assert live.world(plan) == before, "looking changes nothing"
     gone(killed)
+    if not list(live.lab.home.glob(f".claude/projects/*/{killed.session}.jsonl")):
+        # Killed before it kept a word of its own: there is no conversation to go back in.
+        live.agents("plan", "rollback", plan, "first", "--yes", "--files-only")
+        assert live.world(plan) == START
+        live.agents("plan", "undo", plan, "--files-only")
+        assert live.world(plan) == before
+        return
 
     back = live.agents("plan", "rollback", plan, "first", "--yes")
     assert live.world(plan) == START

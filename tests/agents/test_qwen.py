@@ -1,6 +1,7 @@
 """Qwen Code 0.24: recorded payloads, a home for one run, and sessions cut at a call or a moment."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from cleveragents.errors import ConversationError
 from cleveragents.integrations.events import Answer, Prompt, Quiet, StepBegins, StepEnded
 from cleveragents.integrations.qwen import AGENT
 from cleveragents.model.conversation import Anchor, Point
-from tests.agents.recorded import HOSTILE, events, kinds, of_type, rows
+from tests.agents import recorded
+from tests.agents.recorded import HOSTILE, events, is_resumed, kinds, of_type, session_file
 
 HOOK = ("/usr/bin/python3", "-I", "-S", "/x/cleveragents/integrations/client.py", "S", "qwen")
 
@@ -78,18 +80,14 @@ class TestSetUp:
 
 @pytest.fixture
 def transcript(tmp_path):
-    path = tmp_path / "session.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows("qwen", "session")))
-    return path
+    return session_file(tmp_path / "session.jsonl", AGENT)
 
 
 def fork(transcript: Path, anchor: Anchor, point: Point = Point.AFTER) -> list[str]:
     """What the new session says, in order."""
     made = AGENT.fork(replace(anchor, transcript=str(transcript)), point, {})
-    if made.continue_[1] == "--session-id":
+    if not is_resumed(AGENT, made, anchor.session_id):
         return []
-    assert made.continue_ == ("qwen", "--resume", made.session_id)
-    assert made.forked_from == anchor.session_id
     path = transcript.with_name(f"{made.session_id}.jsonl")
     records = [json.loads(line) for line in path.read_text().splitlines()]
     assert {record["sessionId"] for record in records} == {made.session_id}
@@ -106,10 +104,7 @@ def fork(transcript: Path, anchor: Anchor, point: Point = Point.AFTER) -> list[s
     return said
 
 
-def anchors(kind: type, scenario: str = "edit") -> list[Anchor]:
-    return [event.anchor for event in of_type(events(AGENT, scenario), kind)]
-
-
+anchors = partial(recorded.anchors, AGENT)
 WRITTEN = ["SCRIPT:edit please", "write_file asked", "write_file done"]
 RUN = [*WRITTEN, "run_shell_command asked", "run_shell_command done"]
 

@@ -35,6 +35,12 @@ class CheckpointRequest(msgspec.Struct, frozen=True, kw_only=True):
     view_changed: bool = False
     plan: dict[str, Any] = {}
     """Fields of the plan to set."""
+    keeps_head: bool = False
+    """Where nothing changed the last group is what was asked for, as it is."""
+    spares: str | None = None
+    """A group that is not pruned to make room for this one: somebody is on the way to it."""
+    check: Callable[[States, Batch], None] | None = None
+    """Called with the states of now and where their content is; if it fails nothing is made."""
     prepare: Callable[[States], None] | None = None
     """Called with the states of now before the commit; it may fail without a trace."""
     record: Callable[[States, States], None] | None = None
@@ -83,7 +89,7 @@ def decide(
     more = request.writes or request.prepare or request.record
     return Choice(
         head=head,
-        is_written=trigger in head.triggers and not more,
+        is_written=request.keeps_head or (trigger in head.triggers and not more),
         # What is left behind at once need not be kept twice: only times can differ.
         keeps_content=request.prepare is None,
     )
@@ -119,6 +125,8 @@ def _create(
     dropped: list[str] = []
     with groups.manager.packs.batch(urgent=not strict) as batch:
         capture = _capture(groups, leased, batch, strict)
+        if request.check is not None:
+            request.check(capture.now, batch)
         resources = groups.manager.sandboxes(plan_id).resources
         choice = decide(trigger, request, capture, leased.plan.view_mark, resources)
         if choice.head is not None and choice.is_written:
@@ -138,7 +146,7 @@ def _create(
             if request.record is not None:
                 request.record(capture.before, capture.now)
             if choice.head is None:
-                dropped = groups.prune(leased, capture.head)
+                dropped = groups.prune(leased, capture.head, request.spares)
             wait()
     groups.remember_newest(plan_id, group, is_new=choice.head is None)
     for learned in batch.after_commit if choice.keeps_content else ():

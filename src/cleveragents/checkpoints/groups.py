@@ -236,7 +236,9 @@ class Groups:
         self._snapshots.update((row.checkpoint_id, row.snapshot) for row in made)
         return group
 
-    def prune(self, leased: LeasedPlan, before: CheckpointGroup | None) -> list[str]:
+    def prune(
+        self, leased: LeasedPlan, before: CheckpointGroup | None, spared: str | None = None
+    ) -> list[str]:
         """Keep to the limit; the group that was newest until now may be needed for a rollback."""
         policy = policy_of(leased.spec.policy, self.settings)
         if policy.keep_within and (newest := leased.plan.head_group_id) is not None:
@@ -247,8 +249,8 @@ class Groups:
         ):
             return []
         verdicts = self.verdicts(leased)
-        safe = before.group_id if before else None
-        return self.drop(leased, tuple(v for v in verdicts if v.group_id != safe))
+        safe = (before.group_id if before else None, spared)
+        return self.drop(leased, tuple(v for v in verdicts if v.group_id not in safe))
 
     def verdicts(self, leased: LeasedPlan) -> tuple[Verdict, ...]:
         """What retention says of each group."""

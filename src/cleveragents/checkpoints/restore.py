@@ -119,15 +119,23 @@ def restore_made(
     make: Callable[[States, Batch], States],
     todo: Restoration,
     also: Callable[[CheckpointGroup], None] = lambda _now: None,
+    check: Callable[[States, Batch], None] | None = None,
+    spared: str | None = None,
 ) -> tuple[Change, ...]:
     """Bring the sandboxes to a state that nobody had yet, made from the one they have.
 
     `make` gets the states now and may raise, with nothing changed; what it returns becomes
     the group `todo.group_id`. `also(now)` runs in the commit of that group and of the intent,
     with the group that keeps what was there; the way from then on is that of a rollback.
+    `check` gets the same states first and may raise, with not even what was there kept.
+    `spared`: the group that `make` needs; keeping what was there must not push it out.
     """
     plan_id, intent_id = leased.plan.plan_id, new_id()
-    kept = _kept_now(groups, leased, about)
+    # What the sandboxes have now: the last group if it holds that, else one more.
+    request = CheckpointRequest(
+        reason=f"before: {about.reason}", keeps_head=True, check=check, spares=spared
+    )
+    kept = create(groups, CheckpointType.PRE_ROLLBACK, leased, request)
     now = groups.states(kept)
     staging = groups.manager.staging(plan_id, intent_id)
     todo = msgspec.structs.replace(todo, made=True, came_from=kept.group_id)
@@ -162,17 +170,6 @@ def restore_made(
         raise
     _switch(groups, leased, staged, todo, group, targets, intent_id)
     return staged.changes
-
-
-def _kept_now(groups: Groups, leased: LeasedPlan, about: About) -> CheckpointGroup:
-    """The group that holds what the sandboxes have now; made if there is none."""
-    head = groups.head(leased)
-    if head is not None:
-        same = groups.is_at(leased.plan.plan_id, head.group_id)
-        if same and head.view_mark == leased.plan.view_mark:
-            return head
-    request = CheckpointRequest(reason=f"before: {about.reason}")
-    return create(groups, CheckpointType.PRE_ROLLBACK, leased, request)
 
 
 def finish(groups: Groups, leased: LeasedPlan, intent: Intent) -> None:

@@ -82,9 +82,11 @@ class CheckpointService(Groups):
         make: Callable[[States, Batch], States],
         todo: Restoration,
         also: Callable[[CheckpointGroup], None] = lambda _now: None,
+        check: Callable[[States, Batch], None] | None = None,
+        spared: str | None = None,
     ) -> tuple[Change, ...]:
         """Bring the sandboxes to a state that nobody had yet, made from the one they have."""
-        return restore.restore_made(self, leased, about, make, todo, also)
+        return restore.restore_made(self, leased, about, make, todo, also, check, spared)
 
     def finish_rollback(self, leased: LeasedPlan, intent: Intent) -> None:
         """Go the rest of the way after a crash."""

@@ -13,7 +13,6 @@ from cleveragents.checkpoints.restoration import (
 )
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed, PlanBusy
-from cleveragents.execution import compensation
 from cleveragents.execution.leasing import before_looking, work_on
 from cleveragents.history.owners import Choices
 from cleveragents.history.rollback_in_place import (
@@ -29,7 +28,7 @@ from cleveragents.lease import (
 from cleveragents.lookup import find_group
 from cleveragents.model.checkpoint import CheckpointGroup, RollbackResult
 from cleveragents.model.decision import DecisionState
-from cleveragents.model.effect import EffectState
+from cleveragents.model.effect import Effect, EffectState
 from cleveragents.model.journal import JournalEntry, Operation
 from cleveragents.model.lifecycle import require_rollback
 from cleveragents.model.plan import Plan, State
@@ -173,7 +172,7 @@ def go_back(
         counted = _with_owners(counted, found)
     else:
         changes = ctx.checkpoints.rollback_to_checkpoint(leased, todo, lossy=lossy)
-    outcome = compensation.compensated(ctx, leased, todo)
+    outcome = _compensated(ctx, leased, todo) if todo.outlook.compensable else ()
     return msgspec.structs.replace(
         counted,
         changes=changes,
@@ -182,6 +181,13 @@ def go_back(
         state=str(leased.plan.state),
         checkpoints_remaining=ctx.store.checkpoints.count(leased.plan.plan_id),
     )
+
+
+def _compensated(ctx: Context, leased: LeasedPlan, todo: Restoration) -> tuple[Effect, ...]:
+    """It runs tools, and most rollbacks need none: a fifth of what they would import."""
+    from cleveragents.execution.compensation import compensated
+
+    return compensated(ctx, leased, todo)
 
 
 def _result(

@@ -288,18 +288,22 @@ def restore_in_place(
 ) -> tuple[Outlook, tuple[Change, ...]]:
     """As a group of its own: what is there afterwards need not be what any group had."""
     plan = leased.plan
-    found, _ = changes_in(ctx, plan, group, choices)
-    require_known(choices, found)
-    require_no_conflict(found, plan, group)
     made: list[Outlook] = []
 
-    def make(now: States, batch: Batch) -> States:
+    def check(now: States, batch: Batch) -> None:
         made.append(outlook(ctx, plan, group, now, choices, batch))
+        require_known(choices, made[-1])
         require_no_conflict(made[-1], plan, group)
+
+    def make(now: States, batch: Batch) -> States:
+        # Once more: what was merged has to be in the batch of what is made.
+        check(now, batch)
         return made[-1].states
 
     fields = {name: value for name, value in todo.plan.items() if name != "view_mark"}
     todo = msgspec.structs.replace(todo, group_id=new_id(), plan=fields)
     about = About(CheckpointType.EXTERNAL_EDIT, f"rolled back to {group.group_id}")
-    changes = ctx.checkpoints.restore_made(leased, about, make, todo)
+    changes = ctx.checkpoints.restore_made(
+        leased, about, make, todo, check=check, spared=group.group_id
+    )
     return made[-1], changes

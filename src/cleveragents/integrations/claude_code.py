@@ -7,7 +7,6 @@ carry the sub-agent's id; their own conversation is in another file and cannot b
 
 import json
 import os
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from msgspec.structs import replace
 
 from cleveragents.errors import ConfigError
 from cleveragents.integrations.agent import Launch, SettingsChange
-from cleveragents.integrations.events import Answer, Event, Prompt, StepEnded
+from cleveragents.integrations.events import Event, Prompt, StepEnded
 from cleveragents.integrations.files.payload import items, mapping, shown, text
 from cleveragents.integrations.files.session_files import (
     inside_sub_agent,
@@ -26,14 +25,12 @@ from cleveragents.integrations.files.session_files import (
 )
 from cleveragents.integrations.files.settings_files import HOOKS, TIMEOUT, hooked, shell_command
 from cleveragents.integrations.files.translation import (
+    NamesItsEvents,
     Readers,
     Tools,
-    answered,
-    denied,
-    event_of,
-    events_in,
     failed,
     forked,
+    new_session,
     over,
     prompt,
     quiet,
@@ -61,17 +58,10 @@ _NOTICE = "<task-notification>"
 _SETTINGS = "--settings"
 
 
-class ClaudeCode:
+class ClaudeCode(NamesItsEvents):
     name = "claude-code"
     command = "claude"
     tested: tuple[str, ...] = ("2.1.325",)
-
-    def read(self, payload: dict[str, Any], event: str) -> tuple[Event, ...]:
-        return events_in(payload, event_of(payload, event), READERS, _anchor)
-
-    def answer(self, payload: dict[str, Any], event: str, answer: Answer) -> str:
-        event = event_of(payload, event)
-        return answered(event, answer, SPEAKS, denied(event, answer))
 
     def settings(
         self, scope: str, home: str, project: str, hook: Sequence[str] | None
@@ -103,7 +93,7 @@ class ClaudeCode:
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
         """A copy of the session file that ends there; no program runs and no model is asked."""
         del env
-        new = str(uuid.uuid4())
+        new = new_session()
         said = anchor.prompt_id or anchor.call_id
         kept = cut(read_records(anchor.transcript), anchor, point) if said else []
         write_copy(anchor.transcript, new, kept)
@@ -282,4 +272,4 @@ def _results(record: dict[str, Any]) -> set[str]:
     return {text(part, "tool_use_id") for part in parts if text(part, "type") == "tool_result"}
 
 
-AGENT = ClaudeCode()
+AGENT = ClaudeCode(READERS, SPEAKS, _anchor)

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from cleveragents.errors import ConversationError
 from cleveragents.integrations.agent import Launch, SettingsChange
-from cleveragents.integrations.events import Answer, Event, StepEnded
+from cleveragents.integrations.events import Event, StepEnded
 from cleveragents.integrations.files.payload import mapping, shown, text
 from cleveragents.integrations.files.session_files import (
     FILES_ONLY,
@@ -24,12 +24,9 @@ from cleveragents.integrations.files.session_files import (
 )
 from cleveragents.integrations.files.settings_files import HOOKS, TIMEOUT, hooked, shell_command
 from cleveragents.integrations.files.translation import (
+    NamesItsEvents,
     Readers,
     Tools,
-    answered,
-    denied,
-    event_of,
-    events_in,
     over,
     prompt,
     quiet,
@@ -53,17 +50,10 @@ _LAST_HOOK_SECONDS = 3
 _PATIENCE = 30.0
 
 
-class Codex:
+class Codex(NamesItsEvents):
     name = "codex"
     command = "codex"
     tested: tuple[str, ...] = ("0.166.0",)
-
-    def read(self, payload: dict[str, Any], event: str) -> tuple[Event, ...]:
-        return events_in(payload, event_of(payload, event), READERS, _anchor)
-
-    def answer(self, payload: dict[str, Any], event: str, answer: Answer) -> str:
-        event = event_of(payload, event)
-        return answered(event, answer, SPEAKS, denied(event, answer))
 
     def settings(
         self, scope: str, home: str, project: str, hook: Sequence[str] | None
@@ -312,4 +302,4 @@ _OF_THE_FILE = ("id", "internal_chat_message_metadata_passthrough")
 """Keys that the app server sends and does not accept."""
 
 
-AGENT = Codex()
+AGENT = Codex(READERS, SPEAKS, _anchor)

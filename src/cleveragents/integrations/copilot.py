@@ -7,7 +7,6 @@ event. The calls of one answer run in parallel and belong together.
 import json
 import os
 import re
-import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -38,6 +37,7 @@ from cleveragents.integrations.files.translation import (
     call_without_id,
     events_in,
     forked,
+    new_session,
     over,
     prompt,
     quiet,
@@ -108,7 +108,7 @@ class Copilot:
 
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
         """A copy of the session's folder whose log ends there; no model is asked."""
-        new = str(uuid.uuid4())
+        new = new_session()
         folder = os.path.join(_home(env), _STATE[0])
         path = os.path.join(folder, anchor.session_id, _LOG)
         kept = cut(read_records(path), path, anchor, point) if anchor.turn_id else []

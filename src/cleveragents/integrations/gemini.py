@@ -7,7 +7,6 @@ a point is found again.
 
 import os
 import re
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,13 +25,12 @@ from cleveragents.integrations.files.settings_files import (
     named_entries,
 )
 from cleveragents.integrations.files.translation import (
+    NamesItsEvents,
     Readers,
     Tools,
-    answered,
     call_without_id,
-    event_of,
-    events_in,
     forked,
+    new_session,
     over,
     prompt,
     started,
@@ -62,19 +60,14 @@ _MESSAGES, _SET, _REWIND, _RESPONSE = "messages", "$set", "$rewindTo", "function
 _EXIT = re.compile(r"^Exit Code: (\d+)$", re.MULTILINE)
 
 
-class Gemini:
+class Gemini(NamesItsEvents):
     name = "gemini"
     command = "gemini"
     tested: tuple[str, ...] = ("0.61.0",)
 
-    def read(self, payload: dict[str, Any], event: str) -> tuple[Event, ...]:
-        return events_in(payload, event_of(payload, event), READERS, _anchor)
-
-    def answer(self, payload: dict[str, Any], event: str, answer: Answer) -> str:
-        event, denied = event_of(payload, event), dict[str, Any]()
-        if answer.refuse and event == "BeforeTool":
-            denied = {"decision": "deny", "reason": answer.refuse}
-        return answered(event, answer, SPEAKS, denied)
+    def denied(self, event: str, answer: Answer) -> dict[str, Any]:
+        refused = answer.refuse and event == "BeforeTool"
+        return {"decision": "deny", "reason": answer.refuse} if refused else {}
 
     def settings(
         self, scope: str, home: str, project: str, hook: Sequence[str] | None
@@ -95,7 +88,7 @@ class Gemini:
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
         """A copy of the session file that ends there; no program runs and no model is asked."""
         del env
-        new = str(uuid.uuid4())
+        new = new_session()
         head, kept = ({}, []) if not anchor.turn_id else cut(anchor, point)
         if kept:
             folder, name = os.path.split(anchor.transcript)
@@ -235,4 +228,4 @@ def replayed(
     return head, list(messages.values())
 
 
-AGENT = Gemini()
+AGENT = Gemini(READERS, SPEAKS, _anchor)

@@ -5,13 +5,12 @@ ids there; a prompt has none that lasts, so it is found by the moment of its eve
 """
 
 import os
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cleveragents.integrations import gemini
 from cleveragents.integrations.agent import Launch, SettingsChange
-from cleveragents.integrations.claude_code import ClaudeCode
+from cleveragents.integrations.claude_code import SPEAKS, ClaudeCode
 from cleveragents.integrations.events import Event, StepEnded
 from cleveragents.integrations.files.payload import items, mapping, shown, text
 from cleveragents.integrations.files.session_files import (
@@ -30,10 +29,9 @@ from cleveragents.integrations.files.settings_files import (
 from cleveragents.integrations.files.translation import (
     Readers,
     Tools,
-    event_of,
-    events_in,
     failed,
     forked,
+    new_session,
     over,
     prompt,
     quiet,
@@ -60,9 +58,6 @@ class Qwen(ClaudeCode):
     command = "qwen"
     tested: tuple[str, ...] = ("0.24.4",)
 
-    def read(self, payload: dict[str, Any], event: str) -> tuple[Event, ...]:
-        return events_in(payload, event_of(payload, event), READERS, _anchor)
-
     def settings(
         self, scope: str, home: str, project: str, hook: Sequence[str] | None
     ) -> tuple[SettingsChange, ...]:
@@ -79,7 +74,7 @@ class Qwen(ClaudeCode):
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
         """A copy of the session file that ends there; no program runs and no model is asked."""
         del env
-        new = str(uuid.uuid4())
+        new = new_session()
         kept = cut(read_records(anchor.transcript), anchor, point) if anchor.turn_id else []
         write_copy(anchor.transcript, new, kept)
         return forked(self, anchor, new, bool(kept))
@@ -169,4 +164,4 @@ def _ids(record: dict[str, Any], kind: str) -> list[str]:
     return [own for part in parts if (own := text(part, kind, "id"))]
 
 
-AGENT = Qwen()
+AGENT = Qwen(READERS, SPEAKS, _anchor)

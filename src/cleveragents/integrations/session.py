@@ -3,14 +3,11 @@
 import os
 from collections.abc import Mapping
 
-from cleveragents.actors import OBSERVED
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed
-from cleveragents.execution.preflight import preflight
-from cleveragents.execution.use import use_plan
 from cleveragents.model.conversation import Anchor
 from cleveragents.model.plan import Plan
-from cleveragents.model.plan_spec import ActorSpec, PlanSpec, ResourceSpec
+from cleveragents.model.plan_spec import OBSERVED, ActorSpec, PlanSpec, ResourceSpec
 from cleveragents.model.resource import IN_PLACE
 from cleveragents.sandbox.recognize import around, kind_at
 
@@ -22,6 +19,9 @@ def session_plan(
     ctx: Context, anchor: Anchor, cwd: str, strategy: str | None, extra: Mapping[str, str]
 ) -> Plan:
     """A plan that follows a session; `extra`: name -> path of what else it covers."""
+    from cleveragents.execution.preflight import preflight
+    from cleveragents.execution.use import use_plan
+
     spec = session_spec(anchor.agent, cwd, strategy, extra)
     preflight(ctx, spec, f"session {anchor.session_id}", spec.resources[0].path)
     return use_plan(ctx, spec, source_path="", source_text="", plan_dir=spec.resources[0].path)

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import shutil
 import time
 from contextlib import suppress
 
@@ -52,7 +51,9 @@ def _remove_if_free(folder: str, name: str) -> None:
             if _has_events(private):
                 return  # until they are noted
             if _is_ours(private):
-                shutil.rmtree(private, ignore_errors=True)
+                from shutil import rmtree  # rare, and it takes long to import
+
+                rmtree(private, ignore_errors=True)
         for one in (name.removesuffix(".lock"), name):
             with suppress(FileNotFoundError):
                 os.unlink(f"{folder}/{one}")

@@ -28,11 +28,7 @@ class PromptedExecutor(PlanExecutor):
 
     def close(self) -> None:
         """End the operation that is open, where the plan stands."""
-        store = self._ctx.store
-        if entries := store.journal.open_entries(self._leased.plan.plan_id):
-            with self._leased.transaction():
-                for entry in entries:
-                    store.journal.put(self._leased.closed(entry))
+        self._leased.end_operations()
 
     def _decision(self, question: str, parent: str | None, rationale: str = "") -> Decision:
         return Decision(

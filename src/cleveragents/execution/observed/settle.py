@@ -2,7 +2,6 @@
 
 from cleveragents.context import Context
 from cleveragents.errors import PlanBusy
-from cleveragents.execution.observed.executor import ObservedExecutor
 from cleveragents.lease import LeasedPlan, start_time
 from cleveragents.model.conversation import Session
 from cleveragents.model.tool import ToolCall
@@ -35,9 +34,11 @@ def settle(ctx: Context, leased: LeasedPlan, verb: str) -> None:
             f"plan {plan_id}: {alive[-1].agent} has left running: {', '.join(background)}",
             "wait until they have ended, or end them",
         )
-    executor = ObservedExecutor(ctx, leased)
-    executor.interrupt(state=None)
-    executor.close()
+    if ctx.store.calls.of_open_steps(plan_id):
+        from cleveragents.execution.observed.executor import ObservedExecutor
+
+        ObservedExecutor(ctx, leased).interrupt(state=None)
+    leased.end_operations()
 
 
 def _shown(call: ToolCall) -> str:

@@ -5,7 +5,6 @@ Nothing here guesses: what is not as expected is refused, and no session is ever
 
 import json
 import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -102,7 +101,9 @@ def inside_sub_agent() -> ConversationError:
 
 def program(command: str, env: Mapping[str, str]) -> str:
     """Where an agent's own program is, for what only it can do."""
-    found = shutil.which(command, path=env.get("PATH", os.defpath))
+    from shutil import which
+
+    found = which(command, path=env.get("PATH", os.defpath))
     if found is None:
         raise ConversationError(
             f"cannot find the program {command}, which has to copy the conversation",

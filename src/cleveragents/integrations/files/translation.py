@@ -3,7 +3,6 @@
 An adapter says which of its agent's events means what, and where its payloads have things.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -68,6 +67,32 @@ def events_in(
     return found if isinstance(found, tuple) else (found,)
 
 
+class NamesItsEvents:
+    """An agent whose payloads say what happened, and that takes an answer in Claude Code's keys."""
+
+    def __init__(
+        self, readers: Readers, speaks: frozenset[str], anchor: Callable[[dict[str, Any]], Anchor]
+    ) -> None:
+        self._readers = readers
+        self._speaks = speaks
+        """Events at which it takes words into its conversation."""
+        self._anchor = anchor
+
+    def read(self, payload: dict[str, Any], event: str) -> tuple[Event, ...]:
+        return events_in(payload, event_of(payload, event), self._readers, self._anchor)
+
+    def answer(self, payload: dict[str, Any], event: str, answer: Answer) -> str:
+        event = event_of(payload, event)
+        return answered(event, answer, self._speaks, self.denied(event, answer))
+
+    def denied(self, event: str, answer: Answer) -> dict[str, Any]:
+        """Keys that keep the tool from running; none if it may run."""
+        if not answer.refuse or event != "PreToolUse":
+            return {}
+        reason = {"permissionDecision": "deny", "permissionDecisionReason": answer.refuse}
+        return {_OUTPUT: {"hookEventName": event, **reason}}
+
+
 def started(payload: dict[str, Any], anchor: Anchor) -> Event:
     source = text(payload, "source") or "startup"
     return SessionStarted(anchor=anchor, cwd=text(payload, "cwd"), source=source)
@@ -92,14 +117,6 @@ def over(payload: dict[str, Any], anchor: Anchor) -> Event:
     return SessionEnded(anchor=anchor, reason=text(payload, "reason"))
 
 
-def denied(event: str, answer: Answer) -> dict[str, Any]:
-    """Keys that keep the tool from running; none if it may run."""
-    if not answer.refuse or event != "PreToolUse":
-        return {}
-    reason = {"permissionDecision": "deny", "permissionDecisionReason": answer.refuse}
-    return {_OUTPUT: {"hookEventName": event, **reason}}
-
-
 def answered(event: str, answer: Answer, speaks: frozenset[str], denied: dict[str, Any]) -> str:
     """What a hook prints; `speaks`: events at which words go into the conversation."""
     said = dict(denied)
@@ -112,8 +129,17 @@ def answered(event: str, answer: Answer, speaks: frozenset[str], denied: dict[st
 
 def call_without_id(tool: str, inputs: Any) -> str:
     """What a call is known by where nothing names it: its tool and its input."""
+    import hashlib
+
     whole = json.dumps(inputs, sort_keys=True).encode()
     return f"{tool}:{hashlib.sha256(whole).hexdigest()[:16]}" if tool else ""
+
+
+def new_session() -> str:
+    """A name that no session has."""
+    from uuid import uuid4
+
+    return str(uuid4())
 
 
 def forked(agent: Agent, anchor: Anchor, new: str, is_said: bool) -> Conversation:

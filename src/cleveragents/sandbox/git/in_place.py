@@ -78,9 +78,14 @@ class GitInPlace(DirectoryInPlace, GitWorktree):
         self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True
     ) -> SandboxCheckpoint:
         state = super().capture(batch, previous, strict)
-        if not self._tips_are_kept or self._refs(previous) != self._refs(state):
+        if self._refs(previous) != self._refs(state) or not self._are_tips_kept(previous):
             batch.before_seal.append(self._keep_tips)
         return state
+
+    def _are_tips_kept(self, previous: SandboxCheckpoint | None) -> bool:
+        """By this process, or by the one that made the last group, if our ref is still there."""
+        loose = f"{self.repository.common_dir}/{self.ref}"
+        return self._tips_are_kept or (previous is not None and os.path.isfile(loose))
 
     def _refs(self, state: SandboxCheckpoint | None) -> list[str]:
         if state is None:
