@@ -15,6 +15,7 @@ import pytest
 from cleveragents.checkpoints.create import CheckpointRequest
 from cleveragents.lease import working_on
 from cleveragents.model.checkpoint import CheckpointType
+from cleveragents.store import open_store
 from cleveragents.workspace import open_workspace
 from tests.databases import query_shared
 from tests.in_process import Yard
@@ -198,9 +199,19 @@ def test_a_group_is_one_journey_to_the_server(
             with working_on(ws.ctx.store, plan.plan_id, "test", ws.ctx.now) as leased:
                 request = CheckpointRequest(force=True)
                 took: list[int] = []
-                for _ in range(4):
+                for number in range(4):
+                    # Every other group has content of its own, which is this machine's.
+                    if number % 2:
+                        (Path(plan.sandboxes["app"]) / "more.txt").write_text(f"{number}\n")
                     before = journeys.count
                     ws.ctx.checkpoints.create_checkpoint(CheckpointType.MANUAL, leased, request)
                     took.append(journeys.count - before)
             # The first one asks how many groups and children there are.
             assert took[1:] == [1, 1, 1]
+
+
+def test_a_shared_store_is_opened_with_one_question(
+    on_postgres: str, sent: list[str], tmp_path: Path
+) -> None:
+    open_store(str(tmp_path / "home"), on_postgres).close()
+    assert len(sent) == 1, sent
