@@ -107,8 +107,6 @@ def killed(request, tmp_path) -> Iterator[Killed]:
     with ScriptedModel() as model:
         lab = lab_for(program, Path(FOLDER), tmp_path / "lab", model.url)
         live = request.param(program, lab, model)
-        # A hook that gives up under load has its event noted later, by whom we are about to kill.
-        lab.env["CLEVERAGENTS_SESSION_HOOK_BUDGET"] = "60s"
         live.prepare()
         made = Killed(live)
         yield made
