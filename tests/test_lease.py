@@ -29,7 +29,7 @@ def test_a_lease_that_was_given_back_is_good_for_nothing(yard: Yard) -> None:
         lease = ws.ctx.store.leases.get(plan.plan_id)
         assert lease is not None
         assert not lease.held
-        with pytest.raises(LeaseLost, match="taken over"):
+        with pytest.raises(LeaseLost, match="taken over"), ws.ctx.store.transaction():
             ws.ctx.store.leases.check(lease)
         assert diff_of_failure(ws.ctx, plan.plan) is None
 

@@ -6,6 +6,7 @@ another one, or on a machine that goes on. `CLEVERAGENTS_TEST_POWER=n` tries n c
 
 import os
 import random
+import shutil
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -14,6 +15,7 @@ import psycopg
 import pytest
 
 from tests import pgserver, power
+from tests.databases import Where, shared_store
 from tests.pgserver import PgServer, Shop, shop_on
 from tests.power import Machine, PoweredAgents
 
@@ -153,6 +155,44 @@ def test_what_was_acknowledged_outlives_a_cut_and_no_more_is_made_real(world: Wo
     assert not [text for text in again.json["messages"] if "backup of database" not in text]
     world.run("check").expect(0)
     assert world.targets() == NEW
+
+
+def test_where_content_of_a_shared_store_lies_is_found_again_after_a_cut(
+    tmp_path: Path, pg: PgServer
+) -> None:
+    """The server goes on and has groups whose places the home had not brought to its disk."""
+    with power.machine(tmp_path, ("one",)) as machine, shared_store(pg) as url:
+        agents = PoweredAgents(machine, "one", "one")
+        agents.env |= {"CLEVERAGENTS_STORE_URL": url, "CLEVERAGENTS_SANDBOX_CONFINE": "off"}
+        agents.sh("mkdir docs; echo theirs > docs/mine")
+        steps = "".join(f"  - {{id: s{n}, run: echo {n} > made{n}}}\n" for n in range(6))
+        head = "name: cut\nresources: {docs: {kind: fs-directory, path: docs}}\nsteps:\n"
+        (agents.here / "plan.yaml").write_text(head + steps)
+        agents.run("plan", "use", "plan.yaml").expect(0)
+        machine.sync("one")
+        lost = 0
+        for kill_at in (40, 60, 80, 1000):
+            agents.run("plan", "resume", "cut", kill_at=kill_at)
+            before = _places(agents, tmp_path / f"before{kill_at}")
+            machine.cut_power()
+            lost += len(before - _places(agents, tmp_path / f"after{kill_at}"))
+            agents.run("plan", "diff", "cut").expect(0)
+            agents.run("check", "--read-data").expect(0)
+        assert lost, "some of it was not on the disk"
+        shown = agents.run("plan", "status", "cut", "--json").expect(0).data
+        assert shown["state"] == "complete"
+        agents.run("plan", "rollback", "cut", "first", "--yes").expect(0)
+        agents.run("plan", "undo", "cut").expect(0)
+        agents.run("check", "--read-data").expect(0)
+
+
+def _places(agents: PoweredAgents, copy: Path) -> set[object]:
+    """The keys whose places the home knows, from a copy: whoever closes a database syncs it."""
+    home = agents.machine.inside(Path(agents.env["CLEVERAGENTS_HOME"]))
+    copy.mkdir()
+    for file in home.glob("store.db*"):
+        shutil.copy(file, copy)
+    return set(Where(str(copy)).query("SELECT key FROM objects"))
 
 
 def test_at_any_moment_of_an_apply_all_targets_are_old_or_all_are_new(
