@@ -43,22 +43,14 @@ SHARED += ("command_line", "completion", "control_files", "conversation", "copy_
 SHARED += ("correction", "crash", "crash_correction", "diff", "diff_patches", "disk_usage")
 SHARED += ("doctor", "edits_during_calls", "edits_during_run", "effects", "error_screen")
 SHARED += ("exact_rollback", "export", "failed_commits", "first_checkpoint", "four_resources")
-SHARED += (
-    "gc_check",
-    "git_remote",
-    "git_repositories",
-    "hard_links",
-    "hostile_links",
-    "hostile_trees",
-    "kinds",
-)
+SHARED += ("gc_check", "git_repositories", "hard_links", "hostile_links", "hostile_trees", "kinds")
 SHARED += ("lease", "locked_files", "lookup", "mcp", "names_left_out", "not_copied", "observed")
 SHARED += ("open_checkpoint", "owners", "pager", "pasted_hints", "plan_record", "preflight")
 SHARED += ("progress", "python_api", "questions", "quiet_points", "recovery", "render", "reports")
 SHARED += ("resume", "retention", "revert_applied", "rollback", "rollback_counts")
 SHARED += ("rollback_in_place", "rollback_only", "run_agent", "run_command", "sandbox_names")
 SHARED += ("sandboxes", "shell", "sidecar", "sqlite_tables", "starting", "step_execution")
-SHARED += ("third_party_kind", "timeline", "two_machines", "undo")
+SHARED += ("git_remote", "third_party_kind", "timeline", "two_machines", "undo")
 SHARED_PAGES = ("folding", "in_place", "plan_page", "report", "sessions", "verbs", "wording")
 # Not among them: what is about a store.db itself (copied_store, damaged_store, full_disk,
 # hostile_store, machine_errors, other_device_number, power_cut, schema, store_upgrade), what has a
