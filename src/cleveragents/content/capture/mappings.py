@@ -1,45 +1,61 @@
 """Which files processes have mapped for writing: such a write gives no event, and only the first
 to a page changes the file's times.
 
-The kernel's list of what one process has mapped takes it long to write. It is asked first whether
-there is anything of the kind (Linux 6.11 and later): of most processes nothing more is read.
+A kernel of 6.11 or later tells it when asked. Before, all that a process has mapped has to be read,
+which takes the kernel long to write.
 """
 
+import ctypes
 import errno
 import fcntl
 import os
 import struct
 
 _QUERY = struct.Struct("=9Q4I2Q")
-"""`struct procmap_query`: its size, flags, an address; the rest is the answer, or not wanted."""
+"""`struct procmap_query`: its size, what is asked for, from which address on; the answer."""
+_END, _NAME_SIZE = 4, 11
 _PROCMAP_QUERY = 3 << 30 | _QUERY.size << 16 | ord("f") << 8 | 17
 _WRITABLE, _SHARED, _OR_NEXT, _OF_A_FILE = 0x02, 0x08, 0x10, 0x20
-_ASKED = _QUERY.pack(_QUERY.size, _WRITABLE | _SHARED | _OR_NEXT | _OF_A_FILE, *[0] * 13)
-_NONE = (errno.ENOENT, errno.ESRCH)
-"""Nothing is so mapped; the process has no memory of its own, or is gone."""
+_ASKED = _WRITABLE | _SHARED | _OR_NEXT | _OF_A_FILE
+_NO_MORE = (errno.ENOENT, errno.ESRCH)
+"""Nothing is so mapped from there on; the process has no memory of its own, or is gone."""
 
 
 def mapped_by(pid: str) -> list[bytes]:
     """Paths that a process has mapped for writing; none if it is not ours to ask, or gone."""
     try:
         with open(f"/proc/{pid}/maps", "rb", buffering=0) as maps:
-            text = maps.read() if _may_have(maps.fileno()) else b""
+            told = _told(maps.fileno())
+            return _listed(maps.read()) if told is None else told
     except OSError:
         return []
+
+
+def _told(maps: int) -> list[bytes] | None:
+    """As the kernel tells; None if it does not, or not in full."""
+    found: list[bytes] = []
+    name = ctypes.create_string_buffer(4096)
+    address = 0
+    while True:
+        asked = (_QUERY.size, _ASKED, address, *[0] * 8, len(name), 0, ctypes.addressof(name), 0)
+        query = bytearray(_QUERY.pack(*asked))
+        try:
+            fcntl.ioctl(maps, _PROCMAP_QUERY, query)
+        except OSError as error:
+            return found if error.errno in _NO_MORE else None
+        answer = _QUERY.unpack(query)
+        address = answer[_END]
+        if answer[_NAME_SIZE]:
+            found.append(name.value)
+
+
+def _listed(text: bytes) -> list[bytes]:
     found = (line.split(None, 5) for line in text.splitlines())
     return [
         fields[5].replace(b"\\012", b"\n")
         for fields in found
         if len(fields) == 6 and fields[1][1:2] == b"w" and fields[1][3:] == b"s"
     ]
-
-
-def _may_have(maps: int) -> bool:
-    try:
-        fcntl.ioctl(maps, _PROCMAP_QUERY, _ASKED)
-    except OSError as error:
-        return error.errno not in _NONE
-    return True
 
 
 def mapped_files(root: str) -> set[bytes]:
