@@ -924,7 +924,7 @@ def test_statements_that_end_a_transaction_are_seen(script: str) -> None:
 
 
 def test_the_tests_use_a_server_of_their_own(pg: PgServer) -> None:
-    assert pg.data.is_relative_to("/tmp")
+    assert "agents-pg-" in str(pg.data)
     assert shutil.which("postgres", path=str(pg.bin))
     assert sys.platform == "linux"
 

@@ -345,7 +345,7 @@ def test_at_a_terminal_all_of_it_can_be_applied_at_once(agents: Agents) -> None:
     env = install(agents)
     done = Reviewed(agents, env, "all", "y")
     assert done.code == 0
-    assert "  first prompt" in done.seen
+    assert "first prompt" in done.seen
     assert "second prompt" in done.seen
     assert "the plan is applied" in done.seen
     assert sorted(os.listdir(agents.work)) == ["one.txt", "two.txt"]
