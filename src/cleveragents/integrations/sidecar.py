@@ -326,10 +326,11 @@ def kept(folder: str, name: str) -> list[str]:
 def read(path: str) -> Job | None:
     """The event in such a file; None if there is none that means anything to us."""
     with suppress(OSError, ValueError, AgentsError):
+        came = int(path.rpartition("-")[0].rpartition(".")[2])  # see `client.told`
         there = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(there, "rb") as file:
             head, _, payload = file.read(client.LARGEST + (1 << 16)).partition(b"\n")
-            age = time.time() - os.fstat(there).st_mtime
+        age = (time.monotonic_ns() - came) / 1e9
         agent, event, pid, started = head.decode("utf-8", "replace").split("\t")
         hooked = Hooked(agent, event, payload_in(payload))
         if events_of(hooked):
