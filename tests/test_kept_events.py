@@ -25,16 +25,28 @@ from tests.scratch import wait_until
 from tests.test_run_agent import install
 from tests.test_sidecar import Session
 
-IMPATIENT = "import sys; sys.path.append({0!r}); import client; client.GRACE = 0.0; client.run()"
+IMPATIENT = """\
+import sys, time
+now = time.time_ns
+time.time_ns = lambda: now() - {behind} * 10**9
+sys.path.append({folder!r})
+import client
+client.GRACE = 0.0
+client.run()
+"""
 
 
 class Impatient(Session):
     """A session whose hooks can be told not to wait for a sidecar that does not answer."""
 
+    behind = 0
+    """Seconds that the machine's clock was set back."""
+
     def impatient(self, *flags: str, **payload: Any) -> subprocess.CompletedProcess[bytes]:
         """A hook that soon goes on without an answer; a sidecar that it starts answers as soon."""
         body = {"session_id": self.name, "cwd": str(self.agents.work), **payload}
-        script = IMPATIENT.format(os.path.dirname(client.__file__))
+        folder = os.path.dirname(client.__file__)
+        script = IMPATIENT.format(folder=folder, behind=self.behind)
         return subprocess.run(
             [sys.executable, "-I", "-S", "-c", script, self.folder, "claude-code", *flags],
             input=json.dumps(body).encode(),
@@ -89,6 +101,19 @@ def session(agents: Agents) -> Iterator[Impatient]:
     yield made
     if made.socket.exists():
         made.over()
+
+
+def test_what_was_written_down_is_noted_in_its_order_when_the_clock_is_set_back(
+    session: Impatient,
+) -> None:
+    session.prompt("one")
+    pid = session.stopped()
+    for number, text in enumerate(("two", "three", "four")):
+        session.behind = number * 86_400
+        session.ask(text)
+    session.kill(pid)
+    session.agents.run("plan", "tree", session.name).expect(0)
+    assert session.asked() == ["one", "two", "three", "four"]
 
 
 def test_what_a_stopped_sidecar_was_told_outlives_it(session: Impatient) -> None:
