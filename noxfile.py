@@ -63,6 +63,9 @@ ON_POSTGRES = {"CLEVERAGENTS_TEST_STORE": "postgres"}
 SHARED_IN_CI = ("tests/test_recovery.py", "tests/test_undo.py")
 FEATURES_IN_CI = ("features/correction.feature", "features/child_plans.feature")
 BEHAVE = ("behave",)
+PROGRAM_IS_THERE = (
+    "from cleveragents.integrations import client; assert client.command()[0].endswith('_quick')"
+)
 ROBOT = ("robot", "--outputdir", "build/robot", "--pythonpath", ".", "--console", "dotted")
 
 
@@ -245,9 +248,10 @@ def dist(session: nox.Session) -> None:
     if made[0] != made[1]:
         session.error("two builds of one commit differ")
     session.install(str(archive))
-    native = ", ".join(part["name"] for part in PROJECT["tool"]["setuptools"]["ext-modules"])
+    parts = [part["name"] for part in PROJECT["tool"]["setuptools"]["ext-modules"]]
     session.chdir(BUILD)  # not the sources
-    session.run("python", "-c", f"import {native}")
+    session.run("python", "-c", f"import {', '.join(name for name in parts if 'native' in name)}")
+    session.run("python", "-c", PROGRAM_IS_THERE)
     session.run("agents", "--version")
 
 

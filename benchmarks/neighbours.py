@@ -88,7 +88,7 @@ class Ours:
         self.work, self.home, self.calls = work, home, 0
         self.session = Session(work, home)
         self.session.hook("UserPromptSubmit", prompt="change files", prompt_id="p1")
-        self.folder, self.socket = self.session.argv[4], client.socket_name(b"bench")
+        self.folder, self.socket = self.session.argv[-3], client.socket_name(b"bench")
 
     def tell(self, event: str, **payload: object) -> None:
         body = {"session_id": "bench", "cwd": os.fspath(self.work), "hook_event_name": event}

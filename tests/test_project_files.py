@@ -39,7 +39,7 @@ def test_wheels_are_built_for_every_python_that_is_checked() -> None:
 def test_a_wheel_without_its_compiled_parts_is_noticed() -> None:
     tried = PROJECT["tool"]["cibuildwheel"]["linux"]["test-command"]
     for module in PROJECT["tool"]["setuptools"]["ext-modules"]:
-        assert module["name"] in tried
+        assert module["name"].rpartition(".")[2] in tried
 
 
 def test_hooks_are_local_and_name_tests_that_exist() -> None:

@@ -121,6 +121,16 @@ def _table(rows: list[dict[str, Any]]) -> Table:
     )
 
 
+def _outdated(ws: Workspace, agent: str, scope: str) -> list[str]:
+    """Hooks that run something else than today's would: another Python, store or client."""
+    today = _changes(agent, scope, hook_command(ws.ctx.settings, agent))
+    if all(change.before == change.after for change in today):
+        return []
+    where = "" if scope == "user" else f" --scope {scope}"
+    told = f"the hooks of {agent} run another installation, store or setting"
+    return [f"{told}; agents hook install {agent}{where} renews them"]
+
+
 def _status(ws: Workspace, agent: str) -> dict[str, Any]:
     installed: list[str] = []
     problems: list[str] = []
@@ -132,11 +142,13 @@ def _status(ws: Workspace, agent: str) -> dict[str, Any]:
             continue
         if any(MARK.encode() in (change.before or b"") for change in changes):
             installed.append(scope)
+            problems += _outdated(ws, agent, scope)
     last = ws.ctx.store.sessions.newest(agent)
     silent = bool(installed) and last is None
-    remark = "; ".join(problems)
     if silent:
-        remark = TRUST if agent == "codex" else f"{agent} has not called us yet: start a session"
+        never = f"{agent} has not called us yet: start a session"
+        problems.append(TRUST if agent == "codex" else never)
+    remark = "; ".join(problems)
     return {
         "agent": agent,
         "installed": installed,

@@ -2,6 +2,8 @@
 
 Imports nothing of ours and next to nothing else: it is started twice per tool call, as
 `python -I -S client_start.py FOLDER AGENT [EVENT] [--budget=SECONDS] [--fail-closed] [--no-start]`.
+Where there was a compiler, `client_quick` asks first, and runs this for every answer but "ok", with
+`--own=NAME` of the event and `--late` if the sidecar has not answered it in time.
 Whatever goes wrong, the tool runs: it ends with 0, unless the person chose to fail closed. Where
 it is confined it cannot start a sidecar, and the one that there is has one name.
 
@@ -28,35 +30,40 @@ INSIDE = "AGENTS_PLAN_ID"
 """Set for the tools of a plan: that one follows what happens, and its store cannot be seen here."""
 START = ("-m", "cleveragents", "hook", "sidecar")
 LATE = b"late"
+CLOSED = "--fail-closed"
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "fish", "ash"})
 ADOPTS = frozenset({"systemd", "init"})
 """Who becomes the parent of a hook whose agent was killed."""
 
 
-def program() -> str:
-    """The script that agents are told to run."""
-    return os.path.join(os.path.dirname(os.path.abspath(__file__)), "client_start.py")
+def command() -> tuple[str, ...]:
+    """The program that agents are told to run, without its own words."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    python = (sys.executable, "-I", "-S", f"{here}/client_start.py")
+    quick = f"{here}/client_quick"
+    return (quick, *python) if os.access(quick, os.X_OK) else python
 
 
 def main(words: list[str]) -> int:
     flags = [word for word in words if word.startswith("--")]
     given = [word for word in words if not word.startswith("--")]
-    closed = "--fail-closed" in flags
-    budget = next((float(w[9:]) for w in flags if w.startswith("--budget=")), 2.0)
     event, payload = given[2] if len(given) > 2 else "", b""
     try:
         payload = sys.stdin.buffer.read(LARGEST + 1)
-        start = "--no-start" not in flags
-        said = told(given[0], given[1], event, payload, budget, start=start, closed=closed)
+        said = told(given[0], given[1], event, payload, flags)
     except Exception as error:  # noqa: BLE001 - a hook that fails must not stop the agent
         said = f"failed {type(error).__name__}: {error}".encode()
     word, _, text = said.partition(b"\n")
     sys.stdout.buffer.write(text)
     sys.stdout.flush()
-    if closed and word != b"ok" and begins(event, payload):
+    if CLOSED in flags and word != b"ok" and begins(event, payload):
         sys.stderr.write(f"no checkpoint could be made: {word.decode('utf-8', 'replace')}\n")
         return 2
     return 0
+
+
+def value_of(flags: list[str], name: str, otherwise: str) -> str:
+    return next((flag[len(name) :] for flag in flags if flag.startswith(name)), otherwise)
 
 
 def begins(event: str, payload: bytes) -> bool:
@@ -64,28 +71,23 @@ def begins(event: str, payload: bytes) -> bool:
     return event in BEGINS or any(f'"{name}"'.encode() in payload for name in BEGINS)
 
 
-def told(
-    folder: str,
-    agent: str,
-    event: str,
-    payload: bytes,
-    budget: float,
-    *,
-    start: bool = True,
-    closed: bool = False,
-) -> bytes:
+def told(folder: str, agent: str, event: str, payload: bytes, flags: list[str]) -> bytes:
     """What the sidecar answers; it is started if there is none."""
+    start = "--no-start" not in flags
     if start and INSIDE in os.environ:
         return b"ok"
     if len(payload) > LARGEST:
         return b"failed the input is too large"
     name = socket_name(session_of(payload)) if start else ONLY
     # By the clock that nobody sets: events that are written down are noted in this order.
-    own = f"{time.monotonic_ns():020}-{os.getpid()}"
-    said = answered(folder, name, f"{agent}\t{event}\t{own}\n".encode() + payload, budget, start)
+    own = value_of(flags, "--own=", f"{time.monotonic_ns():020}-{os.getpid()}")
+    message = f"{agent}\t{event}\t{own}\n".encode() + payload
+    budget = float(value_of(flags, "--budget=", "2"))
+    said = LATE if "--late" in flags else answered(folder, name, message, budget, start)
     if not said:
         return b"failed nobody listens"
-    if said.startswith(LATE) and not (closed and begins(event, payload)):  # else it does not run
+    refused = CLOSED in flags and begins(event, payload)
+    if said.startswith(LATE) and not refused:
         # Its pid is another one where we are confined; there the sidecar does not need it.
         pid = agent_process(os.getpid()) if start else 0
         head = f"{agent}\t{event}\t{pid}\t{began(pid)}\n".encode()

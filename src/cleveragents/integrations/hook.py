@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -69,7 +68,7 @@ def hook_command(settings: Settings, agent: str) -> tuple[str, ...]:
 
 def hook_words(settings: Settings, agent: str, folder: str) -> tuple[str, ...]:
     """The same, where the sidecar's socket is in another folder."""
-    words = (sys.executable, "-I", "-S", client.program(), folder, agent)
+    words = (*client.command(), folder, agent)
     budget = (f"--budget={settings.hook_budget:g}",) if settings.hook_budget != 2.0 else ()
     return (*words, *budget, *(("--fail-closed",) if settings.fail_closed else ()))
 
