@@ -344,4 +344,4 @@ def session(turns: Mapping[str, Sequence[Turn]]) -> dict[str, Sequence[Turn]]:
 
 
 if __name__ == "__main__":
-    install(Path(sys.argv[1]))
+    install(Path(sys.argv[1]).absolute())

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,13 @@ from hypothesis import strategies as st
 from cleveragents.errors import ConfigError
 from cleveragents.integrations.agent import SettingsChange
 from cleveragents.integrations.files.json_edit import read_json
-from cleveragents.integrations.files.settings_files import hooked, is_ours, owned, write_change
+from cleveragents.integrations.files.settings_files import (
+    hooked,
+    is_ours,
+    owned,
+    shell_command,
+    write_change,
+)
 
 CLIENT = "/opt/venv/lib/cleveragents/integrations/client.py"
 OURS = {"type": "command", "command": f"/usr/bin/python3 -I -S {CLIENT} S claude-code"}
@@ -321,3 +329,17 @@ class TestOwned:
         change = SettingsChange(path=str(fifo), before=None, after=b"{}")
         with pytest.raises(ConfigError, match="is not a regular file"):
             write_change(change)
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_a_hook_whose_program_was_removed_stops_no_tool(tmp_path, shell):
+    """Python ends with 2 where its script is gone, and 2 means to agents: do not run the tool."""
+    script = tmp_path / "with a space" / "cleveragents/integrations/client_start.py"
+    script.parent.mkdir(parents=True)
+    script.write_text("import sys; print(sys.argv[1:]); sys.exit(2)")
+    text = shell_command((sys.executable, "-I", "-S", str(script), "S", "x y"), "Stop")
+    there = subprocess.run([shell, "-c", text], capture_output=True, text=True, check=False)
+    assert (there.returncode, there.stdout) == (2, "['S', 'x y', 'Stop']\n")
+    script.unlink()
+    gone = subprocess.run([shell, "-c", text], capture_output=True, text=True, check=False)
+    assert (gone.returncode, gone.stdout, gone.stderr) == (0, "", "")

@@ -10,7 +10,7 @@ import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from shlex import join
+from shlex import join, quote
 from typing import Any, cast
 
 from cleveragents.config.tomledit import write_atomically
@@ -26,7 +26,11 @@ TIMEOUT = 30
 
 
 def shell_command(hook: Sequence[str], *event: str) -> str:
-    return join([*hook, *event])
+    """Does nothing where we were removed and our hooks were not: Python without its script would
+    end with 2, by which agents let no tool run.
+    """
+    client = next((word for word in hook if MARK in word), hook[0])
+    return f"[ ! -e {quote(client)} ] || exec {join([*hook, *event])}"
 
 
 def is_ours(value: Any) -> bool:
