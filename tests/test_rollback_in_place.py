@@ -597,3 +597,94 @@ def test_a_directory_that_is_no_repository_is_rolled_back_by_owners_too(agents: 
     agents.run("plan", "rollback", "d", "first", "--yes").expect(0)
     assert (docs / "a").read_text() == NUMBERS.replace("\n25\n", "\nmine\n")
     assert (docs / "a").stat().st_mode & 0o777 == 0o644
+
+
+def directory_in_place(agents: Agents, run: str) -> Path:
+    """A directory that is no repository, and a plan that did one thing in it."""
+    docs = agents.work / "docs"
+    docs.mkdir()
+    (docs / "a").write_text(NUMBERS)
+    (agents.work / "d.yaml").write_text(
+        "name: d\nresources: {docs: {kind: fs-directory, path: docs, strategy: in_place}}\n"
+        f"steps: [{{id: a, run: {run!r}}}]\n"
+    )
+    agents.run("plan", "run", "d.yaml").expect(0)
+    return docs
+
+
+INIT = f"rm a; echo b > b; git init -q .; git add -A; {AS_AGENT} commit -q -m agent"
+
+
+def test_a_repository_that_the_agent_made_goes_and_comes_again(agents: Agents) -> None:
+    docs = directory_in_place(agents, INIT)
+    after = look(docs)
+    agents.run("plan", "rollback", "d", "first", "--yes").expect(0)
+    assert sorted(look(docs)) == [b"a"]
+    agents.run("plan", "undo", "d", "--accept-loss").expect(0)
+    require_same(look(docs), after)
+
+
+def test_a_repository_of_the_agents_stays_whole_if_somebody_commits_to_it(agents: Agents) -> None:
+    docs = directory_in_place(agents, INIT)
+    (docs / "mine").write_text("mine\n")
+    git = [*AS_AGENT.split(), "-C", str(docs)]
+    subprocess.run([*git, "add", "mine"], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "mine"], check=True)
+    agents.run("plan", "rollback", "d", "first", "--yes").expect(0)
+    shown = subprocess.run([*git, "log", "--format=%s"], check=True, capture_output=True)
+    assert shown.stdout.split() == [b"mine", b"agent"]
+    subprocess.run([*git, "fsck", "--strict"], check=True)
+    assert (docs / "a").read_text() == NUMBERS
+    assert sorted(path.name for path in docs.iterdir()) == [".git", "a", "mine"]
+
+
+def library(place: Place) -> str:
+    """A repository to be had as a submodule, and how."""
+    library = place.agents.work / "library"
+    library.mkdir()
+    for words in (
+        ["init", "-q", "-b", "main"],
+        ["commit", "-q", "--allow-empty", "-m", "empty"],
+    ):
+        env = {**os.environ, **place.agents.env}
+        subprocess.run(["git", *words], cwd=library, env=env, check=True)
+    return f"-c protocol.file.allow=always submodule add -q {library} library"
+
+
+def test_a_submodule_that_the_agent_added_goes_and_comes_again(place: Place) -> None:
+    add = library(place)
+    before = look(place.repo, (b".git",))
+    place.ran(step("add", f"git {add}"))
+    place.ok("rollback", "p", "first", "--yes")
+    require_same(look(place.repo, (b".git",)), before)
+    assert not (place.repo / ".git/modules").exists()
+    place.ok("undo", "p", "--accept-loss")
+    assert "library (heads/main)" in place.git("submodule", "status")
+    place.git("-C", "library", "fsck", "--strict")
+
+
+def test_looking_with_git_status_moves_nothing_in_a_submodule_either(place: Place) -> None:
+    place.git(*library(place).split())
+    (place.repo / "library/f").write_text("1\n")
+    place.git("-C", "library", "add", "f")
+    place.git("-C", "library", "commit", "-q", "-m", "f")
+    place.git("add", "library")
+    place.git("commit", "-q", "-m", "library")
+    place.ran(step("work", f"cd library; echo 2 > f; {AS_AGENT} commit -q -a -m agent"))
+    os.utime(place.repo / "library/f", (1_000_000_000, 1_000_000_000))
+    place.git("-C", "library", "status")
+    place.ok("rollback", "p", "first", "--yes")
+    assert place.git("status", "--short") == ""
+
+
+def test_a_folder_of_the_agents_stays_if_it_holds_what_is_excluded(agents: Agents) -> None:
+    docs = agents.work / "docs"
+    docs.mkdir()
+    (agents.work / "d.yaml").write_text(
+        "name: d\nresources:\n"
+        "  docs: {kind: fs-directory, path: docs, strategy: in_place, exclude: ['*.log']}\n"
+        "steps: [{id: a, run: 'mkdir made; echo 1 > made/f; echo 2 > made/x.log'}]\n"
+    )
+    agents.run("plan", "run", "d.yaml").expect(0)
+    agents.run("plan", "rollback", "d", "first", "--yes").expect(0)
+    assert sorted(look(docs)) == [b"made", b"made/x.log"]

@@ -20,6 +20,15 @@ from cleveragents.sandbox.in_place import DirectoryInPlace
 from cleveragents.sandbox.protocol import Making
 from cleveragents.sandbox.tree import tree_of
 
+GITS_OWN = (
+    b".git/objects",
+    b".git/worktrees",
+    b".git/lfs",
+    b".git/annex",
+    b".git/refs/cleveragents",
+    b".git/logs/refs/cleveragents",
+)
+"""Kept by git itself (a ref of ours keeps the commits), another work tree's, or ours."""
 REFS = (b".git/HEAD", b".git/refs", b".git/packed-refs", b".git/reftable")
 _WHO = {
     f"GIT_{role}_{what}": text
@@ -49,7 +58,23 @@ class GitInPlace(DirectoryInPlace, GitWorktree):
             "repository": msgspec.to_builtins(self.repository),
             "borrowed": {},
             "not_covered": self._not_covered(making.cover_limit),
+            "modules": self._modules(),
         }
+
+    def _elsewhere(self) -> tuple[bytes, ...]:
+        modules: list[str] | None = self.place.origin.get("modules")
+        if modules is None:  # made by an older version, which left out whatever there was
+            modules = self._modules()
+        return (*GITS_OWN, *(os.fsencode(path) for path in modules))
+
+    def _modules(self) -> list[str]:
+        """The objects of submodules that are there now; those that appear later are covered."""
+        top, found = f"{self.place.root}/.git/modules", list[str]()
+        for folder, folders, _ in os.walk(top):
+            if "objects" in folders and "refs" in folders:
+                found.append(os.path.relpath(f"{folder}/objects", self.place.root))
+                folders[:] = [name for name in folders if name == "modules"]
+        return sorted(found)
 
     def _not_covered(self, limit: int) -> dict[str, int]:
         """Ignored files and folders, with their sizes, that are more than is covered."""
