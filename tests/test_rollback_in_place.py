@@ -1,6 +1,7 @@
 """A rollback in place undoes what the agent did and keeps what everybody else did."""
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import tempfile
@@ -688,3 +689,13 @@ def test_a_folder_of_the_agents_stays_if_it_holds_what_is_excluded(agents: Agent
     agents.run("plan", "run", "d.yaml").expect(0)
     agents.run("plan", "rollback", "d", "first", "--yes").expect(0)
     assert sorted(look(docs)) == [b"made", b"made/x.log"]
+
+
+def test_a_plan_can_be_deleted_when_its_place_is_gone(place: Place) -> None:
+    (place.agents.work / "docs").mkdir()
+    place.ran(WORK, ROW, more="  docs: {kind: fs-directory, path: docs}\n")
+    shutil.rmtree(place.repo)
+    for words in (("status", "p"), ("list",), ("log", "p"), ("delete", "p", "--yes")):
+        place.ok(*words)
+    assert place.ok("list")["plans"] == []
+    assert place.agents.run("check").expect(0)
