@@ -699,3 +699,60 @@ def test_a_plan_can_be_deleted_when_its_place_is_gone(place: Place) -> None:
         place.ok(*words)
     assert place.ok("list")["plans"] == []
     assert place.agents.run("check").expect(0)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["loose", "packed"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "rm -rf .git",
+        "rm -rf .git *",
+        "rm -rf .git/objects",
+        f"rm -rf .git; git init -q; git add -A; {AS_AGENT} commit -q -m anew",
+    ],
+)
+def test_a_repository_that_the_agent_removed_comes_back(
+    place: Place, loss: str, packed: bool
+) -> None:
+    place.git("commit", "-q", "--allow-empty", "-m", "second")
+    if packed:
+        place.git("gc", "-q", "--prune=now")
+    before = place.seen()
+    place.ran(WORK, COMMIT, step("lose", loss))
+    place.ok("diff", "p")
+    place.agents.run("check", "--read-data").expect(0)
+    place.ok("rollback", "p", "commit", "--yes")
+    assert place.git("log", "--format=%s").split() == ["agent", "second", "first"]
+    place.ok("rollback", "p", "first", "--yes")
+    require_same(place.seen(), before)
+    place.git("fsck", "--strict")
+    assert place.git("status", "--short") == ""
+    assert place.agents.run("check", "--read-data").expect(0)
+
+
+def test_a_repository_whose_folder_is_gone_is_there_again_once_there_is_one(place: Place) -> None:
+    before = place.seen()
+    place.ran(WORK, COMMIT, database=False)
+    shutil.rmtree(place.repo)
+    said = place.agents.run("plan", "rollback", "p", "first", "--everything", "--yes").expect(5)
+    assert f"mkdir {place.repo}" in said.stderr
+    place.repo.mkdir()
+    place.ok("rollback", "p", "first", "--everything", "--yes")
+    place.git("fsck", "--strict")
+    require_same(place.seen()["files"], before["files"])
+    assert place.git("log", "--format=%s").split() == ["first"]
+
+
+def test_kept_objects_cost_nothing_and_go_with_the_plan(place: Place) -> None:
+    large = 1_000_000
+    (place.repo / "large").write_bytes(os.urandom(large))
+    place.ran(WORK, COMMIT)
+    kept = list((place.agents.work.parent / "store").rglob("kept.git/objects/??/*"))
+    assert kept
+    assert all(path.stat().st_nlink == 2 for path in kept)
+    (used,) = place.agents.run("du", "--json").expect(0).data["plans"]
+    assert used["sandbox"] < large
+    place.git("fsck", "--strict")
+    place.ok("delete", "p", "--yes")
+    assert not any(path.exists() for path in kept)
+    place.git("fsck", "--strict")
