@@ -1,6 +1,7 @@
 """A rollback in place undoes what the agent did and keeps what everybody else did."""
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import tempfile
@@ -597,3 +598,161 @@ def test_a_directory_that_is_no_repository_is_rolled_back_by_owners_too(agents: 
     agents.run("plan", "rollback", "d", "first", "--yes").expect(0)
     assert (docs / "a").read_text() == NUMBERS.replace("\n25\n", "\nmine\n")
     assert (docs / "a").stat().st_mode & 0o777 == 0o644
+
+
+def directory_in_place(agents: Agents, run: str) -> Path:
+    """A directory that is no repository, and a plan that did one thing in it."""
+    docs = agents.work / "docs"
+    docs.mkdir()
+    (docs / "a").write_text(NUMBERS)
+    (agents.work / "d.yaml").write_text(
+        "name: d\nresources: {docs: {kind: fs-directory, path: docs, strategy: in_place}}\n"
+        f"steps: [{{id: a, run: {run!r}}}]\n"
+    )
+    agents.run("plan", "run", "d.yaml").expect(0)
+    return docs
+
+
+INIT = f"rm a; echo b > b; git init -q .; git add -A; {AS_AGENT} commit -q -m agent"
+
+
+def test_a_repository_that_the_agent_made_goes_and_comes_again(agents: Agents) -> None:
+    docs = directory_in_place(agents, INIT)
+    after = look(docs)
+    agents.run("plan", "rollback", "d", "first", "--yes").expect(0)
+    assert sorted(look(docs)) == [b"a"]
+    agents.run("plan", "undo", "d", "--accept-loss").expect(0)
+    require_same(look(docs), after)
+
+
+def test_a_repository_of_the_agents_stays_whole_if_somebody_commits_to_it(agents: Agents) -> None:
+    docs = directory_in_place(agents, INIT)
+    (docs / "mine").write_text("mine\n")
+    git = [*AS_AGENT.split(), "-C", str(docs)]
+    subprocess.run([*git, "add", "mine"], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "mine"], check=True)
+    agents.run("plan", "rollback", "d", "first", "--yes").expect(0)
+    shown = subprocess.run([*git, "log", "--format=%s"], check=True, capture_output=True)
+    assert shown.stdout.split() == [b"mine", b"agent"]
+    subprocess.run([*git, "fsck", "--strict"], check=True)
+    assert (docs / "a").read_text() == NUMBERS
+    assert sorted(path.name for path in docs.iterdir()) == [".git", "a", "mine"]
+
+
+def library(place: Place) -> str:
+    """A repository to be had as a submodule, and how."""
+    library = place.agents.work / "library"
+    library.mkdir()
+    for words in (
+        ["init", "-q", "-b", "main"],
+        ["commit", "-q", "--allow-empty", "-m", "empty"],
+    ):
+        env = {**os.environ, **place.agents.env}
+        subprocess.run(["git", *words], cwd=library, env=env, check=True)
+    return f"-c protocol.file.allow=always submodule add -q {library} library"
+
+
+def test_a_submodule_that_the_agent_added_goes_and_comes_again(place: Place) -> None:
+    add = library(place)
+    before = look(place.repo, (b".git",))
+    place.ran(step("add", f"git {add}"))
+    place.ok("rollback", "p", "first", "--yes")
+    require_same(look(place.repo, (b".git",)), before)
+    assert not (place.repo / ".git/modules").exists()
+    place.ok("undo", "p", "--accept-loss")
+    assert "library (heads/main)" in place.git("submodule", "status")
+    place.git("-C", "library", "fsck", "--strict")
+
+
+def test_looking_with_git_status_moves_nothing_in_a_submodule_either(place: Place) -> None:
+    place.git(*library(place).split())
+    (place.repo / "library/f").write_text("1\n")
+    place.git("-C", "library", "add", "f")
+    place.git("-C", "library", "commit", "-q", "-m", "f")
+    place.git("add", "library")
+    place.git("commit", "-q", "-m", "library")
+    place.ran(step("work", f"cd library; echo 2 > f; {AS_AGENT} commit -q -a -m agent"))
+    os.utime(place.repo / "library/f", (1_000_000_000, 1_000_000_000))
+    place.git("-C", "library", "status")
+    place.ok("rollback", "p", "first", "--yes")
+    assert place.git("status", "--short") == ""
+
+
+def test_a_folder_of_the_agents_stays_if_it_holds_what_is_excluded(agents: Agents) -> None:
+    docs = agents.work / "docs"
+    docs.mkdir()
+    (agents.work / "d.yaml").write_text(
+        "name: d\nresources:\n"
+        "  docs: {kind: fs-directory, path: docs, strategy: in_place, exclude: ['*.log']}\n"
+        "steps: [{id: a, run: 'mkdir made; echo 1 > made/f; echo 2 > made/x.log'}]\n"
+    )
+    agents.run("plan", "run", "d.yaml").expect(0)
+    agents.run("plan", "rollback", "d", "first", "--yes").expect(0)
+    assert sorted(look(docs)) == [b"made", b"made/x.log"]
+
+
+def test_a_plan_can_be_deleted_when_its_place_is_gone(place: Place) -> None:
+    (place.agents.work / "docs").mkdir()
+    place.ran(WORK, ROW, more="  docs: {kind: fs-directory, path: docs}\n")
+    shutil.rmtree(place.repo)
+    for words in (("status", "p"), ("list",), ("log", "p"), ("delete", "p", "--yes")):
+        place.ok(*words)
+    assert place.ok("list")["plans"] == []
+    assert place.agents.run("check").expect(0)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["loose", "packed"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "rm -rf .git",
+        "rm -rf .git *",
+        "rm -rf .git/objects",
+        f"rm -rf .git; git init -q; git add -A; {AS_AGENT} commit -q -m anew",
+    ],
+)
+def test_a_repository_that_the_agent_removed_comes_back(
+    place: Place, loss: str, packed: bool
+) -> None:
+    place.git("commit", "-q", "--allow-empty", "-m", "second")
+    if packed:
+        place.git("gc", "-q", "--prune=now")
+    before = place.seen()
+    place.ran(WORK, COMMIT, step("lose", loss))
+    place.ok("diff", "p")
+    place.agents.run("check", "--read-data").expect(0)
+    place.ok("rollback", "p", "commit", "--yes")
+    assert place.git("log", "--format=%s").split() == ["agent", "second", "first"]
+    place.ok("rollback", "p", "first", "--yes")
+    require_same(place.seen(), before)
+    place.git("fsck", "--strict")
+    assert place.git("status", "--short") == ""
+    assert place.agents.run("check", "--read-data").expect(0)
+
+
+def test_a_repository_whose_folder_is_gone_is_there_again_once_there_is_one(place: Place) -> None:
+    before = place.seen()
+    place.ran(WORK, COMMIT, database=False)
+    shutil.rmtree(place.repo)
+    said = place.agents.run("plan", "rollback", "p", "first", "--everything", "--yes").expect(5)
+    assert f"mkdir {place.repo}" in said.stderr
+    place.repo.mkdir()
+    place.ok("rollback", "p", "first", "--everything", "--yes")
+    place.git("fsck", "--strict")
+    require_same(place.seen()["files"], before["files"])
+    assert place.git("log", "--format=%s").split() == ["first"]
+
+
+def test_kept_objects_cost_nothing_and_go_with_the_plan(place: Place) -> None:
+    large = 1_000_000
+    (place.repo / "large").write_bytes(os.urandom(large))
+    place.ran(WORK, COMMIT)
+    kept = list((place.agents.work.parent / "store").rglob("kept.git/objects/??/*"))
+    assert kept
+    assert all(path.stat().st_nlink == 2 for path in kept)
+    (used,) = place.agents.run("du", "--json").expect(0).data["plans"]
+    assert used["sandbox"] < large
+    place.git("fsck", "--strict")
+    place.ok("delete", "p", "--yes")
+    assert not any(path.exists() for path in kept)
+    place.git("fsck", "--strict")

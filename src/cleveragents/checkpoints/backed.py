@@ -43,11 +43,16 @@ class BackedManager(CheckpointManager):
         return found
 
     def create_checkpoint(
-        self, plan_id: str, batch: Batch, previous: States, strict: bool = True
+        self,
+        plan_id: str,
+        batch: Batch,
+        previous: States,
+        strict: bool = True,
+        but_in_place: bool = False,
     ) -> States:
         """Of sandboxes on another machine only what is in the bucket can be seen from here."""
         if not self.sandboxes(plan_id).elsewhere:
-            return super().create_checkpoint(plan_id, batch, previous, strict)
+            return super().create_checkpoint(plan_id, batch, previous, strict, but_in_place)
         group = newest_there(self._store, self._store.plans.get(plan_id))
         if group is None:
             raise SandboxMissing(

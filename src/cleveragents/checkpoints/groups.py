@@ -115,10 +115,11 @@ class Groups:
                 self._snapshots[row.checkpoint_id] = row.snapshot
         return {rid: self._snapshots[row] for rid, row in group.members.items()}
 
-    def look(self, plan_id: str, use: Callable[[States], T]) -> T:
+    def look(self, plan_id: str, use: Callable[[States], T], *, but_in_place: bool = False) -> T:
         """What `use` makes of the states as they are now; nothing of them is kept."""
         with self.manager.packs.looking() as batch:
-            return use(self.manager.create_checkpoint(plan_id, batch, {}, strict=False))
+            look = self.manager.create_checkpoint
+            return use(look(plan_id, batch, {}, strict=False, but_in_place=but_in_place))
 
     def is_at(self, plan_id: str, group_id: str, *, but_in_place: bool = False) -> bool:
         """Whether every sandbox has the state of a group; what is in place may be left out."""
@@ -126,7 +127,9 @@ class Groups:
         left_out = self.manager.sandboxes(plan_id).in_place if but_in_place else ()
         wanted = {rid: state for rid, state in wanted.items() if rid not in left_out}
         return self.look(
-            plan_id, lambda now: all(now[r].state_hash == s.state_hash for r, s in wanted.items())
+            plan_id,
+            lambda now: all(now[r].state_hash == s.state_hash for r, s in wanted.items()),
+            but_in_place=but_in_place,
         )
 
     def began_with(self, plan_id: str) -> States:

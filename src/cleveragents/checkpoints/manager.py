@@ -138,13 +138,20 @@ class CheckpointManager:
             )
 
     def create_checkpoint(
-        self, plan_id: str, batch: Batch, previous: States, strict: bool = True
+        self,
+        plan_id: str,
+        batch: Batch,
+        previous: States,
+        strict: bool = True,
+        but_in_place: bool = False,
     ) -> States:
-        """The state of every sandbox now, its content in the batch."""
+        """The state of every sandbox now, its content in the batch; or of those that are ours."""
         current = self.sandboxes(plan_id)
         current.require_ours()
         found: States = {}
         for rid, sandbox in current.capturable.items():
+            if but_in_place and rid in current.in_place:
+                continue
             batch.watch = Reading(functools.partial(self._tell, sandbox.place.resource.name))
             with machine.named(f"sandbox {sandbox.place.root} cannot be read", CheckpointFailed):
                 found[rid] = sandbox.capture(batch, previous.get(rid), strict)

@@ -5,7 +5,7 @@ Whatever happened between two of them, somebody else did: a person, or another s
 compared as text, so this knows neither files nor databases.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -155,3 +155,17 @@ def buried(path: bytes, verdict: Verdict, now: str, kept: Sequence[bytes]) -> bo
     if not now.startswith("d:") or becomes == ABSENT or becomes.startswith("d:"):
         return False
     return any(other.startswith(path + b"/") for other in kept)
+
+
+def is_kept_for_others(verdict: Verdict) -> bool:
+    return verdict.action is Action.KEEP and verdict.owner in (Owner.OTHERS, Owner.BOTH)
+
+
+def made_repositories(histories: Mapping[bytes, History]) -> list[bytes]:
+    """Git directories that were not there at the checkpoint."""
+    tops = [path[:-5] for path in histories if path.endswith(b"/HEAD")]
+    return [
+        top
+        for top in tops
+        if top + b"/objects" in histories and top in histories and histories[top].target == ABSENT
+    ]

@@ -70,6 +70,20 @@ class _Resource:
                     reason="it would become a file, and there is something in it that is new",
                 )
 
+    def keep_repositories_whole(self) -> None:
+        """What the agent made of a repository is needed by whoever committed to it since."""
+        kept = [p for p, v in self.verdicts.items() if owners.is_kept_for_others(v)]
+        for top in owners.made_repositories(self.histories):
+            if any(path.startswith(top + b"/") for path in kept):
+                for path in self.verdicts:
+                    if path == top or path.startswith(top + b"/"):
+                        self.verdicts[path] = Verdict(
+                            owner=self.verdicts[path].owner,
+                            action=Action.KEEP,
+                            result=self.histories[path].now,
+                            reason="somebody else has worked in this repository since",
+                        )
+
     def wanted(self) -> dict[bytes, str]:
         done = (Action.RESTORE, Action.MERGE)
         return {p: v.result for p, v in self.verdicts.items() if v.action in done}
@@ -155,6 +169,7 @@ def outlook(
             for path in paths if only is None else paths & set(only.get(rid, ())):
                 made = writes.get((rid, path), ())
                 one.judge(path, _history(owned, path, targets[rid], now[rid], made, shared))
+            one.keep_repositories_whole()
             one.keep_what_is_inside()
             judged.append(one)
             wanted = one.wanted()

@@ -51,7 +51,10 @@ def unapplied(ctx: Context, plan: Plan) -> int:
     # What was done in place is real already: it stays, whatever becomes of the plan.
     before = {rid: state for rid, state in before.items() if rid not in sandboxes.in_place}
     diff = ctx.checkpoints.diff
-    return len(ctx.checkpoints.look(plan.plan_id, lambda now: diff(plan.plan_id, before, now)))
+    changes = ctx.checkpoints.look(
+        plan.plan_id, lambda now: diff(plan.plan_id, before, now), but_in_place=True
+    )
+    return len(changes)
 
 
 def delete(ctx: Context, plan: Plan, *, force: bool) -> int:

@@ -9,6 +9,7 @@ import msgspec
 from cleveragents.apply.database_backups import Held, kept
 from cleveragents.context import Context
 from cleveragents.maintenance.gc import reachable, roots_of
+from cleveragents.sandbox.git.kept_objects import is_kept
 
 Inode = tuple[int, int]
 
@@ -95,7 +96,8 @@ def _parts(home: str, sandboxes: str) -> tuple[Part, ...]:
 def on_disk(paths: Iterable[str], seen: set[Inode]) -> int:
     """Bytes that these files and folders take, without what was `seen` before, by any name.
 
-    What cannot be read, or goes meanwhile, is not counted.
+    What a repository of the user's has as well costs nothing here. What cannot be read, or goes
+    meanwhile, is not counted.
     """
     total, waiting = 0, list(paths)
     while waiting:
@@ -103,7 +105,7 @@ def on_disk(paths: Iterable[str], seen: set[Inode]) -> int:
         try:
             found = os.lstat(path)
             inode = (found.st_dev, found.st_ino)
-            if inode not in seen:
+            if inode not in seen and not (found.st_nlink > 1 and is_kept(path)):
                 seen.add(inode)
                 total += found.st_blocks * 512
                 if stat.S_ISDIR(found.st_mode):

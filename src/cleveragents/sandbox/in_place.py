@@ -49,23 +49,14 @@ class InPlaceScope(Scope, frozen=True):
         return super().leaves_out(path)
 
 
-GITS_OWN = (
-    b".git/objects",
-    b".git/worktrees",
-    b".git/lfs",
-    b".git/annex",
-    b".git/refs/cleveragents",
-    b".git/logs/refs/cleveragents",
-)
-"""Kept by git itself (a ref of ours keeps the commits), another work tree's, or ours."""
-
-
 def _is_gits_own(inside: bytes) -> bool:
-    """Locks, temporary files, and the objects of submodules."""
+    """Locks and temporary files."""
     name = inside.rpartition(b"/")[2]
-    if name.endswith(b".lock") or name.startswith((b"tmp_", b"fsmonitor--daemon")):
-        return True
-    return name == b"gc.pid" or (name == b"objects" and inside.startswith(b"modules/"))
+    return (
+        name.endswith(b".lock")
+        or name.startswith((b"tmp_", b"fsmonitor--daemon"))
+        or name == b"gc.pid"
+    )
 
 
 class NothingToApply:
@@ -119,13 +110,17 @@ class DirectoryInPlace(NothingToApply, TreeSandbox):
         self._require_within_limit(making)
         return {"path": self.place.resource.path}
 
+    def _elsewhere(self) -> tuple[bytes, ...]:
+        """What is kept by others; a repository that appears in a directory is plain files."""
+        return ()
+
     @property
     def scope(self) -> InPlaceScope:
         inner = tuple(os.fsencode(spot) for spot in self.place.inner)
         sides = tuple(spot + side for spot in inner for side in (b"-wal", b"-shm", b"-journal"))
         uncovered = tuple(os.fsencode(path) for path in self.place.origin.get("not_covered", {}))
         rules = tuple(os.fsencode(rule) for rule in self.place.resource.exclude)
-        return InPlaceScope(rules, {}, (*GITS_OWN, *inner, *sides, *uncovered))
+        return InPlaceScope(rules, {}, (*self._elsewhere(), *inner, *sides, *uncovered))
 
     @property
     def engine(self) -> TreeEngine:
@@ -147,7 +142,8 @@ class DirectoryInPlace(NothingToApply, TreeSandbox):
         """Always as strictly: what cannot be read is not made readable, for it is not ours."""
         if not os.path.isdir(self.place.root):
             raise CheckpointFailed(
-                f"{self.place.root} is no directory any more", "bring it back, then run it again"
+                f"{self.place.root} is no directory any more",
+                f"mkdir {self.place.root}, then run it again",
             )
         return super().capture(batch, previous, strict=True)
 
@@ -205,7 +201,7 @@ class DirectoryInPlace(NothingToApply, TreeSandbox):
         ops = codec.convert(staged["ops"], tuple[Op, ...])
         if ops:
             try:
-                Switch(self.place.root, staged["staging"], ops).forward()
+                Switch(self.place.root, staged["staging"], ops, may_stay=True).forward()
             except ApplyRefused as error:
                 text = error.message.replace("being applied", "being rolled back")
                 raise SandboxError(text, AGAIN) from error

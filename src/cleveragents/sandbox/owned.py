@@ -15,8 +15,6 @@ from cleveragents.sandbox.merge import shown_conflict
 from cleveragents.sandbox.merge_states import merged_entry, missing_folders
 from cleveragents.sandbox.tree import TreeSandbox, tree_of
 
-INDEX = b".git/index"
-
 
 class OwnedTree:
     """What `history/owners` needs of a directory; `states` are those a path may have had."""
@@ -43,11 +41,11 @@ class OwnedTree:
 
     def is_merged(self, path: bytes) -> bool:
         """What git keeps for itself makes no sense with parts of two."""
-        return not path.startswith(b".git/")
+        return not _is_gits(path)
 
     def meaning(self, path: bytes, text: str) -> str:
         """Equal for states that mean the same: `git status` alone rewrites the index."""
-        if path != INDEX or not text:
+        if not text or not (path.endswith(b"/index") and _is_gits(path)):
             return text
         try:
             entry = self._entry(path, text)
@@ -110,3 +108,8 @@ class OwnedTree:
 
     def _content(self, entry: Entry) -> bytes:
         return b"".join(content_blocks(self._sandbox.read, entry.key))
+
+
+def _is_gits(path: bytes) -> bool:
+    """In the git directory of the repository, of a submodule, or of a repository inside it."""
+    return b".git" in path.split(b"/")[:-1]

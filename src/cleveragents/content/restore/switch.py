@@ -71,7 +71,14 @@ def put_times_back(root: str, touched: Iterable[Difference]) -> None:
 class Switch:
     """Runs staged operations on a root, forwards or backwards."""
 
-    def __init__(self, root: str, staging: str, ops: tuple[Op, ...], force: bool = False) -> None:
+    def __init__(
+        self,
+        root: str,
+        staging: str,
+        ops: tuple[Op, ...],
+        force: bool = False,
+        may_stay: bool = False,
+    ) -> None:
         for op in ops:
             require_path(op.path, "a switch")
         self._root_path = root
@@ -80,6 +87,8 @@ class Switch:
         self._force = force
         """In our own sandboxes: read-only directories are made writable while we work in them,
         directories stay open from one operation to the next, and `sync_in_place` comes after."""
+        self._may_stay = may_stay
+        """Whether a directory that goes stays if it holds what is not ours to remove."""
         self._touched: dict[bytes, None] = {}
         self._opened: dict[bytes, int] = {}
         self._folders: dict[bytes, int] = {}
@@ -179,12 +188,15 @@ class Switch:
                 return
             if is_directory(op.before):
                 if stat.S_ISDIR(found.st_mode):
-                    self._remove_directory(fd, op.path, self._force)
+                    self._remove_directory(fd, op.path, self._stays(op))
                 return
             self._require_expected(op, found)
             fsio.rename(name, fd, op.old, self._staging)
         finally:
             os.close(fd)
+
+    def _stays(self, op: Op) -> bool:
+        return self._force or (self._may_stay and op.after is None)
 
     def _remove_directory(self, fd: int, path: bytes, may_stay: bool) -> None:
         """Remove it; what is not ours to remove (excluded, or put there meanwhile) keeps it."""

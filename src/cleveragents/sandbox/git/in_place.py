@@ -9,17 +9,29 @@ from typing import Any
 
 import msgspec
 
+from cleveragents import codec
 from cleveragents.content import fsio, trees
 from cleveragents.content.copy.census import census
 from cleveragents.content.packs import Batch
 from cleveragents.content.scope import Scope
 from cleveragents.errors import SandboxError
 from cleveragents.model.checkpoint import SandboxCheckpoint
+from cleveragents.sandbox.git import command
+from cleveragents.sandbox.git.kept_objects import KeptObjects
 from cleveragents.sandbox.git.worktree import GitWorktree
 from cleveragents.sandbox.in_place import DirectoryInPlace
 from cleveragents.sandbox.protocol import Making
 from cleveragents.sandbox.tree import tree_of
 
+GITS_OWN = (
+    b".git/objects",
+    b".git/worktrees",
+    b".git/lfs",
+    b".git/annex",
+    b".git/refs/cleveragents",
+    b".git/logs/refs/cleveragents",
+)
+"""Kept by git itself (a ref of ours keeps the commits), another work tree's, or ours."""
 REFS = (b".git/HEAD", b".git/refs", b".git/packed-refs", b".git/reftable")
 _WHO = {
     f"GIT_{role}_{what}": text
@@ -36,12 +48,51 @@ class GitInPlace(DirectoryInPlace, GitWorktree):
     own: tuple[bytes, ...] = ()
     _tips_are_kept = False
     """Whether this process has looked once."""
+    _are_objects_lost: bool | None = None
+    """None before anybody has looked."""
+
+    @property
+    def repository(self) -> command.Repository:
+        """Where it was when the plan began: what is there now may be no repository any more."""
+        noted = self.place.origin.get("repository")
+        return super().repository if noted is None else codec.convert(noted, command.Repository)
+
+    @property
+    def unpacked(self) -> command.Repository | None:
+        """The objects that we kept, if the user's repository has lost them."""
+        if self._are_objects_lost is None:
+            self._are_objects_lost = not self._is_whole() and self._objects.stands_in()
+        return self._objects.repository if self._are_objects_lost else super().unpacked
+
+    @property
+    def _objects(self) -> KeptObjects:
+        return KeptObjects(self.place.ours, self.repository)
+
+    @property
+    def _has_own_objects(self) -> bool:
+        """A linked work tree has them elsewhere, where a loss of its own files does not reach."""
+        common = self.repository.common_dir
+        return os.path.dirname(common) == os.path.realpath(self.place.root)
+
+    def _is_whole(self) -> bool:
+        """Our ref is where we put it; if not, git has to be asked."""
+        common = self.repository.common_dir
+        if not self._has_own_objects:
+            return True
+        try:
+            with open(f"{common}/{self.ref}", encoding="ascii") as ref:
+                is_ours = ref.read().strip() == self._objects.tip
+        except OSError:
+            return False
+        return is_ours and all(os.path.exists(f"{common}/{name}") for name in ("HEAD", "objects"))
 
     def create(self, making: Making) -> dict[str, Any]:
         fsio.make_private_dir(self.place.ours)
         commit, branch = self.repository.head()
         if commit is not None:
             self.repository.pin(self.ref, commit)
+            if self._has_own_objects:
+                self._objects.keep(commit)
         return {
             "path": self.place.resource.path,
             "base": commit,
@@ -49,7 +100,23 @@ class GitInPlace(DirectoryInPlace, GitWorktree):
             "repository": msgspec.to_builtins(self.repository),
             "borrowed": {},
             "not_covered": self._not_covered(making.cover_limit),
+            "modules": self._modules(),
         }
+
+    def _elsewhere(self) -> tuple[bytes, ...]:
+        modules: list[str] | None = self.place.origin.get("modules")
+        if modules is None:  # made by an older version, which left out whatever there was
+            modules = self._modules()
+        return (*GITS_OWN, *(os.fsencode(path) for path in modules))
+
+    def _modules(self) -> list[str]:
+        """The objects of submodules that are there now; those that appear later are covered."""
+        top, found = f"{self.place.root}/.git/modules", list[str]()
+        for folder, folders, _ in os.walk(top):
+            if "objects" in folders and "refs" in folders:
+                found.append(os.path.relpath(f"{folder}/objects", self.place.root))
+                folders[:] = [name for name in folders if name == "modules"]
+        return sorted(found)
 
     def _not_covered(self, limit: int) -> dict[str, int]:
         """Ignored files and folders, with their sizes, that are more than is covered."""
@@ -77,10 +144,17 @@ class GitInPlace(DirectoryInPlace, GitWorktree):
     def capture(
         self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True
     ) -> SandboxCheckpoint:
+        self._look_again()
         state = super().capture(batch, previous, strict)
         if self._refs(previous) != self._refs(state) or not self._are_tips_kept(previous):
             batch.before_seal.append(self._keep_tips)
         return state
+
+    def _look_again(self) -> None:
+        """Whom content is borrowed from may have changed."""
+        before, self._are_objects_lost = self._are_objects_lost, None
+        if before != bool(self.unpacked):
+            self.blobs.close()
 
     def _are_tips_kept(self, previous: SandboxCheckpoint | None) -> bool:
         """By this process, or by the one that made the last group, if our ref is still there."""
@@ -96,6 +170,8 @@ class GitInPlace(DirectoryInPlace, GitWorktree):
 
     def _keep_tips(self) -> None:
         """Make every commit that a ref names now an ancestor of ours."""
+        if not os.path.isfile(f"{self.repository.git_dir}/HEAD"):
+            return  # the agent removed it
         git = self.repository.git
         listed = git("for-each-ref", "--format=%(objectname) %(refname)").splitlines()
         names = [line.split(b" ", 1) for line in listed]
@@ -110,12 +186,25 @@ class GitInPlace(DirectoryInPlace, GitWorktree):
         missing = new.decode().split()
         self._tips_are_kept = True
         if not missing:
+            self._keep_objects(mine)
             return
         empty = git("hash-object", "-t", "tree", "-w", "--stdin", stdin=b"").decode().strip()
         parents = [word for tip in [*([mine] if mine else []), *missing] for word in ("-p", tip)]
         made = git("commit-tree", empty, *parents, "-m", "kept by cleveragents", extra=_WHO)
         self.repository.pin(self.ref, made.decode().strip())
+        self._keep_objects(made.decode().strip())
+
+    def _keep_objects(self, tip: str | None) -> None:
+        if tip is not None and self._has_own_objects:
+            self._objects.keep(tip)
+
+    def _put_objects_back(self) -> None:
+        if self._objects.put_back():
+            self.repository.pin(self.ref, self._objects.tip)
 
     def switch(self, staged: dict[str, Any], staging: str) -> None:
         super().switch(staged, staging)
         self._tips_are_kept = False
+        if os.path.isfile(f"{self.repository.git_dir}/HEAD") and not self._is_whole():
+            self._put_objects_back()
+        self._look_again()
