@@ -188,6 +188,8 @@ def test_of_a_table_that_both_changed_each_row_says_whose_it_is(yard: Yard) -> N
     assert "change id name active ± 1 Ada Augusta 1 you + 3 E. W. 1 agent and you" in page
     assert "± 1 old new ± 2 same same! you" in page
     assert re.search(r"\W a \+ c you", page)
+    line = words(Visitor().get("/plans/data?since=1"))
+    assert "You edited shop.db since Table post: 1 row changed. Not in a checkpoint yet" in line
     # Before the edits there is nothing of them.
     early = cli("plan", "diff", "data", "--to", "rename", "--json").data["files"]
     owners = {row["owner"] for table in early[0]["tables"] for row in table["rows"]}
