@@ -252,6 +252,34 @@ def test_a_renamed_table_is_one_table(tmp_path: Path) -> None:
     assert [row.after for row in people.rows] == [(2, "Grace", 0)]
 
 
+def test_a_row_with_something_else_than_the_default_in_a_new_column_has_changed(
+    tmp_path: Path,
+) -> None:
+    found = changed(
+        tmp_path,
+        "CREATE TABLE t (id INTEGER PRIMARY KEY); INSERT INTO t VALUES (1), (2), (3), (4)",
+        "ALTER TABLE t ADD COLUMN n INTEGER DEFAULT -1; ALTER TABLE t ADD COLUMN s DEFAULT 'no';"
+        "ALTER TABLE t ADD COLUMN v; UPDATE t SET n = 0 WHERE id = 1;"
+        "UPDATE t SET s = 'yes' WHERE id = 2; UPDATE t SET v = 1 WHERE id = 3",
+    )["t"]
+    assert found.key == ("id",)
+    assert [(row.action, row.before, row.after) for row in found.rows] == [
+        ("changed", (1,), (1, 0, "no", None)),
+        ("changed", (2,), (2, -1, "yes", None)),
+        ("changed", (3,), (3, -1, "no", 1)),
+    ]
+
+
+def test_a_default_that_computes_is_not_computed(tmp_path: Path) -> None:
+    found = changed(
+        tmp_path,
+        "CREATE TABLE t (id INTEGER PRIMARY KEY); INSERT INTO t VALUES (1)",
+        "CREATE TABLE u (id INTEGER PRIMARY KEY, v DEFAULT (randomblob(9)));"
+        "INSERT INTO u (id) VALUES (1); DROP TABLE t; ALTER TABLE u RENAME TO t",
+    )["t"]
+    assert (found.columns, found.rows) == (("id", "v"), ())
+
+
 def test_another_table_in_the_place_of_one_that_went_is_not_that_one(tmp_path: Path) -> None:
     found = changed(tmp_path, "CREATE TABLE gone (x)", "DROP TABLE gone; CREATE TABLE fresh (y, x)")
     assert {name: item.status for name, item in found.items()} == {

@@ -170,7 +170,8 @@ SEEN = """(name) => {
   const [selector, part] = name.split("::");
   const style = getComputedStyle(document.querySelector(selector), part ? "::" + part : null);
   return { ink: style.color, ground: style.backgroundColor, shown: style.display != "none",
-           line: style.outlineStyle, border: style.borderTopStyle, text: style.content };
+           line: style.outlineStyle, border: style.borderTopStyle, text: style.content,
+           painted: style.backgroundImage, decoration: style.textDecorationLine };
 }"""
 
 
@@ -192,6 +193,39 @@ def test_readable_in_the_persons_own_colours(yard: Yard, browser: object, addres
     assert page.evaluate(SEEN, ".fates .to::before")["ground"] != paper
     page.goto(f"{window.base}/plans/{plan.plan_id}/diff?lines=side")
     assert "+" in page.evaluate(SEEN, ".side td.add:nth-child(odd)::after")["text"]
+    assert window.wrong == []
+
+
+def test_words_that_differ_are_readable_in_the_persons_own_colours(
+    yard: Yard, browser: object, address: str
+) -> None:
+    (yard.app / "old.txt").write_text("one old file\n")
+    with open_workspace() as ws:
+        plan = yard.done(ws, "steps: [{id: a, run: 'echo one new file > old.txt'}]")
+    window = Window(browser, address, forced_colors="active", color_scheme="dark")
+    window.page.goto(f"{window.base}/plans/{plan.plan_id}/diff")
+    seen = window.page.evaluate(SEEN, "tr.add mark")
+    assert (seen["ground"], seen["decoration"]) == ("rgba(0, 0, 0, 0)", "underline")
+    assert seen["ink"] == window.page.evaluate(SEEN, "body")["ink"]
+    assert window.wrong == []
+
+
+def test_lanes_and_tracks_are_seen_in_the_persons_own_colours(
+    yard: Yard, browser: object, address: str
+) -> None:
+    with open_workspace() as ws:
+        plan = yard.done(ws, WRITING)
+        decision = ws.ctx.store.plans.steps(plan.plan_id)[0].decision_id
+        plan.correct(decision, guidance="another way")
+    window = Window(browser, address, forced_colors="active")
+    page = window.page
+    page.goto(f"{window.base}/plans/{plan.plan_id}")
+    for name in (".carry.starts", ".carry.op", ".line > ol"):
+        assert "gradient" in page.evaluate(SEEN, name)["painted"], name
+    for name in (".aside::after", ".joins::after"):
+        assert page.evaluate(SEEN, name)["border"] != "none", name
+    words = [page.evaluate(SEEN, name)["ink"] for name in (".carry .did", ".facts")]
+    assert words[0] == words[1]
     assert window.wrong == []
 
 

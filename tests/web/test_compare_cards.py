@@ -10,6 +10,8 @@ from cleveragents.history.diff import ByHand, FileDiff
 from cleveragents.history.owners import Owner
 from cleveragents.history.timeline import lines_by_hand, with_owners
 from cleveragents.model.plan import StepState
+from cleveragents.sandbox.sqlite.followed import rows_in
+from cleveragents.sandbox.sqlite.rows import RowChange
 from cleveragents.sandbox.sqlite.tables import TableChange, table_counts
 from cleveragents.web.render import mode_words, shown_mode
 from cleveragents.web.view.cards import FileView, TableView, Writers
@@ -125,6 +127,92 @@ def test_each_table_has_a_card_with_who_changed_it(yard: Yard) -> None:
     assert "Undo does not revert this" in apply
     back = words(Visitor().get("/plans/data/rollback?to=first"))
     assert "db table email goes, with 2 rows, table people is users again, 1 row of post" in back
+
+
+MIXED = """
+name: data
+resources: {db: {kind: sqlite, path: shop.db}}
+steps:
+  - {id: rename, tool: sql, on: db, with: {script: "ALTER TABLE users RENAME TO people;
+      ALTER TABLE people ADD COLUMN active DEFAULT 1; INSERT INTO people VALUES (3, 'Edsger', 1);
+      CREATE TABLE tag (name TEXT)"}}
+  - {id: posts, tool: sql, on: db, with: {script: "UPDATE post SET title = 'new' WHERE id = 1;
+      DELETE FROM log WHERE line = 'a'"}}
+"""
+
+
+def mixed(yard: Yard) -> None:
+    """A person changed rows of tables between two steps that change them, and after these."""
+    database(yard)
+    with sqlite3.connect(yard.top / "shop.db") as db:
+        db.execute("CREATE TABLE log (line TEXT)")
+        db.execute("INSERT INTO log VALUES ('a'), ('b')")
+    db.close()
+
+    def by_hand(path: str, *statements: str) -> None:
+        with sqlite3.connect(path) as db:
+            for statement in statements:
+                db.execute(statement)
+        db.close()
+
+    with open_workspace() as ws:
+        plan = ws.use(yard.plan(MIXED))
+        execute(ws, plan)
+        where = str(plan.sandboxes["db"])
+        plan.rollback("rename")
+        by_hand(
+            where,
+            "UPDATE people SET name = 'Augusta' WHERE id = 1",
+            "UPDATE people SET name = 'E. W.' WHERE id = 3",
+            "INSERT INTO log VALUES ('c')",
+        )
+        plan.resume()
+        by_hand(where, "UPDATE post SET title = title || '!' WHERE id = 2")
+
+
+def test_of_a_table_that_both_changed_each_row_says_whose_it_is(yard: Yard) -> None:
+    mixed(yard)
+    (file,) = cli("plan", "diff", "data", "--json").data["files"]
+    assert file["owner"] == "both"
+    told = {
+        table["name"]: [(row["after"] or row["before"], row["owner"]) for row in table["rows"]]
+        for table in file["tables"]
+    }
+    assert told == {
+        "people": [([1, "Augusta", 1], "somebody else"), ([3, "E. W.", 1], "both")],
+        "post": [([1, "new"], "agent"), ([2, "same!"], "somebody else")],
+        "log": [(["a"], "agent"), (["c"], "somebody else")],
+        "tag": [],
+    }
+    page = words(Visitor().get("/plans/data/diff"))
+    assert "change id name active ± 1 Ada Augusta 1 you + 3 E. W. 1 agent and you" in page
+    assert "± 1 old new ± 2 same same! you" in page
+    assert re.search(r"\W a \+ c you", page)
+    line = words(Visitor().get("/plans/data?since=1"))
+    assert "You edited shop.db since Table post: 1 row changed. Not in a checkpoint yet" in line
+    # Before the edits there is nothing of them.
+    early = cli("plan", "diff", "data", "--to", "rename", "--json").data["files"]
+    owners = {row["owner"] for table in early[0]["tables"] for row in table["rows"]}
+    assert owners == {"agent"}
+
+
+def test_rows_that_cannot_be_followed_are_nobodys(yard: Yard) -> None:
+    mixed(yard)
+    with open_workspace() as ws, ws.find("data").compare() as found:
+        (file,) = with_owners(found).files
+        table = next(one for one in file.tables if one.name == "post")
+        long = msgspec.structs.replace(
+            table, rows=(RowChange(action="added", after=("x'00'", "y")),)
+        )
+        with ws.ctx.scratch() as scratch:
+            assert rows_in(f"{scratch}/nothing", (table,)) == {}
+            part = found.parts[0]
+            part.sandbox.export(part.after, None, scratch)
+            path = f"{scratch}/shop.db"
+            assert rows_in(path, (table,))["post", 1] == {"id": 2, "title": "same!"}
+            assert rows_in(path, (long,)) == {}
+            other = msgspec.structs.replace(table, name="other", key=())
+            assert rows_in(path, (other,)) == {}
 
 
 def test_edits_are_a_persons_whatever_was_corrected_or_undone_around_them(yard: Yard) -> None:

@@ -85,6 +85,19 @@ def test_edits_that_no_checkpoint_has_are_shown_as_yours(yard: Yard) -> None:
     assert words(visitor.get("/plans/yard/bring")) == "3 new +1"
 
 
+def test_edits_of_many_files_are_called_by_their_first_names(yard: Yard) -> None:
+    with open_workspace() as ws:
+        plan = yard.done(ws)
+        for name in "abcdef":
+            edit(plan, f"{name}.txt")
+        visitor = Visitor()
+        since = words(visitor.get("/plans/yard/since"))
+        assert "You edited 6 files since a.txt, b.txt, c.txt, d.txt and 2 more +6" in since
+        plan.checkpoint("kept")
+    kept = next(row for row in rows(visitor.get("/plans/yard")) if "You edited" in row)
+    assert "You edited 6 files a.txt, b.txt, c.txt, d.txt and 2 more" in kept
+
+
 def test_the_head_says_what_it_works_on_and_where_a_rollback_leads(yard: Yard) -> None:
     with open_workspace() as ws:
         plan = ws.use(yard.plan(PLAN.replace("app:", "site:").replace("on: app", "on: site")))

@@ -60,6 +60,9 @@ def test_prompts_are_decisions_and_calls_are_in_the_panel(
     preview = words(visitor.get(f"/plans/{plan_id}/undo"))
     assert "Undo last prompt" in preview
     assert "The conversation goes back too" in preview
+    back = words(visitor.get(f"/plans/{plan_id}/rollback?to=first"))
+    assert "2 decisions are set aside add b now more Set aside" in back
+    assert "“add b”" in words(visitor.get(f"/plans/{plan_id}/rollback?to={key}"))
 
 
 def in_place(agents: Agents, ws: Workspace, session: str) -> Rig:

@@ -14,7 +14,7 @@ from cleveragents.lease import holder, working_on
 from cleveragents.model.plan import State
 from cleveragents.web.forms import argv_of
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace
-from tests.in_process import FAILING, PLAN, Yard, box, edit, execute, files
+from tests.in_process import FAILING, PLAN, Yard, box, cli, edit, execute, files
 from tests.scratch import wait_until
 from tests.web.visitor import HERE, Visitor, rows, words
 
@@ -334,3 +334,14 @@ def test_edits_in_the_sandbox_are_what_undo_takes_first(plan: Here, visitor: Vis
     assert "mine.txt" in words(visitor.get(f"{plan.path}/undo"))
     visitor.post(f"{plan.path}/undo")
     assert "mine.txt" not in plan.files()
+
+
+def test_steps_are_named_in_the_order_of_their_numbers(yard: Yard, visitor: Visitor) -> None:
+    steps = ", ".join(f"{{id: s{n}, run: 'echo {n} > old.txt'}}" for n in (2, 10, 3))
+    with open_workspace() as ws:
+        yard.done(ws, f"steps: [{steps}]")
+    back = words(visitor.get("/plans/yard/rollback?to=first"))
+    assert "Steps s2, s3 and s10 had network and declared nothing" in back
+    assert "1 path in 1 resource returns, 3 decisions are set aside" in back
+    told = cli("plan", "rollback", "yard", "first", "--dry-run").stdout
+    assert "what s2, s3 and s10 did: they had network" in told

@@ -4,9 +4,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from cleveragents.sandbox.sqlite.rows import RowChange
 from cleveragents.sandbox.sqlite.tables import TableChange
 from cleveragents.web.render import shown_cell
 from cleveragents.web.view.changes import table_back_words, table_words
+from cleveragents.web.view.marks import spark
 from cleveragents.web.view.words import ago, clock, duration, listed, shortened, spelled
 from cleveragents.workspace import open_workspace
 from tests.in_process import Yard, execute
@@ -47,6 +49,10 @@ def test_times_lists_and_numbers() -> None:
     assert [shown_cell(v) for v in (None, b"ab", 3)] == ["NULL", "2 bytes", "3"]
 
 
+ROWS = (RowChange(action="added", after=(1, 2)), RowChange(action="added", after=(2, 2)))
+MANY = "table t: more than 2 rows changed"
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -63,6 +69,11 @@ def test_times_lists_and_numbers() -> None:
             {"status": "changed", "renamed_from": "u", "columns_before": "a", "columns": "ac"},
             "table u is now t, new column c",
         ),
+        (
+            {"status": "changed", "columns_before": "a", "columns": "ac", "rows": ROWS},
+            "table t: new column c, 2 rows changed",
+        ),
+        ({"status": "changed", "rows": ROWS, "rows_left_out": True}, MANY),
         ({"status": "changed"}, "table t: changed"),
     ],
 )
@@ -82,6 +93,12 @@ def test_what_became_of_a_table(change: dict[str, object], said: str) -> None:
 )
 def test_what_becomes_of_a_table_that_goes_back(change: dict[str, object], said: str) -> None:
     assert table_back_words(TableChange(name="t", kind="table", **change)) == said  # type: ignore[arg-type]
+
+
+def test_hairs_of_a_child_plan_are_thin_however_few_they_are() -> None:
+    assert "h0.03V26" in spark([0, 0, 5])
+    assert "h0.8V26" in spark([1] * 200, again=[3])
+    assert "M1 0h0.06v3" in spark([1, 1], again=[1])
 
 
 PLAN = """

@@ -5,6 +5,7 @@ somebody had edited has what they did; everything from one such group to the nex
 """
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -22,11 +23,20 @@ from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType, Sandb
 from cleveragents.model.plan import Plan, StepState
 from cleveragents.model.resource import Change
 from cleveragents.sandbox.protocol import TellsContents
+from cleveragents.sandbox.sqlite.followed import Rows, rows_in, same
+from cleveragents.sandbox.sqlite.tables import TableChange
 
 MOST_EDITS = 50
 """Groups of edits up to which lines are told apart."""
 LARGEST, READ = 256 << 10, 16 << 20
 """Bytes of a file up to which its lines are, and up to which it is looked at for that."""
+STATES = 256 << 20
+"""Bytes of a database in all its states up to which rows are told apart."""
+Written = dict[tuple[str, bytes], bool] | None
+"""(Resource, path) that a call of a plan in place wrote -> whether it may be another's work.
+
+None for a plan that has sandboxes: there nobody else is expected while a step runs.
+"""
 
 
 class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +158,7 @@ class Stage(NamedTuple):
 
 
 def with_owners(compared: Comparison) -> Diff:
-    """What differs and who did it; of each text that both changed, who each line."""
+    """What differs and who did it; of what both changed, who each line and each row."""
     ctx, plan, ends = compared.ctx, compared.plan, compared.ends
     edits = _edits(ctx, plan, ends)
     now = _edited_now(ctx, plan) if ends[1] is None else None
@@ -161,7 +171,7 @@ def with_owners(compared: Comparison) -> Diff:
         own = [file for file in found.values() if file.resource == part.sandbox.place.resource.name]
         own = [msgspec.structs.replace(file, owner=_owner_of(file, owners)) for file in own]
         for file in _with_lines(ctx, part, own, stages):
-            found[file.resource, file.path] = file
+            found[file.resource, file.path] = _with_rows(ctx, part, file, stages, written)
     return msgspec.structs.replace(diff, files=tuple(found.values()))
 
 
@@ -216,11 +226,7 @@ def _stages(
         yield Stage(part.after, now is not None)
 
 
-def _written(ctx: Context, plan: Plan) -> dict[tuple[str, bytes], bool] | None:
-    """(Resource, path) that a call of a plan in place wrote -> whether it may be another's work.
-
-    None for a plan that has sandboxes: there nobody else is expected while a step runs.
-    """
+def _written(ctx: Context, plan: Plan) -> Written:
     resources = ctx.store.resources.of_plan(plan.plan_id)
     if not any(one.is_in_place for one in resources):
         return None
@@ -233,31 +239,34 @@ def _written(ctx: Context, plan: Plan) -> dict[tuple[str, bytes], bool] | None:
     return found
 
 
-def _owners(
-    part: Part, stages: Sequence[Stage], written: dict[tuple[str, bytes], bool] | None
-) -> dict[str, Owner]:
+def _owners(part: Part, stages: Sequence[Stage], written: Written) -> dict[str, Owner]:
     """Path -> who changed it on the way."""
     found: dict[str, Owner] = {}
     for before, after in pairwise(stages):
         for change in part.sandbox.changes(before.state, after.state):
-            owner = Owner.OTHERS if after.by_hand else Owner.AGENT
-            if written is not None and not after.by_hand:
-                is_shared = written.get((change.resource, change.path))
-                owner = {None: Owner.OTHERS, True: Owner.UNKNOWN, False: Owner.AGENT}[is_shared]
-            known = found.get(change.shown, owner)
-            found[change.shown] = owner if known is owner else _together(known, owner)
+            owner = _owner_at(after, (change.resource, change.path), written)
+            found[change.shown] = _together(found.get(change.shown, owner), owner)
     return found
 
 
+def _owner_at(stage: Stage, place: tuple[str, bytes], written: Written) -> Owner:
+    """Who changed a path on the way to this state."""
+    if stage.by_hand:
+        return Owner.OTHERS
+    is_shared = False if written is None else written.get(place)
+    return {None: Owner.OTHERS, True: Owner.UNKNOWN, False: Owner.AGENT}[is_shared]
+
+
 def _together(one: Owner, other: Owner) -> Owner:
+    if one is other:
+        return one
     return Owner.UNKNOWN if Owner.UNKNOWN in (one, other) else Owner.BOTH
 
 
 def _owner_of(file: FileDiff, owners: dict[str, Owner]) -> Owner:
     """A file that was renamed is also what it was before."""
     names = (file.path, file.renamed_from or file.path)
-    one, other = (owners.get(name, Owner.AGENT) for name in names)
-    return one if one is other else _together(one, other)
+    return _together(*(owners.get(name, Owner.AGENT) for name in names))
 
 
 def _with_lines(
@@ -283,6 +292,48 @@ def _with_lines(
         if max(len(text) for text, _ in way) <= LARGEST:
             files[files.index(file)] = msgspec.structs.replace(file, by_hand=lines_by_hand(way))
     yield from files
+
+
+def _with_rows(
+    ctx: Context, part: Part, file: FileDiff, stages: Sequence[Stage], written: Written
+) -> FileDiff:
+    """With the owner of each row that is listed."""
+    is_one = file.owner in (Owner.AGENT, Owner.OTHERS)
+    known = {} if is_one else _row_owners(ctx, part, file, stages, written)
+    tables: list[TableChange] = []
+    for table in file.tables:
+        rows = tuple(
+            msgspec.structs.replace(
+                row, owner=file.owner if is_one else known.get((table.name, number))
+            )
+            for number, row in enumerate(table.rows)
+        )
+        tables.append(msgspec.structs.replace(table, rows=rows))
+    return msgspec.structs.replace(file, tables=tuple(tables))
+
+
+def _row_owners(
+    ctx: Context, part: Part, file: FileDiff, stages: Sequence[Stage], written: Written
+) -> dict[tuple[str, int], Owner]:
+    """(Table, number of the row) -> who changed it; left out where a state does not tell it."""
+    size = sum(stage.state.metadata.get("bytes", 0) for stage in stages)
+    if not any(table.rows for table in file.tables):
+        return {}
+    if size > STATES or len(stages) > 2 * MOST_EDITS:
+        return {}
+    path = next(change.path for change in part.changes if change.shown == file.path)
+    way: list[Rows] = []
+    for stage in stages:
+        with ctx.scratch() as scratch:
+            part.sandbox.export(stage.state, frozenset([path]), scratch)
+            way.append(rows_in(os.path.join(scratch, os.fsdecode(path)), file.tables))
+    found: dict[tuple[str, int], Owner] = {}
+    for row in set(way[0]).intersection(*way[1:]):
+        for number, (before, after) in enumerate(pairwise(way), 1):
+            if not same(before[row], after[row]):
+                owner = _owner_at(stages[number], (file.resource, path), written)
+                found[row] = _together(found.get(row, owner), owner)
+    return found
 
 
 def lines_by_hand(way: Sequence[tuple[bytes, bool]]) -> ByHand:

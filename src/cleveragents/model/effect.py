@@ -1,5 +1,6 @@
 """What a call did outside the sandboxes, as the ledger has it: noted before the call is made."""
 
+import re
 from enum import StrEnum
 from typing import Any
 
@@ -55,6 +56,9 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     """Given by the store: which of two came first, also between plans."""
 
 
+_NUMBERED = re.compile(r"(\D*)(\d*)")
+
+
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     """What a rollback means for the world outside."""
 
@@ -66,6 +70,15 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     """The plan rolled back past it and now counts it as done again; it never went away."""
     not_repeated: tuple[Effect, ...] = ()
     """Was compensated, and its step counts as done again."""
+
+    @property
+    def unknown_steps(self) -> list[str]:
+        """Those of which nobody knows what they did outside; `s2` stands before `s10`."""
+
+        def place(name: str) -> list[tuple[str, int]]:
+            return [(text, int(number or 0)) for text, number in _NUMBERED.findall(name)]
+
+        return sorted({effect.step_id for effect in self.unknown}, key=place)
 
     @property
     def discarded(self) -> tuple[Effect, ...]:

@@ -29,7 +29,7 @@ from cleveragents.web.view.marks import Sign, mini, sign
 from cleveragents.web.view.rows import Row
 from cleveragents.web.view.standing import UNDO
 from cleveragents.web.view.sums import Sum, shown, sums_of, with_tables
-from cleveragents.web.view.words import clock, count, listed
+from cleveragents.web.view.words import clock, count, listed, shortened
 from cleveragents.workspace import Workspace
 
 MOST_PATHS = 200
@@ -83,7 +83,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def unknown(self) -> str:
         """The steps of which nobody knows what they did outside."""
-        names = list(dict.fromkeys(effect.step_id for effect in self.effects.unknown))
+        names = self.effects.unknown_steps
         more = f"{len(names) - 4:,} more" if len(names) > 5 else ""
         return listed([*names[:4], more] if more else names)
 
@@ -99,7 +99,7 @@ def rollback(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Previe
     sums = with_tables(handle, group.group_id, facts, sums_of(todo.changes))
     where = "in place" if facts.in_place else "in the sandboxes only"
     paths = sum(s.restored + s.removed + s.recreated for s in sums)
-    title = f"“{row.title}”" if row else f"the moment {clock(group.created_at)}"
+    title = f"“{_called(facts, row)}”" if row else f"the moment {clock(group.created_at)}"
     before = row is not None and group.group_id not in (row.group_id, row.failed_id)
     short = short_ids([g.group_id for g in facts.groups])[group.group_id]
     return Preview(
@@ -108,8 +108,8 @@ def rollback(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Previe
         about=f"{_place(facts, row, before)}{clock(group.created_at)}, {short}",
         button="Roll back",
         argv=("plan", "rollback", handle.plan.name, short),
-        said=f"{count(paths, 'path')} in {count(len(sums), 'resource')} return, "
-        f"{count(todo.decisions_after, 'decision')} "
+        said=f"{count(paths, 'path')} in {count(len(sums), 'resource')} "
+        f"{'returns' if paths == 1 else 'return'}, {count(todo.decisions_after, 'decision')} "
         f"{'is' if todo.decisions_after == 1 else 'are'} set aside. This happens {where}.",
         lasting="brings everything back as it is now, your edits too, at any time before apply.",
         effects=todo.effects,
@@ -136,6 +136,13 @@ def _place(facts: Facts, row: Row | None, before: bool) -> str:
     return f"The moment {where} of {len(facts.steps)}, "
 
 
+def _called(facts: Facts, row: Row) -> str:
+    """What a row is called in a list; of a session the prompt, for answers are much alike."""
+    if row.is_edits:
+        return "Your edits"
+    return shortened(row.question) if facts.is_session and row.question else row.title
+
+
 def fates_to(facts: Facts, rows: list[Row], group_id: str) -> tuple[Fate, ...]:
     """The decisions in force, and which of them a rollback to that group sets aside."""
     standing = [row for row in rows if not row.is_aside and row.mark != "system"]
@@ -149,8 +156,7 @@ def fates_to(facts: Facts, rows: list[Row], group_id: str) -> tuple[Fate, ...]:
         is_gone = reached or (starts >= order and not own)
         again = "done again on resume" if is_gone and row.mark == "looked" else ""
         note = "cancelled, their sandboxes kept" if is_gone and row.children else again
-        title = "Your edits" if row.is_edits else row.title
-        found.append(Fate(title, is_gone, own, note, "g" if is_gone else sign(row)))
+        found.append(Fate(_called(facts, row), is_gone, own, note, "g" if is_gone else sign(row)))
         reached = reached or own
     return tuple(found) if target is not None else ()
 

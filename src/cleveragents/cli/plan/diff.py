@@ -206,12 +206,13 @@ def _row_text(one: Any, row: Any) -> str:
     after = dict(zip(one.columns, row.after, strict=True))
     changed = [
         f"{name}: {_value(before[name])} -> {_value(value)}"
+        if name in before
+        else f"{name}: {_value(value)}"
         for name, value in after.items()
-        if name in before and before[name] != value
+        if name not in before or before[name] != value
     ]
-    first = next(iter(after))
-    same = f"{first}={_value(after[first])}  " if before.get(first) == after[first] else ""
-    return same + ", ".join(changed)
+    key = "".join(f"{name}={_value(after[name])}  " for name in one.key)
+    return key + ", ".join(changed)
 
 
 def _values(columns: tuple[str, ...], values: tuple[Any, ...]) -> str:

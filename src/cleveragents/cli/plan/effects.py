@@ -74,7 +74,7 @@ def outside_blocks(outlook: Outlook) -> tuple[Block, ...]:
 
 def _unknown(outlook: Outlook) -> tuple[tuple[str, str], ...]:
     """One line for all of them: most steps of most plans declare nothing."""
-    steps = sorted({effect.step_id for effect in outlook.unknown})
+    steps = outlook.unknown_steps
     if not steps:
         return ()
     more = [f"{len(steps) - NAMED + 1} more"] if len(steps) > NAMED else []
@@ -94,7 +94,7 @@ def outside_text(outlook: Outlook) -> str:
         *(f"not done again: {_line(effect)}" for effect in outlook.not_repeated),
     ]
     if outlook.unknown:
-        steps = ", ".join(dict.fromkeys(effect.step_id for effect in outlook.unknown))
+        steps = ", ".join(outlook.unknown_steps)
         lines.append(f"effects outside the sandboxes unknown: {steps}")
     return "".join(f"{line}\n" for line in lines)
 

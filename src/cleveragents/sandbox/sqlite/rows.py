@@ -1,7 +1,9 @@
 """Single rows that differ between two states of a table, found by its primary key."""
 
 import math
+import re
 import sqlite3
+from ast import literal_eval
 from typing import Any
 
 import msgspec
@@ -20,6 +22,8 @@ class RowChange(msgspec.Struct, frozen=True, kw_only=True):
     """added, changed or removed."""
     before: tuple[Value, ...] | None = None
     after: tuple[Value, ...] | None = None
+    owner: str | None = None
+    """Who did it, as of a file; None where nobody asked, or it cannot be told."""
 
 
 class Pair(msgspec.Struct, frozen=True):
@@ -38,7 +42,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 def pair_of(db: sqlite3.Connection, before: str, after: str) -> Pair:
     """Of tables `a.before` and `b.after`; without a key that both have, whole rows are compared."""
-    old, new = _columns(db, "a", before), _columns(db, "b", after)
+    old, new = columns_of(db, "a", before), columns_of(db, "b", after)
     keys = [
         tuple(name for _, name in sorted((place, name) for name, place in side.items() if place))
         for side in (old, new)
@@ -77,13 +81,16 @@ def _by_key(db: sqlite3.Connection, pair: Pair) -> tuple[RowChange, ...]:
         ordered.format(", ".join(f"{side}.{quoted(c)}" for c in pair.key)) for side in "xy"
     )
     # What a collation takes for equal is still another value.
-    differs = " OR ".join(f"x.{quoted(c)} COLLATE BINARY IS NOT y.{quoted(c)}" for c in pair.common)
+    other = [f"x.{quoted(c)} COLLATE BINARY IS NOT y.{quoted(c)}" for c in pair.common]
+    filled = _defaults(db, pair)
+    differs = " OR ".join([*other, *(f"y.{quoted(c)} IS NOT ?" for c in filled)])
     removed = db.execute(
         f"SELECT {old} FROM {a} WHERE NOT EXISTS (SELECT 1 FROM {b} WHERE {same}) {by_old}"
     )
     rows = [RowChange(action="removed", before=_shown(row)) for row in removed.fetchall()]
     changed = db.execute(
-        f"SELECT {old}, {new} FROM {a} JOIN {b} ON {same} WHERE {differs} {by_new}"
+        f"SELECT {old}, {new} FROM {a} JOIN {b} ON {same} WHERE {differs} {by_new}",
+        tuple(filled.values()),
     )
     width = len(pair.columns_before)
     rows += [
@@ -97,7 +104,21 @@ def _by_key(db: sqlite3.Connection, pair: Pair) -> tuple[RowChange, ...]:
     return tuple(rows[: MOST_ROWS + 1])
 
 
-def _columns(db: sqlite3.Connection, side: str, table: str) -> dict[str, int]:
+def _defaults(db: sqlite3.Connection, pair: Pair) -> dict[str, Value]:
+    """New column -> what rows have in it that nobody filled; only plain values, nothing is run."""
+    listed = db.execute(f"PRAGMA b.table_info({quoted(pair.after)})").fetchall()
+    said = {row[1]: row[4] for row in listed if row[1] not in pair.columns_before}
+    return {
+        name: None if text is None else literal_eval(text)
+        for name, text in said.items()
+        if text is None or _PLAIN.fullmatch(text)
+    }
+
+
+_PLAIN = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?|'[^'\\\n]*'")
+
+
+def columns_of(db: sqlite3.Connection, side: str, table: str) -> dict[str, int]:
     """Column -> its place in the primary key; 0: it is none of it."""
     listed = db.execute(f"PRAGMA {side}.table_info({quoted(table)})")
     return {row[1]: row[5] for row in listed.fetchall()}

@@ -40,6 +40,8 @@ class TableChange(msgspec.Struct, frozen=True, kw_only=True):
     """The table's name before, if it is told apart by where it lies and by its columns."""
     columns_before: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
+    """The columns that tell rows apart; without any, a changed row is one gone and one new."""
     rows: tuple[RowChange, ...] = ()
     """The first rows that differ; those of a table that came or went are not listed."""
     rows_left_out: bool = False
@@ -66,7 +68,7 @@ def require_sqlite(path: str) -> None:
 def is_sound(path: str) -> str | None:
     """What is wrong with the pages of a database nobody is using; None if nothing is."""
     try:
-        with closing(hardened(_still(path), uri=True)) as db:
+        with closing(hardened(still(path), uri=True)) as db:
             found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     except sqlite3.Error as error:
         return str(error)
@@ -77,10 +79,10 @@ def table_changes(before: str | None, after: str | None) -> tuple[TableChange, .
     """Compare two files; either may be missing. What cannot be read as a database tells nothing."""
     try:
         with closing(sqlite3.connect("file::memory:", uri=True)) as db:
-            db.text_factory = _text
+            db.text_factory = to_text
             db.execute("PRAGMA trusted_schema=OFF")
-            db.execute("ATTACH ? AS a", (_still(before) if before else ":memory:",))
-            db.execute("ATTACH ? AS b", (_still(after) if after else ":memory:",))
+            db.execute("ATTACH ? AS a", (still(before) if before else ":memory:",))
+            db.execute("ATTACH ? AS b", (still(after) if after else ":memory:",))
             sizes = [os.path.getsize(path) for path in (before, after) if path]
             return _Comparison(db, max(sizes, default=0) <= LARGEST).changes()
     except sqlite3.Error:
@@ -90,8 +92,8 @@ def table_changes(before: str | None, after: str | None) -> tuple[TableChange, .
 def table_counts(path: str) -> dict[str, int]:
     """How many tables and rows a file of ours has; empty if it is no database."""
     try:
-        with closing(hardened(_still(path), uri=True)) as db:
-            db.text_factory = _text
+        with closing(hardened(still(path), uri=True)) as db:
+            db.text_factory = to_text
             found = db.execute(
                 "SELECT name FROM sqlite_schema WHERE type = 'table'"
                 " AND sql NOT LIKE 'CREATE VIRTUAL%' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
@@ -102,7 +104,7 @@ def table_counts(path: str) -> dict[str, int]:
         return {}
 
 
-def _text(data: bytes) -> str:
+def to_text(data: bytes) -> str:
     return data.decode("utf-8", "backslashreplace")
 
 
@@ -183,6 +185,7 @@ class _Comparison:
             renamed_from=old_name if old_name != name else None,
             columns_before=pair.columns_before if pair else (),
             columns=pair.columns_after if pair else (),
+            key=pair.key if pair else (),
             rows=rows[:MOST_ROWS],
             rows_left_out=len(rows) > MOST_ROWS,
         )
@@ -205,7 +208,7 @@ def _is_table(key: Key, one: Definition) -> bool:
     return key[0] == "table" and "VIRTUAL" not in one.sql[:15]
 
 
-def _still(path: str) -> str:
+def still(path: str) -> str:
     """A file of ours that nobody writes to, opened without side files."""
     from urllib.parse import quote
 

@@ -5,6 +5,7 @@ Many files of one folder are one card, but for those with a person's edits.
 
 import posixpath
 from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -22,6 +23,9 @@ MANY, FOLDED = 20, 8
 
 NARROW = 30
 """Letters of a path for which there is room in the list of paths."""
+
+
+WHOSE: dict[str | None, str] = {Owner.OTHERS: "you", Owner.BOTH: "agent and you"}
 
 
 class Writers(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +77,20 @@ class FileView(msgspec.Struct, frozen=True, kw_only=True):
         return f"f-{_letters(self.file.resource)}-{_letters(self.file.path)}"
 
 
+Cell = tuple[tuple[str, object], ...]
+"""`del` and a value that went, `ins` and one that came, or nothing and one that is the same."""
+
+
+class RowView(NamedTuple):
+    """One line of a table's card."""
+
+    kind: str
+    """add, del or change."""
+    cells: tuple[Cell, ...]
+    whose: str
+    """`you`, or `agent and you`; empty where no person changed it."""
+
+
 class TableView(msgspec.Struct, frozen=True, kw_only=True):
     """One table, index, view or trigger of a database."""
 
@@ -113,9 +131,22 @@ class TableView(msgspec.Struct, frozen=True, kw_only=True):
         return self.short
 
     @property
-    def is_mine(self) -> bool:
-        """Whether nobody but a person changed it."""
-        return self.who.mine and not self.who.by and not self.who.unsure
+    def columns(self) -> tuple[str, ...]:
+        """Those that are there now, then those that went."""
+        now, before = self.table.columns, self.table.columns_before
+        return (*now, *(name for name in before if name not in now))
+
+    @property
+    def rows(self) -> list[RowView]:
+        table, found = self.table, list[RowView]()
+        for row in table.rows:
+            before = dict(zip(table.columns_before, row.before or (), strict=False))
+            after = dict(zip(table.columns, row.after or (), strict=False))
+            kind = "add" if row.before is None else "del" if row.after is None else "change"
+            cells = tuple(_cell(name, before, after, kind) for name in self.columns)
+            whose = WHOSE.get(row.owner, "") if self.who.mine else ""
+            found.append(RowView(kind, cells, whose))
+        return found
 
     @property
     def is_told(self) -> bool:
@@ -123,6 +154,14 @@ class TableView(msgspec.Struct, frozen=True, kw_only=True):
         table = self.table
         plain = table.status == "changed" and not table.definition_changed
         return plain and bool(table.rows) and not table.renamed_from
+
+
+def _cell(name: str, before: dict[str, Any], after: dict[str, Any], kind: str) -> Cell:
+    was = (("del", before[name]),) if name in before else ()
+    now = (("ins", after[name]),) if name in after else ()
+    if kind == "change" and before.get(name, was) != after.get(name, now):
+        return was + now
+    return tuple(("", value) for _, value in (now or was))
 
 
 class FolderView(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,6 +19,8 @@ from cleveragents.workspace import Workspace
 MOST_KEPT = 2000
 NAMED = 2
 """Up to so many paths are called by their names."""
+FIRST = 4
+"""Of many paths that are counted, so many are called by their names below."""
 
 
 class Did(msgspec.Struct, frozen=True):
@@ -32,6 +34,8 @@ class Did(msgspec.Struct, frozen=True):
     exact: bool = False
     names: str = ""
     """What was touched, without saying how."""
+    below: str = ""
+    """What is left to say below a title that has these names."""
 
 
 class Shelf:
@@ -120,7 +124,9 @@ def summary_of_changes(changes: Iterable[Change]) -> Did:
         [c.shown for c in rest if c.action is Action.REMOVED],
         sum(c.action is Action.ADDED and c.after in moved for c in shown),
     )
-    return Did(text, counts=counts, names=_named([c.shown for c in shown]))
+    paths = [c.shown for c in shown]
+    below = "" if _names(paths) else _beginning(paths)
+    return Did(text, counts=counts, names=_named(paths), below=below)
 
 
 def _is_folder(change: Change) -> bool:
@@ -139,18 +145,20 @@ def summary(diff: Diff) -> Did:
         [f.path for f in told if f.status == "removed"],
         sum(f.status == "renamed" for f in told),
     )
-    tables = [table_words(table) for file in diff.files for table in file.tables]
-    said = [text] if text and told else []
-    words = ". ".join([*(first_upper(part) for part in tables[:3]), *said])
+    tables = [first_upper(table_words(t)) for file in diff.files for t in file.tables]
     if len(tables) > 3:
-        words += f". {count(len(tables) - 3, 'more table')}"
+        tables = [*tables[:3], count(len(tables) - 3, "more table")]
+    paths = [file.path for file in diff.files]
+    some = _beginning([file.path for file in told]) if not _names(paths) else ""
+    words = ". ".join([*tables, text] if text and told else tables)
     return Did(
         words or text,
         diff.insertions,
         diff.deletions,
         counts,
         exact=True,
-        names=_named([file.path for file in diff.files]),
+        names=_named(paths),
+        below=". ".join([*tables, some] if some else tables),
     )
 
 
@@ -167,9 +175,8 @@ def table_words(table: Any) -> str:
     was = table.renamed_from
     if table.definition_changed and not said and not was:
         said.append("another definition")
-    if table.rows_added or table.rows_removed:
-        rows = max(table.rows_added or 0, table.rows_removed or 0)
-        said.append(f"{count(rows, 'row')} changed")
+    if rows := _rows(table):
+        said.append(f"{rows} changed")
     if was:
         return ", ".join([f"{table.kind} {was} is now {table.name}", *said])
     return f"{name}: {', '.join(said) or 'changed'}"
@@ -188,6 +195,14 @@ def table_back_words(table: Any) -> str:
     if changed and not table.definition_changed:
         return f"{count(changed, 'row')} of {table.name}"
     return f"{name} as it was"
+
+
+def _rows(table: Any) -> str:
+    """How many differ; where the columns differ too, those that are listed are counted."""
+    number = max(table.rows_added or 0, table.rows_removed or 0) or len(table.rows)
+    if table.rows_left_out and number == len(table.rows):
+        return f"more than {count(number, 'row')}"
+    return count(number, "row") if number else ""
 
 
 def _columns(table: Any) -> list[str]:
@@ -219,6 +234,13 @@ def _told(changed: list[str], added: list[str], removed: list[str], renamed: int
 
 def _named(paths: list[str]) -> str:
     return _names(paths) or count(len(paths), "file")
+
+
+def _beginning(paths: list[str]) -> str:
+    """The first names of many, which a title only counts."""
+    names = [posixpath.basename(path.rstrip("/")) for path in paths]
+    more = [f"{len(names) - FIRST:,} more"] if len(names) > FIRST else []
+    return listed([*names[:FIRST], *more])
 
 
 def _names(paths: list[str]) -> str:

@@ -126,15 +126,21 @@ def _drawn(one: Sign, x: float, y: float, is_running: bool) -> str:
     return shape + here
 
 
+FEW = 100
+"""Groups of a child plan below which hairs do not become wider."""
+
+
 def spark(sizes: Sequence[int], again: Sequence[int] = ()) -> Markup:
     """One hair for each group, as high as what it wrote; `again`: places of second attempts."""
     most = max(sizes, default=0) or 1
+    thin = f"{min(0.8, len(sizes) / FEW):g}"
     hairs = "".join(
-        f"M{n} {24 - 22 * (size / most) ** 0.5:.1f}h.8V26h-.8z"
+        f"M{n} {24 - 22 * (size / most) ** 0.5:.1f}h{thin}V26h-{thin}z"
         for n, size in enumerate(sizes)
         if size
     )
-    twice = "".join(f"M{n} 0h3v3h-3z" for n in again)
+    wide = f"{min(3, 3 * len(sizes) / FEW):g}"
+    twice = "".join(f"M{n} 0h{wide}v3h-{wide}z" for n in again)
     width = max(1, len(sizes))
     more = f'<path class="again" d="{twice}"/>' if twice else ""
     return Markup(
