@@ -157,6 +157,29 @@ def test_a_plan_of_a_machine_that_is_gone_is_finished_when_it_is_taken(
         assert ws.find("yard").plan.state is State.PROCESSING, "nobody asked for it"
 
 
+def test_one_that_missed_a_sign_of_life_is_waited_for_until_it_is_dead_or_heard_of(
+    yard: Yard, on_postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEVERAGENTS_STORE_LEASE", "600s")
+    with monkeypatch.context() as there, open_workspace() as ws:
+        there.setattr("cleveragents.lease.host_name", lambda: "gone")
+        die_while(ws, ws.run(yard.plan()), state=State.PROCESSING)
+    where = Where(os.environ["CLEVERAGENTS_HOME"], on_postgres)
+    with open_workspace() as ws:
+        where.query("UPDATE leases SET heard_at = heard_at - 500")
+        heard = threading.Thread(
+            target=where.query, args=("UPDATE leases SET heard_at = ?", (seconds(where),))
+        )
+        heard.start()
+        with pytest.raises(PlanBusy, match="on gone"):
+            ws.find("shop").resume()
+        heard.join()
+        where.query("UPDATE leases SET heard_at = heard_at - 598")
+        plan = ws.find("shop")
+        plan.resume()
+        assert plan.plan.state is State.COMPLETE
+
+
 def test_two_homes_on_one_host_leave_each_others_plans_alone(
     yard: Yard, on_postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
