@@ -6,9 +6,9 @@ Each round changes five files of 10 KB in a sandbox and makes a group, once in a
 bucket and once in one whose bucket answers after `--delay` seconds; with `--postgres` that one is
 on a PostgreSQL server (with `fsync`) that is a journey of so many seconds away. The servers and
 the proxies before them are processes of their own. Printed: the medians and their ratio, and how
-long after its commit a group was in the bucket; with `--postgres` how much longer a question to that
-server took through the proxy, which is slower than it was told to be, so that another number can be
-given. What counts is the ratio: the machine may be busy.
+long after its commit a group was in the bucket; with `--postgres` also how much longer a question
+took through the proxy, which is slower than it was told to be, so that another number can be given.
+What counts is the ratio: the machine may be busy.
 """
 
 import argparse

@@ -343,3 +343,22 @@ def test_a_run_that_died_is_resumed_to_the_same_end(
         assert plan.plan.state is State.COMPLETE
         assert files(plan) == {"one.txt", "two.txt"}
         assert ws.check(read_data=True).problems == ()
+
+
+def test_without_a_bucket_another_machine_says_what_it_can_and_who_has_the_rest(
+    yard: Yard, on_postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_workspace() as ws:
+        done = yard.done(ws)
+    here = cli("plan", "status", done.plan_id, "--json").data
+    first = Path(os.environ["CLEVERAGENTS_HOME"])
+    monkeypatch.setenv("CLEVERAGENTS_HOME", str(first.with_name("second")))
+    there = cli("plan", "status", done.plan_id, "--json").data
+    assert (here["content_on"], there["content_on"]) == (None, os.uname().nodename)
+    assert there["execution"].pop("files_modified") is None
+    assert here["execution"].pop("files_modified") > 0
+    for same in ("state", "progress", "checkpoints", "last_checkpoint_id"):
+        assert there[same] == here[same]
+    assert f"only on {os.uname().nodename}" in cli("plan", "status", done.plan_id).stdout
+    refused = cli("plan", "diff", done.plan_id, expect=6)
+    assert "agents plan status says which machine has it" in refused.stderr
