@@ -112,7 +112,7 @@ def measured() -> Measured:
 
     with ExitStack() as stack:
         top = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cleveragents-")))
-        url = stack.enter_context(servers(0.0, 0.0))
+        url, _ = stack.enter_context(servers(0.0, 0.0))
         (top / "app").mkdir()
         steps = "".join(f"  - {{id: s{n}, run: {WRITE}}}\n" for n in range(STEPS))
         head = "name: p\nresources: {app: {kind: fs-directory, path: app}}\nsteps:\n"

@@ -6,7 +6,9 @@ Each round changes five files of 10 KB in a sandbox and makes a group, once in a
 bucket and once in one whose bucket answers after `--delay` seconds; with `--postgres` that one is
 on a PostgreSQL server (with `fsync`) that is a journey of so many seconds away. The servers and
 the proxies before them are processes of their own. Printed: the medians and their ratio, and how
-long after its commit a group was in the bucket. What counts is the ratio: the machine may be busy.
+long after its commit a group was in the bucket; with `--postgres` also how much longer a question
+took through the proxy, which is slower than it was told to be, so that another number can be given.
+What counts is the ratio: the machine may be busy.
 """
 
 import argparse
@@ -21,6 +23,7 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from cleveragents.execution.leasing import work_on
 from cleveragents.execution.sandboxes import make_sandboxes
@@ -42,30 +45,31 @@ with contextlib.ExitStack() as stack:
     proxy = stack.enter_context(Proxy(address))
     make_bucket(address, "plans")
     proxy.delay = float(sys.argv[1])
-    url = ""
+    url = direct = ""
     if sys.argv[2]:
         server = stack.enter_context(running(fsync="on", full_page_writes="on"))
-        url = stack.enter_context(shared_store(server))
+        direct = stack.enter_context(shared_store(server))
         port = stack.enter_context(delayed(server.port, float(sys.argv[2])))
-        url = url.replace(f":{server.port}/", f":{port}/")
-    print(json.dumps([proxy.url, url]), flush=True)
+        url = direct.replace(f":{server.port}/", f":{port}/")
+    print(json.dumps([proxy.url, url, direct]), flush=True)
     sys.stdin.read()
 """
 
 
 @contextmanager
-def servers(delay: float, postgres: float | None) -> Generator[str]:
-    """A bucket that answers after so many seconds, set for this process; the URL of a store."""
+def servers(delay: float, postgres: float | None) -> Generator[tuple[str, str]]:
+    """A bucket that answers after so many seconds, set for this process; the URL of a store, and
+    that of the same without the proxy."""
     argv = [sys.executable, "-c", SERVERS, str(delay), "" if postgres is None else str(postgres)]
     with subprocess.Popen(
         argv, cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as server:
         assert server.stdout is not None
-        os.environ["AWS_ENDPOINT_URL"], url = json.loads(server.stdout.readline())
+        os.environ["AWS_ENDPOINT_URL"], *urls = json.loads(server.stdout.readline())
         os.environ |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"}
         os.environ["AWS_REGION"] = "us-east-1"
         try:
-            yield url
+            yield urls[0], urls[1]
         finally:
             assert server.stdin is not None
             server.stdin.close()
@@ -115,10 +119,28 @@ def _when(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
+def journey(url: str, direct: str) -> float:
+    """Seconds by which a question takes longer through the proxy, in turns with one without it."""
+    if not url:
+        return 0.0
+    import psycopg
+
+    with psycopg.connect(url) as far, psycopg.connect(direct) as near:
+        differences = [_asked(far) - _asked(near) for _ in range(100)]
+    return statistics.median(differences)
+
+
+def _asked(connection: Any) -> float:
+    began = time.perf_counter()
+    connection.execute("SELECT 1")
+    return time.perf_counter() - began
+
+
 def measured(
     delay: float, rounds: int, pause: float, postgres: float | None, top: Path
 ) -> dict[str, float]:
-    with servers(delay, postgres) as url, ExitStack() as stack:
+    with servers(delay, postgres) as (url, direct), ExitStack() as stack:
+        longer = journey(url, direct)
         local = Arm(stack, top / "local", "")
         bucket = Arm(stack, top / "bucket", "s3://plans/bench", url)
         for number in range(rounds):
@@ -135,6 +157,7 @@ def measured(
         "ratio": medians["bucket_ms"] / medians["local_ms"],
         "behind_p50_ms": statistics.median(behind) * 1000,
         "behind_p95_ms": behind[int(len(behind) * 0.95) - 1] * 1000,
+        "journey_ms": longer * 1000,
     }
 
 

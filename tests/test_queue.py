@@ -12,9 +12,9 @@ import psycopg
 import pytest
 
 from cleveragents.cluster.procrastinate_queue import ProcrastinateQueue
-from cleveragents.cluster.queue import Schedule
+from cleveragents.cluster.queue import Order, Schedule
 from cleveragents.errors import MachineError, StoreError, UsageError
-from cleveragents.testing.queue_contract import Opened, QueueContract
+from cleveragents.testing.queue_contract import PATIENCE, Opened, QueueContract, wait_for
 from tests.pgserver import PgServer
 
 _numbers = itertools.count()
@@ -29,7 +29,7 @@ class TestProcrastinate(QueueContract):
     def make(self) -> Generator[Opened]:
         name = f"queue{next(_numbers)}"
         self.pg.sql("postgres", f"CREATE DATABASE {name}")
-        url = self.pg.url(name)
+        self.url = url = self.pg.url(name)
         queue = ProcrastinateQueue(url, "public", 1.5)
         queue.install()
         started: list[subprocess.Popen[bytes]] = []
@@ -49,6 +49,48 @@ class TestProcrastinate(QueueContract):
                 process.kill()
                 process.wait()
             self.pg.sql("postgres", f"DROP DATABASE {name} WITH (FORCE)")
+
+    def test_workers_are_told_of_what_a_killed_one_had(self, opened: Opened) -> None:
+        """They need not ask again and again; and however many look after it, it is told once."""
+        plans = [f"slow-{number}" for number in range(4)]
+        with opened.transaction() as connection:
+            for plan_id in plans:
+                opened.queue.submit(plan_id, Order(), connection)
+        killed = opened.worker(at_once=4)
+        wait_for(lambda: len(opened.noted()) == 4, "it has them all")
+        others = [opened.worker(queues=("other",)) for _ in range(3)]
+        wait_for(lambda: len(opened.queue.workers()) == 4, "the others look after it")
+        with psycopg.connect(self.url, autocommit=True) as listening:
+            listening.execute('LISTEN "procrastinate_queue_v1#default"')
+            killed.kill()
+            killed.wait()
+            heard = list(listening.notifies(timeout=PATIENCE, stop_after=4))
+            assert len(heard) == 4
+            (again,) = listening.execute(
+                "SELECT count(*) FROM procrastinate_events WHERE type = 'deferred_for_retry'"
+            )
+        assert again == (4,)
+        for other in others:
+            other.terminate()
+            assert other.wait() == 0
+
+    def test_one_that_cannot_be_delivered_again_keeps_no_other_from_it(
+        self, opened: Opened
+    ) -> None:
+        with opened.transaction() as connection:
+            for plan_id in ("slow-1", "slow-2"):
+                opened.queue.submit(plan_id, Order(), connection)
+        killed = opened.worker(at_once=2)
+        wait_for(lambda: len(opened.noted()) == 2, "it has both")
+        with opened.transaction() as connection:
+            opened.queue.submit("slow-1", Order(queue="nobody"), connection)
+        killed.kill()
+        killed.wait()
+        other = opened.worker(queues=("default",))
+        wait_for(lambda: opened.noted().count("begin slow-2") == 2, "the second one is begun")
+        assert opened.noted().count("begin slow-1") == 1, "it waits already, where it was put"
+        other.kill()
+        other.wait()
 
 
 @contextmanager

@@ -157,6 +157,29 @@ def test_a_plan_of_a_machine_that_is_gone_is_finished_when_it_is_taken(
         assert ws.find("yard").plan.state is State.PROCESSING, "nobody asked for it"
 
 
+def test_one_that_missed_a_sign_of_life_is_waited_for_until_it_is_dead_or_heard_of(
+    yard: Yard, on_postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEVERAGENTS_STORE_LEASE", "600s")
+    with monkeypatch.context() as there, open_workspace() as ws:
+        there.setattr("cleveragents.lease.host_name", lambda: "gone")
+        die_while(ws, ws.run(yard.plan()), state=State.PROCESSING)
+    where = Where(os.environ["CLEVERAGENTS_HOME"], on_postgres)
+    with open_workspace() as ws:
+        where.query("UPDATE leases SET heard_at = heard_at - 500")
+        heard = threading.Thread(
+            target=where.query, args=("UPDATE leases SET heard_at = ?", (seconds(where),))
+        )
+        heard.start()
+        with pytest.raises(PlanBusy, match="on gone"):
+            ws.find("shop").resume()
+        heard.join()
+        where.query("UPDATE leases SET heard_at = heard_at - 598")
+        plan = ws.find("shop")
+        plan.resume()
+        assert plan.plan.state is State.COMPLETE
+
+
 def test_two_homes_on_one_host_leave_each_others_plans_alone(
     yard: Yard, on_postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,3 +343,22 @@ def test_a_run_that_died_is_resumed_to_the_same_end(
         assert plan.plan.state is State.COMPLETE
         assert files(plan) == {"one.txt", "two.txt"}
         assert ws.check(read_data=True).problems == ()
+
+
+def test_without_a_bucket_another_machine_says_what_it_can_and_who_has_the_rest(
+    yard: Yard, on_postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_workspace() as ws:
+        done = yard.done(ws)
+    here = cli("plan", "status", done.plan_id, "--json").data
+    first = Path(os.environ["CLEVERAGENTS_HOME"])
+    monkeypatch.setenv("CLEVERAGENTS_HOME", str(first.with_name("second")))
+    there = cli("plan", "status", done.plan_id, "--json").data
+    assert (here["content_on"], there["content_on"]) == (None, os.uname().nodename)
+    assert there["execution"].pop("files_modified") is None
+    assert here["execution"].pop("files_modified") > 0
+    for same in ("state", "progress", "checkpoints", "last_checkpoint_id"):
+        assert there[same] == here[same]
+    assert f"only on {os.uname().nodename}" in cli("plan", "status", done.plan_id).stdout
+    refused = cli("plan", "diff", done.plan_id, expect=6)
+    assert "agents plan status says which machine has it" in refused.stderr

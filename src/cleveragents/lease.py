@@ -173,6 +173,9 @@ EVENT = "event of "
 
 WAIT_SECONDS = 0.05
 
+DUE = 2 / 3
+"""Of the time of a lease: whoever was not heard of for longer has missed a sign of life."""
+
 _released: set[tuple[str, int]] = set()
 """Plan and epoch of leases that this process released while the store could not be written."""
 
@@ -307,6 +310,14 @@ def _acquire(store: Store, plan_id: str, verb: str, clock: Callable[[], str]) ->
 def _release(store: Store, lease: Lease) -> None:
     with store.transaction(lasts=store.is_shared, alone=False):
         store.leases.release(lease)
+
+
+def await_sign_of_life(store: Store, plan_id: str) -> None:
+    """Of a holder elsewhere that was due: it is heard of, or it soon counts as dead."""
+    while (known := holder(store, plan_id)) is not None and not is_here(store, known):
+        if store.leases.silence(known) < DUE * store.lease_time:
+            return
+        time.sleep(WAIT_SECONDS)
 
 
 def is_left_behind(store: Store, plan_id: str) -> bool:

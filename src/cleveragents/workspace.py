@@ -288,6 +288,8 @@ def _content(
     if not settings.content_url:
         directory, budget = f"{settings.home}/content", settings.content_budget
         packs = Packs(directory, store.objects, budget, store.reserve, store.read_only)
+        if store.is_shared:
+            packs.if_missing = "agents plan status says which machine has it; else agents check"
         return CheckpointManager(store, packs, settings, tell), None
     from cleveragents.checkpoints.backed import BackedManager, backed_packs, open_desk
     from cleveragents.checkpoints.uploads import Uploads

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from cleveragents.checkpoints.sandboxes import is_captured, traits_of
+from cleveragents.checkpoints.sandboxes import is_captured, is_elsewhere, traits_of
 from cleveragents.cli import in_place
 from cleveragents.cli.rollback_data import effect_data
 from cleveragents.context import Context
@@ -126,6 +126,7 @@ def status_data(ctx: Context, plan: Plan) -> dict[str, Any]:
         "writable": list(ctx.settings.writable),
         "held_by": f"{held.verb} (process {held.pid} on {held.host})" if held else None,
         "bucket": bucket_data(ctx, plan),
+        "content_on": content_on(ctx, plan),
         "conversation": _conversation_data(ctx, plan),
         "created_at": plan.created_at,
         "updated_at": plan.updated_at,
@@ -201,8 +202,21 @@ def databases_data(ctx: Context, plan: Plan) -> list[dict[str, Any]]:
     return [msgspec.to_builtins(cost) for cost in costs_of(ctx, plan)]
 
 
-def files_modified(ctx: Context, plan: Plan) -> int:
-    """Paths that differ between what the sandboxes were made with and the newest state kept."""
+def content_on(ctx: Context, plan: Plan) -> str | None:
+    """The machine that alone has what the plan changed; None: it is here, or in a bucket."""
+    home = "" if ctx.settings.content_url else ctx.store.home_id
+    for record in ctx.store.resources.sandboxes(plan.plan_id):
+        if is_elsewhere(record, home):
+            return record.origin.get("is_on") or record.origin["made_on"]
+    return None
+
+
+def files_modified(ctx: Context, plan: Plan) -> int | None:
+    """Paths that differ between what the sandboxes were made with and the newest state kept.
+
+    None: that is not here."""
+    if content_on(ctx, plan) is not None:
+        return None
     groups = ctx.store.checkpoints.groups(plan.plan_id)
     newest = ctx.manager.head_of(plan)
     if not groups or newest is None:

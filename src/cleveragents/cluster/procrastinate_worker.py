@@ -59,6 +59,40 @@ SELECT name FROM names WHERE name IS NOT NULL AND (name NOT LIKE %(others)s OR n
 """Each name is one step along the index, however many plans wait."""
 
 
+AGAIN = """
+WITH silent AS (
+    SELECT job.id, job.queue_name, job.priority,
+           (SELECT max(priority) FROM procrastinate_jobs WHERE status = 'todo') AS highest
+    FROM procrastinate_jobs job LEFT JOIN procrastinate_workers worker ON worker.id = job.worker_id
+    WHERE job.status = 'doing' AND (
+        job.worker_id IS NULL
+        OR worker.last_heartbeat < now() - %(lease)s * interval '1 second'
+    ) AND NOT EXISTS (
+        SELECT 1 FROM procrastinate_jobs waiting
+        WHERE waiting.status = 'todo' AND waiting.queueing_lock = job.queueing_lock
+    )
+    FOR UPDATE OF job SKIP LOCKED
+), again AS MATERIALIZED (
+    SELECT id, queue_name, json_build_object('type', 'job_inserted', 'job_id', id)::text AS told,
+           procrastinate_retry_job_v2(
+               id, now(), CASE WHEN highest > priority THEN highest + 1 END, NULL, NULL
+           )
+    FROM silent
+), woken AS MATERIALIZED (
+    SELECT pg_notify('procrastinate_queue_v1#' || queue_name, told),
+           pg_notify('procrastinate_any_queue_v1', told)
+    FROM again
+)
+SELECT (SELECT count(*) FROM woken) AS again, %(lease)s + (
+    SELECT min(extract(epoch FROM last_heartbeat - now()))::float8 FROM procrastinate_workers
+    WHERE last_heartbeat >= now() - %(lease)s * interval '1 second'
+) AS next
+"""
+"""Deliver again, once however many workers look, what those had that were not heard of, before all
+that wait; tell who has room, as only a new job does by itself. Next: the seconds after which the
+one that was silent for longest counts as dead, if it stays so."""
+
+
 class OwnMachine(JobManager):
     """Whoever takes from every queue leaves those of other machines alone."""
 
@@ -127,12 +161,14 @@ class Deliveries:
                 beside.cancel()
 
     async def _look_after(self, app: App, worker: Worker, queues: list[str], at_once: int) -> None:
-        told = -1
+        told, rest = -1, 0.1
         while True:
-            await asyncio.sleep(0.1 if worker.worker_id is None else self._beat)
-            takes = 0 if self._signals else at_once
+            await asyncio.sleep(rest)
+            if worker.worker_id is None:
+                continue
+            rest, takes = self._beat, 0 if self._signals else at_once
             with suppress(ConnectorException):
-                if told != takes and worker.worker_id is not None:
+                if told != takes:
                     await _execute(
                         app,
                         "INSERT INTO agents_workers (worker_id, name, at_once, queues)"
@@ -144,15 +180,13 @@ class Deliveries:
                         queues=queues,
                     )
                     told = takes
-                await self._deliver_again(app)
+                rest = min(self._beat, await self._deliver_again(app))
                 await self._submit_due(app)
 
-    async def _deliver_again(self, app: App) -> None:
-        """What workers had that were not heard of: it comes before what was submitted later."""
-        for job in await app.job_manager.get_stalled_jobs(seconds_since_heartbeat=self._lease):
-            # Another worker may have been quicker; delivered twice, the lease decides.
-            with suppress(ConnectorException):
-                await app.job_manager.retry_job(job)
+    async def _deliver_again(self, app: App) -> float:
+        """What workers had that were not heard of; the seconds until there may be more."""
+        found = await app.connector.execute_query_one_async(AGAIN, lease=self._lease)
+        return self._beat if found["next"] is None else found["next"]
 
     async def _submit_due(self, app: App) -> None:
         rows = await app.connector.execute_query_all_async(

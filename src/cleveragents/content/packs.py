@@ -67,6 +67,7 @@ class Packs:
         self.index = index
         self.budget = budget
         self.read_only = read_only
+        self.if_missing = "agents check"
         self._reserve = reserve or Reserve(os.path.dirname(directory))
         self._readers: dict[str, int] = {}
         self._writer: PackWriter | None = None
@@ -81,7 +82,7 @@ class Packs:
                 return data
         location = self.index.find(key)
         if location is None:
-            raise ContentDamaged(f"content {show_key(key)} is not in the store", "agents check")
+            raise ContentDamaged(f"content {show_key(key)} is not in the store", self.if_missing)
         try:
             return self.read(key, location)
         except ContentDamaged:

@@ -7,6 +7,7 @@ from cleveragents.context import Context
 from cleveragents.errors import NotAllowed, PlanBusy
 from cleveragents.lease import (
     LeasedPlan,
+    await_sign_of_life,
     is_left_behind,
     working_on,
 )
@@ -23,8 +24,10 @@ def take(
 ) -> Generator[LeasedPlan]:
     """Hold a plan whose sandboxes are what its newest group says, but for work of this boot."""
     ctx.checkpoints.require_bucket()
-    if ctx.store.is_shared and is_left_behind(ctx.store, plan_id):
-        ctx.take_over(ctx, plan_id)
+    if ctx.store.is_shared:
+        await_sign_of_life(ctx.store, plan_id)
+        if is_left_behind(ctx.store, plan_id):
+            ctx.take_over(ctx, plan_id)
     with working_on(
         ctx.store, plan_id, verb, ctx.now, whatever_waits=whatever_waits, patient=patient
     ) as leased:

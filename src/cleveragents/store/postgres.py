@@ -31,6 +31,8 @@ ALONE = 7_301_968_213
 """Advisory lock of transactions without a lease: they read and then write, one after another."""
 AT_ONCE = 50
 """Rows of one statement: a group's are sent as one, and there are not too many different texts."""
+OFTEN = 2
+"""Times after which the server keeps how it understood a statement, for this connection."""
 LOST = "cleveragents lost row "
 """In the server's message if a required row was not there, before its number."""
 _FOR_US = re.compile(r"/\*pg (.*?)\*/", re.DOTALL)
@@ -111,8 +113,7 @@ class PostgresDatabase:
                 options=options,
                 client_encoding="utf8",
                 autocommit=True,
-                # What a failed transaction prepared is not there, and psycopg would not know.
-                prepare_threshold=None,
+                prepare_threshold=OFTEN,
                 cursor_factory=psycopg.RawCursor,
             )
         except psycopg.Error as error:
@@ -214,8 +215,15 @@ class PostgresDatabase:
                 self._missed, self._required = self._required, None
             if failed is not None:
                 if not connection.closed:
-                    connection.execute(b"ROLLBACK")
+                    self._rolled_back(connection)
                 raise failed
+
+    def _rolled_back(self, connection: "Connection[Any]") -> None:
+        """What was to be kept after a failed statement, the server has skipped: forget all."""
+        if connection.info.transaction_status is self._driver.pq.TransactionStatus.IDLE:
+            connection.close()  # psycopg would have nothing to roll back, and forget nothing
+        else:
+            connection.rollback()
 
     @contextmanager
     def _errors(self) -> Generator[None]:

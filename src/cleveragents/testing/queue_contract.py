@@ -64,6 +64,11 @@ def submitted(opened: Opened) -> list[str]:
     return [text for text in opened.noted() if text.startswith("submit")]
 
 
+def running(opened: Opened, plan_id: str) -> bool:
+    job = opened.queue.job(plan_id)
+    return job is not None and job.running
+
+
 class QueueContract(ABC):
     """Inherit it, give a queue, and every test runs on that."""
 
@@ -146,6 +151,23 @@ class QueueContract(ABC):
         wait_for(lambda: opened.noted().count("begin slow-1") == 2, "the second one begins")
         second.kill()
         second.wait()
+
+    def test_what_a_killed_worker_had_comes_before_all_that_wait(self, opened: Opened) -> None:
+        self.submit(opened, "slow-1")
+        killed = opened.worker()
+        wait_for(lambda: "begin slow-1" in opened.noted(), "the first worker begins")
+        self.submit(opened, "slow-2")
+        other = opened.worker()
+        wait_for(lambda: "begin slow-2" in opened.noted(), "the other one has no room")
+        self.submit(opened, "ok-3", priority=5)
+        killed.kill()
+        killed.wait()
+        wait_for(lambda: not running(opened, "slow-1"), "it is noticed")
+        assert opened.queue.cancel("slow-2")
+        wait_for(lambda: opened.noted().count("begin slow-1") == 2, "the other one has it")
+        assert "begin ok-3" not in opened.noted()
+        other.kill()
+        other.wait()
 
     def test_of_one_limit_key_one_runs_at_a_time(self, opened: Opened) -> None:
         self.submit(opened, "slow-1", limit_key="k")

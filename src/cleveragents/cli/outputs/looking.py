@@ -22,7 +22,7 @@ class Progress(TypedDict):
 class Execution(TypedDict):
     sandbox: str
     tool_calls: int
-    files_modified: int
+    files_modified: int | None
     child_plans: int
     checkpoints: int
 
@@ -63,6 +63,7 @@ class PlanStatus(PlanHead):
     writable: list[str]
     held_by: str | None
     bucket: InBucket | None
+    content_on: str | None
     conversation: Conversation | None
     created_at: str
     updated_at: str

@@ -20,12 +20,13 @@ def status(ws: Workspace, options: Options, plan: str) -> Reply:
     return Reply(data=data, blocks=status_blocks(data), messages=notes)
 
 
-def _so_far(counts: dict[str, int]) -> str:
-    calls, paths = (
-        plural(counts["tool_calls"], "tool call"),
-        plural(counts["files_modified"], "path"),
-    )
-    return f"{calls}, {paths} changed, {plural(counts['checkpoints'], 'checkpoint')}"
+def _so_far(counts: dict[str, int | None]) -> str:
+    names = {"tool_calls": "tool call", "files_modified": "path", "checkpoints": "checkpoint"}
+    known = {name: n for name in names if (n := counts[name]) is not None}
+    said = {name: plural(n, names[name]) for name, n in known.items()}
+    if "files_modified" in said:
+        said["files_modified"] += " changed"
+    return ", ".join(said.values())
 
 
 def status_blocks(data: dict[str, Any]) -> tuple[Block, ...]:
@@ -52,6 +53,9 @@ def status_blocks(data: dict[str, Any]) -> tuple[Block, ...]:
     rows += outside_rows(data["effects"], data["plan_id"])
     if (bucket := data["bucket"]) is not None:
         rows.append(("bucket", _in_bucket(bucket)))
+    if (machine := data["content_on"]) is not None:
+        others = "with content.url others have it too"
+        rows.append(("content", f"only on {machine}, not in this store's home; {others}"))
     if data["held_by"]:
         rows.append(("held by", data["held_by"]))
     blocks: list[Block] = [Panel("Plan", tuple(rows))]
