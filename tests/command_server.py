@@ -138,9 +138,18 @@ def import_commands() -> None:
             importlib.import_module(name)
 
 
+def write_down_coverage() -> None:
+    """What the imports covered, once: else each fork would write it into a file of its own."""
+    coverage = sys.modules.get("coverage")
+    if coverage is not None and (measured := coverage.Coverage.current()) is not None:
+        measured.get_data()
+        measured._post_save_work = lambda: None
+
+
 def main() -> None:
     sys.path[0] = sysconfig.get_path("scripts")
     import_commands()
+    write_down_coverage()
     gc.freeze()
     serve(socket.socket(fileno=int(sys.argv[1])))
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from tests.harness import PATIENCE
+
 
 def sidecars(home: Path) -> list[int]:
     """The processes that hold the lock of a socket in a store."""
@@ -40,7 +42,7 @@ def _processes_of(home: Path) -> list[int]:
 
 
 def wait_for(happened: Callable[[], bool], otherwise: str) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE
     while not happened():
         assert time.monotonic() < until, otherwise
         time.sleep(0.05)

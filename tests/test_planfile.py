@@ -22,6 +22,8 @@ from cleveragents.model.resource import Carry
 from cleveragents.planfile import DEFAULT_KINDS, parse_plan, read_plan_file
 from cleveragents.planfile import reading as planyaml
 
+MANY = 300 if os.environ.get("CLEVERAGENTS_HEAVY") == "1" else 75
+
 EXAMPLE = """\
 name: rename-endpoint
 resources:                       # paths are relative to this file
@@ -1455,7 +1457,7 @@ FRAGMENTS = st.sampled_from(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=MANY)
 @given(data=st.data())
 def test_a_mangled_plan_gives_nothing_but_a_plan_file_error(
     folder: Path, data: st.DataObject
@@ -1496,7 +1498,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=MANY)
 @given(value=VALUES, key=st.sampled_from(SECTIONS))
 def test_any_data_gives_nothing_but_a_plan_file_error(folder: Path, value: Any, key: str) -> None:
     only_a_plan_file_error(yaml.safe_dump(value), folder)

@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -942,11 +941,7 @@ def test_a_database_that_is_being_vacuumed_is_dropped(project: Project) -> None:
         "SELECT count(*) FROM pg_stat_activity WHERE datname = 'agents_slow'"
         " AND backend_type = 'autovacuum worker'"
     )
-    for _ in range(300):
-        if pg.sql("postgres", working) == [(1,)]:
-            break
-        time.sleep(0.1)
-    assert pg.sql("postgres", working) == [(1,)]
+    wait_until(lambda: pg.sql("postgres", working) == [(1,)], "a vacuum of the table")
     with psycopg.connect(pg.url("postgres", "app", PASSWORD), autocommit=True) as db:
         server.drop(db, "agents_slow")
     assert "agents_slow" not in pg.databases()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.databases import store_of
-from tests.harness import Agents, command
+from tests.harness import PATIENCE, Agents, command
 from tests.scratch import make_repository
 
 CONFINE = "sandbox.confine"
@@ -209,7 +209,7 @@ class Terminal:
 
     def until(self, text: bytes) -> None:
         """Read until it appears; whatever else is there, too."""
-        stop = time.monotonic() + 60
+        stop = time.monotonic() + PATIENCE
         while text not in self.seen:
             assert time.monotonic() < stop, self.seen
             if select.select([self.fd], [], [], 1)[0]:

@@ -24,7 +24,7 @@ from cleveragents.integrations.hook import Hooked, hook_command, observing
 from cleveragents.integrations.sidecar import Sidecar, handle_alone, locked
 from cleveragents.model.tool import CallState
 from cleveragents.workspace import open_workspace, settings_here
-from tests.harness import Agents
+from tests.harness import PATIENCE, Agents
 from tests.scratch import wait_until
 
 
@@ -60,7 +60,7 @@ class Session:
             capture_output=True,
             env=self.agents.env | {"CLEVERAGENTS_SESSION_HOOK_BUDGET": "60s"},
             cwd=self.agents.work,
-            timeout=120,
+            timeout=PATIENCE,
             check=False,
         )
 
@@ -117,10 +117,7 @@ class Session:
         raise AssertionError("no sidecar has the lock")
 
     def wait_until_gone(self, pid: int) -> None:
-        until = time.monotonic() + 60
-        while Path(f"/proc/{pid}").exists():
-            assert time.monotonic() < until, "the sidecar is still there"
-            time.sleep(0.05)
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the sidecar to end")
 
 
 @pytest.fixture
@@ -364,14 +361,13 @@ def test_a_store_that_is_locked_does_not_keep_the_agent_waiting(session: Session
         )
         assert done.returncode == 0
         assert time.monotonic() - began < 30
-    until = time.monotonic() + 60
-    while True:
+
+    def has_both() -> bool:
         with open_workspace(str(session.home), recover=False) as ws:
             found = ws.ctx.store.plans.decisions(ws.find(session.name).plan_id)
-        if [d.question for d in found[1:]] == ["one", "two"]:
-            break
-        assert time.monotonic() < until, "the event was lost"
-        time.sleep(0.1)
+        return [d.question for d in found[1:]] == ["one", "two"]
+
+    wait_until(has_both, "the second event")
 
 
 def test_two_sessions_on_one_tree_have_a_sidecar_each(session: Session) -> None:
@@ -452,10 +448,7 @@ for one in {told!r}:
     subprocess.run([*{argv!r}, "--budget=60"], input=json.dumps(one).encode(), check=True)
 """
     subprocess.run([sys.executable, "-c", script], env=session.agents.env, check=True)
-    until = time.monotonic() + 60
-    while session.socket.exists():
-        assert time.monotonic() < until, "the sidecar is still there"
-        time.sleep(0.1)
+    wait_until(lambda: not session.socket.exists(), "the sidecar to end")
     with open_workspace(str(session.home), recover=False) as ws:
         (call,) = ws.find("sess-1").tool_calls()
     assert call.state is CallState.INTERRUPTED

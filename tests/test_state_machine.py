@@ -45,7 +45,7 @@ from tests import plan_model as model
 from tests.plan_model import DATABASE, FOLDERS, Deed, Moment, Run, Step, World
 
 HEAVY = os.environ.get("CLEVERAGENTS_HEAVY") == "1"
-EXAMPLES, OPERATIONS = (250, 40) if HEAVY else (20, 18)
+EXAMPLES, OPERATIONS = (250, 40) if HEAVY else (12, 18)
 EXAMPLES = int(os.environ.get("CLEVERAGENTS_EXAMPLES", EXAMPLES))
 SHRINK = os.environ.get("CLEVERAGENTS_SHRINK") == "1"
 SEED = int(os.environ.get("CLEVERAGENTS_SEED", "0"))

@@ -33,7 +33,7 @@ from cleveragents.tools.limits import Capture, Deadline
 from cleveragents.tools.process import start
 from cleveragents.tools.runner import CallContext, run_tool
 
-SOON = 20.0
+SOON = 200.0
 SOURCE = str(Path(cleveragents.tools.__file__).parents[2])
 
 
@@ -325,7 +325,7 @@ def test_a_tool_that_will_not_go_is_killed(bench: Bench) -> None:
 
 def test_a_child_left_in_the_background_does_not_hold_us_up(bench: Bench) -> None:
     started = time.monotonic()
-    result = bench.sh("sleep 60 & echo $! >pid; echo done")
+    result = bench.sh("sleep 300 & echo $! >pid; echo done")
     assert result.output == "done\n"
     assert time.monotonic() - started < SOON
     assert is_gone(bench.pid())

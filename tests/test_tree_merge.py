@@ -1,5 +1,6 @@
 """Trees with some paths from another tree, and three-way merges, against a dictionary of paths."""
 
+import os
 import tempfile
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from cleveragents.content.restore.grafting import NEW_FOLDER, graft
 from cleveragents.sandbox.merge_states import StateMerge, merge_states
 from tests.test_content_properties import commit, opened_packs
 
-EXAMPLES = 150
+EXAMPLES = 150 if os.environ.get("CLEVERAGENTS_HEAVY") == "1" else 50
 What = tuple[str, int, bytes]
 """Kind, mode, and content or a link's text."""
 Paths = dict[bytes, What]

@@ -14,6 +14,7 @@ from cleveragents.lease import holder, working_on
 from cleveragents.model.plan import State
 from cleveragents.web.forms import argv_of
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace
+from tests.harness import PATIENCE
 from tests.in_process import FAILING, PLAN, Yard, box, cli, edit, execute, files
 from tests.scratch import wait_until
 from tests.web.visitor import HERE, Visitor, rows, words
@@ -324,7 +325,7 @@ def test_the_command_itself_prints_its_address_and_ends_with_ctrl_c(yard: Yard) 
     assert server.stderr is not None
     assert "Ctrl-C ends the page" in server.stderr.readline()
     server.send_signal(signal.SIGINT)
-    out, err = server.communicate(timeout=60)
+    out, err = server.communicate(timeout=PATIENCE)
     assert (server.returncode, out, err) == (0, "", "")
 
 
