@@ -3,6 +3,7 @@
 The agent is the stand-in of the documentation; what real ones make of it, `nox -s agents` tries.
 """
 
+import json
 import signal
 import subprocess
 import sys
@@ -54,6 +55,23 @@ class Talk:
 
     def files(self) -> list[str]:
         return sorted(path.name for path in self.agents.work.iterdir())
+
+    def hook(self, event: str, session: str, **more: str) -> str:
+        """What the agent is told at an event of a session."""
+        home = Path(self.agents.env["HOME"])
+        settings = json.loads((home / ".claude/settings.json").read_text())
+        (entry,) = settings["hooks"][event]
+        where = {"cwd": str(self.agents.work), "transcript_path": str(home / "none.jsonl")}
+        said = {"hook_event_name": event, "session_id": session, **where, **more}
+        return subprocess.run(
+            ["sh", "-c", entry["hooks"][0]["command"]],
+            input=json.dumps(said),
+            cwd=self.agents.work,
+            env=self.agents.env | {"CLEVERAGENTS_SESSION_HOOK_BUDGET": "60s"},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
 
     def sessions(self) -> list[Path]:
         return sorted(Path(self.agents.env["HOME"], ".claude/projects/here").iterdir())
@@ -107,3 +125,24 @@ def test_undo_returns_to_a_prompt_in_whose_midst_the_agent_was_killed(agents: Ag
     made = talk.back(prompt)
     assert made["continue"] == ["claude", "--session-id", made["session_id"]]
     assert talk.data("plan", "undo", talk.plan)["conversation"] == talk.now() == talk.first
+
+
+def test_a_corrected_prompt_is_undone_and_the_agent_told_what_to_do_instead(talk: Talk) -> None:
+    (talk.agents.work / "mine.txt").write_text("mine\n")
+    (root,) = talk.data("plan", "tree", talk.plan)["tree"]
+    prompt = next(one for one in root["children"] if one["question"] == "add b")
+    words = ("plan", "correct", prompt["decision_id"], "--guidance", "call it d.txt")
+    assert talk.data(*words, "--dry-run")["steps_again"] == []
+    done = talk.data(*words, "--yes")
+    assert (done["state"], done["steps_again"]) == ("queued", [])
+    assert talk.files() == ["a.txt", "c.txt", "mine.txt"]
+    made = done["conversation"]
+    assert made == talk.now()
+    assert made["forked_from"] == talk.first["session_id"]
+    assert made["continue"] == ["claude", "--session-id", made["session_id"]]
+    assert "call it d.txt" in talk.hook("SessionStart", made["session_id"], source="resume")
+    (root,) = talk.data("plan", "tree", talk.plan)["tree"]
+    assert [one["question"] for one in root["children"]] == ["add c", "correct: add b"]
+    undone = talk.data("plan", "undo", talk.plan)["conversation"]
+    assert undone == talk.now() == talk.first
+    assert talk.files() == ["a.txt", "b.txt", "c.txt", "mine.txt"]

@@ -756,3 +756,27 @@ def test_kept_objects_cost_nothing_and_go_with_the_plan(place: Place) -> None:
     place.ok("delete", "p", "--yes")
     assert not any(path.exists() for path in kept)
     place.git("fsck", "--strict")
+
+
+@pytest.mark.parametrize("mode", ["wal", "delete"])
+def test_a_database_is_not_exchanged_under_somebody_who_has_it_open(
+    place: Place, mode: str
+) -> None:
+    """As one of the files; a resource of its own is written back through SQLite."""
+    with closing(sqlite3.connect(place.repo / "app.db", isolation_level=None)) as db:
+        db.execute(f"PRAGMA journal_mode = {mode}")
+        (place.agents.work / "add.py").write_text(
+            "import sqlite3\nwith sqlite3.connect('app.db') as db:\n"
+            "    db.execute('INSERT INTO t VALUES (2)')\n"
+        )
+        add = 'python3 "$AGENTS_PLAN_DIR/add.py"'
+        place.ran(step("row", f"echo n > new.txt; {add}"), database=False)
+        assert db.execute("SELECT count(*) FROM t").fetchone() == (2,)
+        said = place.refused("rollback", "p", "first", "--yes")["error"]
+        assert f"app.db is open in process {os.getpid()}" in said["message"]
+        assert place.read("new.txt") == "n\n"
+        db.execute("INSERT INTO t VALUES (3)")
+        assert place.rows() == ["first", 2, 3]
+    place.ok("rollback", "p", "first", "--take-checkpoint", "--yes")
+    assert place.rows() == ["first"]
+    assert place.read("new.txt") is None

@@ -90,6 +90,7 @@ class PlanHandle(PlanView):
         plan_file: "str | PlanFile | None" = None,
         cascade: bool = False,
         accept_loss: bool = False,
+        remember: "Remember | None" = None,
     ) -> "Correction":
         """Redo one decision and everything that depends on it."""
         from cleveragents.history import correct as correction
@@ -100,6 +101,7 @@ class PlanHandle(PlanView):
             plan_file=self._read(plan_file),
             cascade=cascade,
             accept_loss=accept_loss,
+            remember=remember,
         )
         return correction.correct(self._ctx, self._decision(decision), request)
 

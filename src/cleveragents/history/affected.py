@@ -1,7 +1,11 @@
 """What a correction takes in: the dependents of a decision, their paths, steps and child plans."""
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 
+from cleveragents.actors import OBSERVED
 from cleveragents.checkpoints import effects
 from cleveragents.context import Context
 from cleveragents.errors import CorrectionRefused
@@ -26,6 +30,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     cascade: bool = False
     accept_loss: bool = False
     """Roll back past effects that cannot be undone, and repeat what may have happened."""
+    remember: Callable[[Any], Any] | None = None
+    """What becomes of the conversation of an agent that the plan follows."""
 
 
 class Superseded(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +85,8 @@ def work_out(ctx: Context, plan: Plan, roots: tuple[Decision, ...], request: Req
     again = [s.step_id for s in facts.steps if s.step_id in steps or not s.done]
     children = children_of(ctx, plan, steps)
     require_not_applied(children)
+    if plan.spec["actor"]["kind"] == OBSERVED:
+        again = []  # it is the agent who does it again
     if revision is not None:
         again = [name for name in again if name not in revision.removed] + list(revision.added)
     return Outlook(

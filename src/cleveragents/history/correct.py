@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from cleveragents.actors import OBSERVED
 from cleveragents.checkpoints import effects
 from cleveragents.checkpoints.groups import About
 from cleveragents.checkpoints.manager import States
@@ -35,6 +36,7 @@ from cleveragents.history.affected import (
 )
 from cleveragents.history.rollback import (
     PLAIN,
+    remembering,
     require_children_free,
     require_own,
 )
@@ -44,12 +46,13 @@ from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.model.decision import (
     Correction,
     CorrectionMode,
+    CorrectionState,
     Decision,
     DecisionKind,
 )
 from cleveragents.model.effect import EffectState
 from cleveragents.model.ids import new_id
-from cleveragents.model.journal import Operation
+from cleveragents.model.journal import JournalEntry, Operation
 from cleveragents.model.lifecycle import require_rollback
 from cleveragents.model.plan import Phase, Plan, State, Step
 from cleveragents.model.resource import Change
@@ -124,6 +127,8 @@ def redo_dependents(
     effects.require_accepted(outlook.effects, request.accept_loss, command)
     correction, todo = _prepare(ctx, leased, outlook, request)
     require_children_free(ctx, todo)
+    if "actor_state" in todo.plan:
+        todo = remembering(todo, request.remember)
     entry = leased.opened(
         Operation.CORRECT, correction=correction.correction_id, decision=correction.decision_id
     )
@@ -141,10 +146,28 @@ def redo_dependents(
     )
     ctx.checkpoints.restore_made(leased, about, _maker(ctx, plan, outlook), todo, note)
     compensation.compensated(ctx, leased, todo)
+    if leased.spec.actor.kind == OBSERVED:
+        _leave_to_the_agent(ctx, leased, correction, entry)
+        return ended_row(ctx, correction)
     executor = executor_for(ctx, leased)
     executor.prepare()
     executor.execute(Operation.CORRECT, entry)
     return ended_row(ctx, correction)
+
+
+def _leave_to_the_agent(
+    ctx: Context, leased: LeasedPlan, correction: Correction, entry: JournalEntry
+) -> None:
+    """Nothing of it can be run here; its agent hears the guidance when the conversation goes on."""
+    ended = msgspec.structs.replace(
+        ended_row(ctx, correction),
+        state=CorrectionState.COMPLETE,
+        after_group_id=leased.plan.head_group_id,
+        ended_at=ctx.now(),
+    )
+    with leased.transaction():
+        ctx.store.journal.put(leased.closed(entry))
+        ctx.store.corrections.put(ended)
 
 
 def _prepare(

@@ -25,6 +25,7 @@ from cleveragents.model.plan import Plan
 from cleveragents.model.resource import Change, show_path
 from cleveragents.model.units import plural, show_bytes
 from cleveragents.sandbox.protocol import Conflict, InPlace, Owned
+from cleveragents.sandbox.sqlite.holders import holder_of
 
 Spot = tuple[str, bytes]
 
@@ -174,6 +175,7 @@ def outlook(
             judged.append(one)
             wanted = one.wanted()
             _require_git_idle(sandbox.place.root, wanted)
+            _require_databases_closed(sandbox.place.path, wanted)
             if not choices.everything:
                 states[rid] = owned.assembled(now[rid], targets[rid], wanted)
             notes += [*one.notes(), *_not_covered(one.name, sandbox.place.origin)]
@@ -240,6 +242,17 @@ def _require_git_idle(root: str, wanted: dict[bytes, str]) -> None:
     if any(path.startswith(b".git/") for path in wanted) and os.path.exists(lock):
         raise NotAllowed(
             f"git is at work in {root}", f"wait for it; if no git runs there: rm {lock}"
+        )
+
+
+def _require_databases_closed(root: str, wanted: dict[bytes, str]) -> None:
+    """Of those that are files of a tree."""
+    if os.path.isdir(root) and (found := holder_of(root, wanted)) is not None:
+        raise NotAllowed(
+            f"the database {show_path(found.path)} is open in process {found.pid}"
+            f" ({found.program}), which would go on with the old file",
+            "end that process and run it again; a database that [session.resources] names is"
+            " written back while it is open",
         )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from cleveragents.actors import KINDS
+from cleveragents.actors import KINDS, OBSERVED
 from cleveragents.context import Context
 from cleveragents.execution.use import PlanFile, step_of
 from cleveragents.lease import LeasedPlan
@@ -27,6 +27,9 @@ def steps_after(
     if leased.spec.actor.kind in KINDS:
         # The actor decides anew what there is to do.
         return [], [step.step_id for step in now if step.step_id in again or not step.done]
+    if leased.spec.actor.kind == OBSERVED:
+        # So does an agent that somebody else runs; it is told when it goes on.
+        return [], [step.step_id for step in now if step.step_id in again]
     if file is None:
         return [fresh(step) for step in now if step.step_id in again], []
     return revised_steps(now, file.spec.steps, again, leased.plan.plan_id)

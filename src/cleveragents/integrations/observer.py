@@ -33,7 +33,15 @@ from cleveragents.model.journal import Operation
 from cleveragents.model.plan import Plan
 from cleveragents.model.tool import CallState, ToolResult
 
-MOVED = frozenset({Operation.ROLLBACK, Operation.UNDO, Operation.REDO, Operation.RESTORE})
+MOVED = frozenset(
+    {
+        Operation.ROLLBACK,
+        Operation.UNDO,
+        Operation.REDO,
+        Operation.RESTORE,
+        Operation.CORRECT,
+    }
+)
 SHELL_INPUTS = frozenset({"command", "cmd", "script", "url"})
 """A tool that takes one of these can reach the world outside."""
 MakePlan = Callable[[Context, Anchor, str], Plan]

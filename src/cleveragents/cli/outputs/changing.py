@@ -150,6 +150,7 @@ class CorrectionOutlook(TypedDict):
 
 class Corrected(TypedDict):
     correction_id: str
+    conversation: Conversation | None
 
 
 class WouldAppend(TypedDict):

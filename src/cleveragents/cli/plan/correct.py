@@ -7,6 +7,7 @@ import msgspec
 
 from cleveragents.cli import rollback_data
 from cleveragents.cli.common import Options, command
+from cleveragents.cli.conversation import going_of, with_conversation
 from cleveragents.cli.options import Consent, consent_options, decision_argument, stream_option
 from cleveragents.cli.plan.effects import (
     as_ended,
@@ -69,14 +70,16 @@ def correct_command(
         consent.require_accepted(outlook.effects, command)
 
     def do() -> Reply:
+        going = going_of(ws, plan)
         done = plan.correct(
             one.decision_id,
             guidance,
             plan_file=file,
             cascade=cascade,
             accept_loss=consent.accept_loss,
+            remember=going.remember,
         )
-        return _corrected(ws, plan, outlook, done)
+        return with_conversation(_corrected(ws, plan, outlook, done), going.conversation)
 
     return consent.preview_ask_do(
         options,

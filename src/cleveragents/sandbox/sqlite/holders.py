@@ -1,0 +1,72 @@
+"""Databases among the files of a tree that somebody has open at this moment.
+
+Whoever has one open would go on with a file that is no longer there, and what they wrote to it
+would be lost; a new connection would find the log of another database beside it.
+"""
+
+import os
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+_MAGIC = b"SQLite format 3\0"
+_SMALLEST = 512
+_SIDES = (b"-wal", b"-shm", b"-journal")
+
+
+class Holder(NamedTuple):
+    path: bytes
+    pid: int
+    program: str
+
+
+def holder_of(root: str, paths: Iterable[bytes]) -> Holder | None:
+    """Another process that has one of these files open, if they belong to a database."""
+    top = os.fsencode(root)
+    found: dict[tuple[int, int], bytes] = {}
+    for base in {_base(path) for path in paths}:
+        if _is_database(top + b"/" + base):
+            for path in (base, *(base + side for side in _SIDES)):
+                with suppress(OSError):
+                    there = os.lstat(top + b"/" + path)
+                    found[there.st_dev, there.st_ino] = base
+    return _asked(found) if found else None
+
+
+def _base(path: bytes) -> bytes:
+    side = next((side for side in _SIDES if path.endswith(side)), b"")
+    return path.removesuffix(side)
+
+
+def _is_database(path: bytes) -> bool:
+    with suppress(OSError):
+        found = os.lstat(path)
+        if not stat.S_ISREG(found.st_mode) or found.st_size % _SMALLEST or not found.st_size:
+            # In a log's first moments the file itself may still be empty: nobody can tell then.
+            return False
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            return os.read(fd, len(_MAGIC)) == _MAGIC
+        finally:
+            os.close(fd)
+    return False
+
+
+def _asked(wanted: dict[tuple[int, int], bytes]) -> Holder | None:
+    """Of the processes that are ours to ask."""
+    processes = os.listdir("/proc") if os.path.isdir("/proc/self") else ()
+    for pid in (name for name in processes if name.isdigit() and int(name) != os.getpid()):
+        with suppress(OSError):
+            for number in os.listdir(f"/proc/{pid}/fd"):
+                with suppress(OSError):
+                    found = os.stat(f"/proc/{pid}/fd/{number}")
+                    if (path := wanted.get((found.st_dev, found.st_ino))) is not None:
+                        return Holder(path, int(pid), _program(pid))
+    return None
+
+
+def _program(pid: str) -> str:
+    with suppress(OSError), open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+        return file.read().strip()
+    return "?"
