@@ -166,7 +166,7 @@ def find_decision(store: Store, text: str, plan_id: str | None = None) -> Decisi
             text = step.decision_id
     found = _by_end(text, known, "decision")
     if found is None:
-        raise NotFound(f"no decision {text!r}", f"agents plan tree {plan_id or ''}".rstrip())
+        raise NotFound(f"no decision {text!r}", "agents plan tree")
     return next(d for d in store.plans.decisions(known[found]) if d.decision_id == found)
 
 
