@@ -488,6 +488,11 @@ def test_rollback_to_before_a_child_to_its_spawn_and_to_after_it(shop: Shop) -> 
     shop.ok("plan", "undo", "plan")
     assert [shop.read(f"{n}.txt") for n in ("ann", "bob", "cy")] == ["ann\n", "bob\n", "cy\n"]
     assert {n: k["state"] for n, k in shop.children().items()} == dict.fromkeys(kids, "complete")
+    # What was there and back since, and is where it was, is no reason for anything.
+    last = group_of(shop, "after_subplan", "cy")
+    for group, number in ((last, 0), (after, 2)):
+        impact = shop.ok("plan", "rollback", "plan", group, "--dry-run")["impact"]
+        assert impact["child_plans_invalidated"] == number, group
     shop.ok("plan", "rollback", "plan", spawn, "--yes")
     now = shop.children()
     assert (now["bob"]["id"], now["bob"]["state"]) == (kids["bob"]["id"], "queued")

@@ -55,6 +55,14 @@ def test_links_lead_somewhere(document: Path) -> None:
         assert not anchor or anchor in anchors(found), f"{target}{anchor}"
 
 
+def test_the_first_screen_of_the_readme_shows_use_with_an_agent() -> None:
+    seen = re.sub(r"<!--.*?-->\n", "", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    first = "\n".join(seen.splitlines()[:32])
+    for command in ("pip install .", "agents hook install claude-code", "claude ", "agents undo"):
+        assert command in first, command
+    assert "![" not in first
+
+
 def test_the_readme_stays_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 

@@ -112,6 +112,21 @@ def test_output_of_every_step_or_of_one(agents: Agents) -> None:
     assert "did you mean 'two'?" in failed.stderr
 
 
+def test_a_step_alone_is_one_of_the_newest_plan(agents: Agents) -> None:
+    folder = ran(agents, "spoken")
+    one = agents.run("plan", "output", "two", "--json", cwd=folder).data["calls"]
+    assert [call["step"] for call in one] == ["two"]
+    assert "no plan 'nobody'" in agents.run("plan", "output", "nobody").expect(3).stderr
+    told = agents.run("plan", "explain", "two", cwd=folder).expect(0)
+    assert "the newest plan of this directory: spoken" in told.stderr
+    again = ("plan", "correct", "two", "--guidance", "once more")
+    corrected = agents.run(*again, "--dry-run", "--json", cwd=folder).expect(0).data
+    assert "two" in corrected["steps_again"]
+    lost = agents.run("plan", "explain", "nothing", cwd=folder).expect(3).stderr
+    hint = lost.partition("hint: agents ")[2].split()
+    agents.run(*hint).expect(0)
+
+
 def test_a_command_of_another_group_is_suggested(agents: Agents) -> None:
     assert "did you mean 'agents plan checkpoints'?" in agents.run("checkpoints").expect(2).stderr
     assert "did you mean 'agents rollback'?" in agents.run("plan", "rolback").expect(2).stderr

@@ -59,11 +59,14 @@ def test_rows_of_a_database_are_shown_and_resources_can_be_chosen(shop: Agents) 
     assert told.splitlines()[3:] == [
         "Binary files a/shop.db and b/shop.db differ",
         "  table people, was users: changed, definition too, new: active, 3 -> 4 rows",
+        "  ~ id=2  active: 0",
         "  + id=4  name='Barbara'  active=1",
         "1 file changed, 0 insertions, 0 deletions",
     ]
     back = shop.run("plan", "diff", "last", "--on", "db", "--from", "last", "--to", "first").stdout
     assert "  - id=4  name='Barbara'  active=1" in back
+    same = shop.run("plan", "diff", "last", "--on", "db", "--to", "schema").stdout
+    assert "changed, definition too, new: active, 3 rows\n" in same
     assert "did you mean 'db'?" in shop.run("plan", "diff", "last", "--on", "dd").expect(3).stderr
     only = shop.run("plan", "diff", "last", "--name-only", "--on", "docs").expect(0).stdout
     assert only == "docs: contents.md\ndocs: guide.md\ndocs: reference.md\n"

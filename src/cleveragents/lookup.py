@@ -166,8 +166,17 @@ def find_decision(store: Store, text: str, plan_id: str | None = None) -> Decisi
             text = step.decision_id
     found = _by_end(text, known, "decision")
     if found is None:
-        raise NotFound(f"no decision {text!r}", "agents plan tree PLAN")
+        raise NotFound(f"no decision {text!r}", "agents plan tree")
     return next(d for d in store.plans.decisions(known[found]) if d.decision_id == found)
+
+
+def named_decision(store: Store, text: str) -> tuple[Decision, tuple[str, ...]]:
+    """By its id, or by a step of the plan that is meant without a name; and a remark which."""
+    try:
+        return find_decision(store, text), ()
+    except NotFound:
+        plan, remark = find_plan(store, "")
+        return find_decision(store, text, plan.plan_id), (remark,)
 
 
 def find_decisions(store: Store, plan_id: str) -> list[Decision]:

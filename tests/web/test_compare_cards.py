@@ -251,7 +251,10 @@ def test_a_plan_says_how_much_it_began_with(yard: Yard) -> None:
         "db": {"tables": 2, "rows": 4},
         "app": {"files": 1},
     }
-    assert "2 tables, 4 rows, " in cli("plan", "checkpoint", "show", "data", "first").stdout
+    told = cli("plan", "checkpoint", "show", "data", "first").stdout
+    assert "2 tables, 4 rows, " in told
+    assert "1 file, " in told
+    assert re.search(r"type +pre_execute$", told, re.M)
 
 
 def table(**change: object) -> TableView:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cleveragents.workspace import PlanHandle, Workspace, open_workspace
-from tests.in_process import Yard, execute
+from tests.in_process import Yard, cli, execute
 from tests.web.visitor import Visitor, rows, words
 
 TEXT = "".join(f"{n}\n" for n in range(1, 20))
@@ -70,3 +70,18 @@ def test_steps_of_a_caller_are_rows_of_their_decisions(yard: Yard) -> None:
     assert any("add a greeting in hello.txt" in row for row in rows(page))
     assert "2 calls" in words(page)
     assert os.path.exists(yard.app / "hello.txt")
+
+
+def test_what_the_agent_alone_changed_is_none_of_your_edits(yard: Yard, visitor: Visitor) -> None:
+    (yard.app / "both.txt").write_text(TEXT)
+    with open_workspace() as ws:
+        plan = ws.use(yard.plan(PLAN))
+        execute(ws, plan)
+    back = words(visitor.get("/plans/here/rollback?to=first"))
+    assert "2 paths return" in back
+    assert "Your own edits" not in back
+    with open_workspace() as ws:
+        plan = ws.find("here")
+        plan.rollback("first")
+    # What is as it was needs no mention; a file that is not there is not kept.
+    assert cli("plan", "rollback", "here", "first", "--dry-run", "--json").data["in_place"] == []

@@ -205,7 +205,7 @@ def _result(
         checkpoint_id=rows[0].checkpoint_id,
         label=group.label,
         changes=changes,
-        child_plans_invalidated=len(todo.cancelled_children) + len(todo.children),
+        child_plans_invalidated=len(todo.cancelled_children) + _going_back(ctx, todo),
         decisions_after=sum(d.state is DecisionState.SUPERSEDED for d in todo.decisions),
         tool_calls_after=ctx.store.calls.count(
             plan.plan_id, after=ctx.store.checkpoints.number(group.group_id)
@@ -216,4 +216,13 @@ def _result(
         checkpoints_remaining=ctx.store.checkpoints.count(plan.plan_id),
         dry_run=dry_run,
         effects=todo.outlook,
+    )
+
+
+def _going_back(ctx: Context, todo: Restoration) -> int:
+    """Child plans that are not where they return to."""
+    pairs = ((ctx.store.plans.get(child), below) for child, below in todo.children.items())
+    return sum(
+        (child.head_group_id, child.state) != (below.group_id, below.plan["state"])
+        for child, below in pairs
     )

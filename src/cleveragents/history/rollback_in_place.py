@@ -109,10 +109,15 @@ class _Resource:
         return found
 
     def paths(self) -> list[OwnedPath]:
+        """Without what the agent wrote and is as it was again."""
         return [
             OwnedPath(self.name, path, str(verdict.owner), str(verdict.action), verdict.reason)
             for path, verdict in sorted(self.verdicts.items())
+            if verdict.owner is not Owner.AGENT or not self._is_as_it_was(path)
         ]
+
+    def _is_as_it_was(self, path: bytes) -> bool:
+        return self.histories[path].now == self.histories[path].target
 
     def notes(self) -> list[str]:
         """What becomes of git's own state, in words."""

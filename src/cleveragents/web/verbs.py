@@ -7,16 +7,18 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 from markupsafe import Markup
 
 from cleveragents.errors import NotAllowed, UsageError
+from cleveragents.history.owners import Owner
 from cleveragents.integrations.conversation import current
 from cleveragents.lease import holder, host_name
 from cleveragents.lookup import short_ids
+from cleveragents.model.checkpoint import OwnedPath
 from cleveragents.model.conversation import Conversation
 from cleveragents.model.effect import Outlook
 from cleveragents.model.journal import Operation
@@ -64,7 +66,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     fates: tuple[Fate, ...] = ()
     decisions: int = 0
     """How many decisions are set aside."""
-    owned: tuple[Any, ...] = ()
+    owned: tuple[OwnedPath, ...] = ()
     conflicts: tuple[Any, ...] = ()
     conversation: Conversation | None = None
     notes: tuple[str, ...] = ()
@@ -118,11 +120,18 @@ def rollback(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Previe
         more_changes=max(0, len(shown(todo.changes)) - MOST_PATHS),
         fates=fates_to(facts, rows, group.group_id),
         decisions=todo.decisions_after,
-        owned=tuple(item for item in todo.in_place if not item.path.startswith(b".git/")),
+        owned=_yours(todo.in_place),
         conflicts=todo.conflicts,
         conversation=current(ws.ctx, handle.plan_id),
         notes=todo.notes,
         fields={"to": group.group_id},
+    )
+
+
+def _yours(paths: Iterable[OwnedPath]) -> tuple[OwnedPath, ...]:
+    """What is not the agent's alone, nor git's own."""
+    return tuple(
+        item for item in paths if item.owner != Owner.AGENT and not item.path.startswith(b".git/")
     )
 
 
@@ -186,7 +195,7 @@ def travel(ws: Workspace, handle: PlanHandle, query: dict[str, str], way: str) -
         sums=sums,
         changes=shown(result.changes)[:MOST_PATHS],
         more_changes=max(0, len(shown(result.changes)) - MOST_PATHS),
-        owned=tuple(item for item in result.in_place if not item.path.startswith(b".git/")),
+        owned=_yours(result.in_place),
         conflicts=result.conflicts,
         conversation=current(ws.ctx, handle.plan_id),
         notes=result.notes,

@@ -13,7 +13,7 @@ from cleveragents.cli.options import (
     yes_option,
 )
 from cleveragents.cli.render import Panel, Reply, Text
-from cleveragents.model.units import show_when
+from cleveragents.model.units import plural, show_when
 from cleveragents.workspace import Workspace
 
 
@@ -39,7 +39,7 @@ def show(ws: Workspace, options: Options, plan: str, checkpoint: str) -> Reply:
     data = reports.group_data(ws.ctx, one.plan, one.group(checkpoint))
     rows = (
         ("group", data["group_id"]),
-        ("type", f"{data['type']} (found by {', '.join(data['triggers'])})"),
+        ("type", _type(data)),
         ("label", data["label"] or "none"),
         ("made", f"{show_when(data['created_at'])}, {data['created_at']}"),
         ("steps done", ", ".join(data["steps_done"]) or "none"),
@@ -48,9 +48,15 @@ def show(ws: Workspace, options: Options, plan: str, checkpoint: str) -> Reply:
     return Reply(data=data, blocks=(Panel("Checkpoint", rows),), messages=notes)
 
 
+def _type(data: dict[str, Any]) -> str:
+    found = ", ".join(data["triggers"])
+    return data["type"] if found in ("", data["type"]) else f"{data['type']} (found by {found})"
+
+
 def _member(row: dict[str, Any]) -> str:
     where = "" if row["own"] else " (of an earlier group)"
-    held = ", ".join(f"{number:,} {what}" for what, number in row["contents"].items())
+    contents = row["contents"].items()
+    held = ", ".join(plural(number, what.removesuffix("s")) for what, number in contents)
     return ", ".join(filter(None, (held, row["state_hash"][:16], f"{row['checkpoint_id']}{where}")))
 
 

@@ -18,7 +18,7 @@ from cleveragents.cli.plan.effects import (
 from cleveragents.cli.plan.run import plan_reply
 from cleveragents.cli.render import Block, Panel, Reply, Table
 from cleveragents.errors import UsageError
-from cleveragents.lookup import find_decision
+from cleveragents.lookup import named_decision
 from cleveragents.model.decision import Correction, Decision
 from cleveragents.model.units import plural
 from cleveragents.plan_handle import PlanHandle
@@ -55,11 +55,11 @@ def correct_command(
 ) -> Reply:
     """Redo one decision and everything that depends on it; nothing else runs again.
 
-    DECISION is the id that `agents plan tree PLAN` shows, or its beginning or end.
+    DECISION is the id that `agents plan tree` shows, or its beginning or end, or a step.
     """
     if not guidance.strip():
         raise UsageError("--guidance is empty", "say what to do differently")
-    one = find_decision(ws.ctx.store, decision)
+    one, notes = named_decision(ws.ctx.store, decision)
     plan = PlanHandle(ws.ctx, one.plan_id)
     if mode == "append":
         return _append(ws, plan, one, guidance, plan_file, consent.dry_run)
@@ -81,14 +81,15 @@ def correct_command(
         )
         return with_conversation(_corrected(ws, plan, outlook, done), going.conversation)
 
-    return consent.preview_ask_do(
+    reply = consent.preview_ask_do(
         options,
         command,
         preview=lambda: outlook,
         show=lambda todo: _would(todo, guidance),
-        question=_question,
+        question=lambda todo: f"{plan.plan.name}: {_question(todo)}" if notes else _question(todo),
         do=do,
     )
+    return msgspec.structs.replace(reply, messages=(*notes, *reply.messages))
 
 
 def _question(outlook: "Outlook") -> str:

@@ -169,10 +169,15 @@ def _moved(file: "FileDiff") -> str:
 
 def _table_row(resource: str, one: Any) -> tuple[str, ...]:
     status = f"{one.status}, definition too" if one.definition_changed else one.status
-    counts = (one.rows_before, one.rows_after)
-    rows = " -> ".join(str(count) for count in counts if count is not None)
+    rows = _counts(one)
     shown = ("" if n is None else str(n) for n in (one.rows_added, one.rows_removed))
     return (resource, _table_name(one), status, rows, *shown)
+
+
+def _counts(one: Any) -> str:
+    """`3 -> 4`; `3` where it stayed the same."""
+    counts = (one.rows_before, one.rows_after)
+    return " -> ".join(dict.fromkeys(str(count) for count in counts if count is not None))
 
 
 def _table_name(one: Any) -> str:
@@ -182,8 +187,8 @@ def _table_name(one: Any) -> str:
 
 def _table_lines(one: Any, out: TextIO, rich: bool) -> Iterator[str]:
     """A table, and the first of its rows that differ."""
-    counts = [count for count in (one.rows_before, one.rows_after) if count is not None]
-    rows = f", {' -> '.join(map(str, counts))} rows" if counts else ""
+    counts = _counts(one)
+    rows = f", {counts} {'row' if counts == '1' else 'rows'}" if counts else ""
     new = [column for column in one.columns if column not in one.columns_before]
     columns = f", new: {', '.join(new)}" if new and one.columns_before else ""
     status = f"{one.status}, definition too" if one.definition_changed else one.status

@@ -13,7 +13,8 @@ from cleveragents.cli.options import (
 )
 from cleveragents.cli.plan.read_data import output_data, timeline_data
 from cleveragents.cli.render import Block, Panel, Reply, Table, Text
-from cleveragents.lookup import find_decision, short_ids
+from cleveragents.errors import NotFound
+from cleveragents.lookup import named_decision, short_ids
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.units import show_bytes, show_duration, show_when
 from cleveragents.workspace import Workspace
@@ -147,7 +148,8 @@ def _branches(nodes: list[dict[str, Any]], states: dict[str, str], depth: int = 
 @decision_argument
 def explain(ws: Workspace, options: Options, decision: str) -> Reply:
     """Explain one decision: why, the alternatives, what it wrote."""
-    data = reports.explain_data(ws.ctx, find_decision(ws.ctx.store, decision))
+    one, notes = named_decision(ws.ctx.store, decision)
+    data = reports.explain_data(ws.ctx, one)
     rows = (
         ("question", data["question"]),
         ("chosen", data["chosen"]),
@@ -158,7 +160,7 @@ def explain(ws: Workspace, options: Options, decision: str) -> Reply:
         ("steps", ", ".join(f"{s['id']} ({s['state']})" for s in data["steps"]) or "none"),
         ("wrote", ", ".join(w["path"] for w in data["wrote"]) or "nothing"),
     )
-    return Reply(data=data, blocks=(Panel("Decision", rows),))
+    return Reply(data=data, blocks=(Panel("Decision", rows),), messages=notes)
 
 
 @command("plan output")
@@ -166,7 +168,13 @@ def explain(ws: Workspace, options: Options, decision: str) -> Reply:
 @click.argument("step", default="", shell_complete=complete_with("step"))
 def output(ws: Workspace, options: Options, plan: str, step: str) -> Reply:
     """Show what the steps of a plan printed, or one of them: every call of it, oldest first."""
-    one, notes = found(ws, plan)
+    try:
+        one, notes = found(ws, plan)
+    except NotFound:
+        one, notes = found(ws, "")
+        if step or plan not in {call.step_id for call in one.tool_calls()}:
+            raise
+        step = plan
     calls = output_data(ws.ctx, one.plan, step)
     blocks: list[Block] = []
     for call in calls:
