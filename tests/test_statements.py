@@ -102,7 +102,7 @@ def test_a_shared_store_is_asked_as_little(yard: Yard, sent: list[str]) -> None:
     made = groups_in(found)
     assert len(made) == 2 * STEPS + 1
     for one in made[1:]:
-        assert len(one) <= 8, one  # and BEGIN and COMMIT
+        assert len(one) <= 6, one  # and BEGIN and COMMIT
 
 
 def test_what_goes_to_the_bucket_is_asked_for_in_one_go(

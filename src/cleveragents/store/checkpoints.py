@@ -12,6 +12,7 @@ from cleveragents.store.tables import Table
 
 GROUPS = Table("checkpoint_groups", CheckpointGroup, ("group_id",), skip="members")
 CHECKPOINTS = Table("checkpoints", Checkpoint, ("checkpoint_id",))
+MEMBERS = "INSERT INTO group_members (group_id, resource_id, checkpoint_id) VALUES (?, ?, ?)"
 
 
 class CheckpointRepository:
@@ -27,11 +28,10 @@ class CheckpointRepository:
     def add(self, group: CheckpointGroup, checkpoints: Iterable[Checkpoint]) -> None:
         if group.plan_id in self._counts:
             self._counts[group.plan_id] += 1
-        self._db.execute(GROUPS.insert, GROUPS.row(group))
-        self._db.executemany(CHECKPOINTS.insert, [CHECKPOINTS.row(item) for item in checkpoints])
-        self._db.executemany(
-            "INSERT INTO group_members (group_id, resource_id, checkpoint_id) VALUES (?, ?, ?)",
-            [(group.group_id, *member) for member in group.members.items()],
+        self._db.insert(
+            (GROUPS.insert, [GROUPS.row(group)]),
+            (CHECKPOINTS.insert, [CHECKPOINTS.row(item) for item in checkpoints]),
+            (MEMBERS, [(group.group_id, *member) for member in group.members.items()]),
         )
 
     def add_trigger(self, group: CheckpointGroup, trigger: str) -> CheckpointGroup:

@@ -44,6 +44,10 @@ class Rows(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
 
 
+Part = tuple[str, Sequence[Sequence[Any]]]
+"""A statement that inserts a row, and the values of each."""
+
+
 class Database(Protocol):
     """What repositories work with. Statements are SQLite's; `store/postgres.py` translates them.
 
@@ -63,6 +67,10 @@ class Database(Protocol):
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Rows: ...
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> Any: ...
+
+    def insert(self, *parts: Part) -> None:
+        """Rows for several tables, each an INSERT that reads nothing of what another writes."""
+        ...
 
     def require(self, sql: str, parameters: Sequence[Any], otherwise: Exception) -> None:
         """A statement that has to find or change a row; else the transaction ends with that."""
@@ -94,6 +102,10 @@ class SqliteDatabase(sqlite3.Connection):
     @property
     def shown(self) -> str:
         return self.path
+
+    def insert(self, *parts: Part) -> None:
+        for sql, rows in parts:
+            self.executemany(sql, rows)
 
     def require(self, sql: str, parameters: Sequence[Any], otherwise: Exception) -> None:
         done = self.execute(sql, parameters)

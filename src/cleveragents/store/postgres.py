@@ -18,7 +18,7 @@ from cleveragents.model.ids import new_id
 from cleveragents.sandbox.postgres import address
 from cleveragents.sandbox.postgres.server import EXTRA, OLDEST, said
 from cleveragents.store import schema
-from cleveragents.store.database import Rows, SqliteDatabase
+from cleveragents.store.database import Part, Rows, SqliteDatabase
 from cleveragents.store.leases import CLOCK
 from cleveragents.store.tables import NEXT
 
@@ -77,6 +77,13 @@ def read(text: str) -> str:
     if _ESCAPE not in text:
         return text
     return text.replace(f"{_ESCAPE}0", "\0").replace(f"{_ESCAPE}1", _ESCAPE)
+
+
+def _of_rows(sql: str, count: int) -> str:
+    """An INSERT of one row, for so many."""
+    head, _, tail = sql.partition(" VALUES ")
+    one, conflict, then = tail.partition(" ON CONFLICT")
+    return f"{head} VALUES {', '.join([one] * count)}{conflict}{then}"
 
 
 def driver() -> Any:
@@ -159,15 +166,25 @@ class PostgresDatabase:
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> None:
         rows = list(parameters)
-        head, values, tail = sql.partition(" VALUES ")
-        if not values:
+        if " VALUES " not in sql:
             self._connection.cursor().executemany(translated(sql), rows)
             return
-        one, conflict, then = tail.partition(" ON CONFLICT")
         for start in range(0, len(rows), AT_ONCE):
             some = rows[start : start + AT_ONCE]
-            text = f"{head} VALUES {', '.join([one] * len(some))}{conflict}{then}"
-            self._connection.execute(translated(text), list(itertools.chain(*some)))
+            text = translated(_of_rows(sql, len(some)))
+            self._connection.execute(text, list(itertools.chain(*some)))
+
+    def insert(self, *parts: Part) -> None:
+        """As one statement: constraints between the tables are looked at when it ends."""
+        parts = tuple(part for part in parts if part[1])
+        if len(parts) < 2 or any(len(rows) > AT_ONCE for _, rows in parts):
+            for sql, rows in parts:
+                self.executemany(sql, rows)
+            return
+        *before, last = (_of_rows(sql, len(rows)) for sql, rows in parts)
+        named = ", ".join(f"part{number} AS ({text})" for number, text in enumerate(before))
+        values = list(itertools.chain.from_iterable(row for _, rows in parts for row in rows))
+        self._connection.execute(translated(f"WITH {named} {last}"), values)
 
     def require(self, sql: str, parameters: Sequence[Any], otherwise: Exception) -> None:
         """The server itself ends the transaction if there is no row: nobody waits for an answer."""
