@@ -139,7 +139,9 @@ def import_commands() -> None:
 
 
 def write_down_coverage() -> None:
-    """What the imports covered, once: else each fork would write it into a file of its own."""
+    """What the imports covered, once: else each fork would write it into a file of its own, and
+    look through the package for files that nobody imported.
+    """
     coverage = sys.modules.get("coverage")
     if coverage is not None and (measured := coverage.Coverage.current()) is not None:
         measured.get_data()
