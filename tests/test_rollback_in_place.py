@@ -542,6 +542,16 @@ def test_a_rollback_killed_anywhere_is_finished_or_never_happened(place: Place) 
     assert points > 20
 
 
+def test_folders_of_a_rollback_killed_anywhere_have_their_modes(place: Place) -> None:
+    (place.repo / "d/e").mkdir(parents=True)
+    (place.repo / "d/e/f").write_text("f\n")
+    new = place.seen()
+    place.ran(step("one", "rm -r d"))
+    old = place.seen()
+    argv, back = ("rollback", "p", "first", "--yes"), ("undo", "p")
+    assert killed_everywhere(place, argv, back, old, new, 1) > 5
+
+
 def test_what_is_edited_between_a_crash_and_the_next_command_stays(place: Place) -> None:
     place.ran(WORK, ROW)
     number = 0

@@ -255,7 +255,7 @@ def _require_databases_closed(root: str, wanted: dict[bytes, str]) -> None:
     if os.path.isdir(root) and (found := holder_of(root, wanted)) is not None:
         raise NotAllowed(
             f"the database {show_path(found.path)} is open in process {found.pid}"
-            f" ({found.program}), which would go on with the old file",
+            f" ({found.program}), which would keep using the old file",
             "end that process and run it again; a database that [session.resources] names is"
             " written back while it is open",
         )

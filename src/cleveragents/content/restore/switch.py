@@ -243,7 +243,11 @@ class Switch:
             found = None
         if found is None:
             fsio.point("mkdir")
-            os.mkdir(name, 0o700, dir_fd=fd)
+            os.mkdir(name, self._first_mode(op.after), dir_fd=fd)
+
+    def _first_mode(self, entry: Entry | None) -> int:
+        """In a tree of the user its own at once: after a death nobody could tell who chose 0700."""
+        return 0o700 if self._force or entry is None else entry.mode | 0o700
 
     def _require_expected(self, op: Op, found: os.stat_result) -> None:
         if op.checked and op.expected != inode_of(found):
@@ -298,7 +302,7 @@ class Switch:
         with self._parent(op.path) as (fd, name):
             if is_directory(op.before):
                 if fsio.lstat_at(fd, name) is None:
-                    os.mkdir(name, 0o700, dir_fd=fd)
+                    os.mkdir(name, self._first_mode(op.before), dir_fd=fd)
             elif fsio.lstat_at(self._staging, op.old) is not None:
                 fsio.rename(op.old, self._staging, name, fd)
 
