@@ -1,7 +1,9 @@
 """What is worked on in place: one's own edits need a choice, and prompts are decisions."""
 
 import os
+import sqlite3
 from collections.abc import Generator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -16,6 +18,11 @@ name: here
 resources: {app: {kind: fs-directory, path: app, strategy: in_place}}
 steps:
   - {id: edit, on: app, run: "sed -i 's/^5$/five/' both.txt; echo a > agents.txt"}
+"""
+ROWS = """
+name: rows
+resources: {db: {kind: sqlite, path: shop.db, strategy: in_place}}
+steps: [{id: one, tool: sql, on: db, with: {script: "UPDATE t SET v = 'agent' WHERE id = 1"}}]
 """
 
 
@@ -85,3 +92,21 @@ def test_what_the_agent_alone_changed_is_none_of_your_edits(yard: Yard, visitor:
         plan.rollback("first")
     # What is as it was needs no mention; a file that is not there is not kept.
     assert cli("plan", "rollback", "here", "first", "--dry-run", "--json").data["in_place"] == []
+
+
+def test_rows_of_a_database_in_place_say_whose_they_are(yard: Yard) -> None:
+    def by_hand(script: str) -> None:
+        with closing(sqlite3.connect(yard.top / "shop.db")) as db:
+            db.executescript(script)
+
+    by_hand("CREATE TABLE t (id INTEGER PRIMARY KEY, v); INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    with open_workspace() as ws:
+        plan = ws.use(yard.plan(ROWS))
+        execute(ws, plan)
+    by_hand("UPDATE t SET v = 'mine' WHERE id = 2")
+    (file,) = cli("plan", "diff", "rows", "--json").data["files"]
+    told = [(row["after"], row["owner"]) for row in file["tables"][0]["rows"]]
+    assert (file["owner"], told) == (
+        "both",
+        [([1, "agent"], "agent"), ([2, "mine"], "somebody else")],
+    )
