@@ -170,11 +170,13 @@ def test_plans_of_machines_that_are_gone_continue_and_no_step_is_recorded_twice(
         machines = [team.worker() for _ in range(WORKERS)]
         more = iter(range(first, PLANS))
         try:
-            for _ in range(DEATHS):
-                for n in itertools.islice(more, -(-PLANS // DEATHS)):
+            for death in range(DEATHS):
+                # Evenly: a machine that has nothing to do is not worth killing.
+                count = first + (PLANS - first) * (death + 1) // DEATHS - len(plans)
+                for n in itertools.islice(more, count):
                     plans[f"p{n}"] = team.submit(f"p{n}", world)
                 wait_until(lambda: all_work(team, machines), "every machine takes plans")
-                wait_until(lambda: held(team), "a plan is being run")
+                wait_until(lambda: held(team) or not left(team), "a plan is being run")
                 time.sleep(chance.random())
                 interrupted += die(team, machines, chance)
             for n in more:

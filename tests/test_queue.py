@@ -74,6 +74,17 @@ class TestProcrastinate(QueueContract):
             other.terminate()
             assert other.wait() == 0
 
+    def test_a_worker_that_others_thought_dead_is_one_again(self, opened: Opened) -> None:
+        worker = opened.worker(at_once=2)
+        wait_for(opened.queue.workers, "it is there")
+        with opened.transaction() as connection:
+            connection.execute("DELETE FROM procrastinate_workers")
+        wait_for(lambda: any(one.at_once == 2 for one in opened.queue.workers()), "it is again")
+        self.submit(opened, "ok-1")
+        self.ended(opened, "ok-1")
+        worker.terminate()
+        assert worker.wait() == 0
+
     def test_one_that_cannot_be_delivered_again_keeps_no_other_from_it(
         self, opened: Opened
     ) -> None:

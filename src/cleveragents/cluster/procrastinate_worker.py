@@ -86,11 +86,23 @@ WITH silent AS (
 SELECT (SELECT count(*) FROM woken) AS again, %(lease)s + (
     SELECT min(extract(epoch FROM last_heartbeat - now()))::float8 FROM procrastinate_workers
     WHERE last_heartbeat >= now() - %(lease)s * interval '1 second'
-) AS next
+) AS next, EXISTS (SELECT 1 FROM procrastinate_workers WHERE id = %(id)s) AS known
 """
 """Deliver again, once however many workers look, what those had that were not heard of, before all
 that wait; tell who has room, as only a new job does by itself. Next: the seconds after which the
 one that was silent for longest counts as dead, if it stays so."""
+
+
+REGISTERED = """
+WITH alive AS (
+    INSERT INTO procrastinate_workers (id) OVERRIDING SYSTEM VALUE VALUES (%(id)s)
+    ON CONFLICT (id) DO NOTHING
+)
+INSERT INTO agents_workers (worker_id, name, at_once, queues)
+VALUES (%(id)s, %(name)s, %(takes)s, %(queues)s)
+ON CONFLICT (worker_id) DO UPDATE SET at_once = excluded.at_once
+"""
+"""What a worker takes; one that was silent for too long was taken off by others, and is back."""
 
 
 class OwnMachine(JobManager):
@@ -171,22 +183,21 @@ class Deliveries:
                 if told != takes:
                     await _execute(
                         app,
-                        "INSERT INTO agents_workers (worker_id, name, at_once, queues)"
-                        " VALUES (%(id)s, %(name)s, %(takes)s, %(queues)s)"
-                        " ON CONFLICT (worker_id) DO UPDATE SET at_once = excluded.at_once",
+                        REGISTERED,
                         id=worker.worker_id,
                         name=self._name,
                         takes=takes,
                         queues=queues,
                     )
                     told = takes
-                rest = min(self._beat, await self._deliver_again(app))
+                found = await self._deliver_again(app, worker.worker_id)
+                rest = min(self._beat, self._beat if found["next"] is None else found["next"])
+                told = told if found["known"] else -1
                 await self._submit_due(app)
 
-    async def _deliver_again(self, app: App) -> float:
-        """What workers had that were not heard of; the seconds until there may be more."""
-        found = await app.connector.execute_query_one_async(AGAIN, lease=self._lease)
-        return self._beat if found["next"] is None else found["next"]
+    async def _deliver_again(self, app: App, worker_id: int) -> dict[str, Any]:
+        """What workers had that were not heard of; when to look again, and if we count as alive."""
+        return await app.connector.execute_query_one_async(AGAIN, lease=self._lease, id=worker_id)
 
     async def _submit_due(self, app: App) -> None:
         rows = await app.connector.execute_query_all_async(
