@@ -146,3 +146,16 @@ def test_a_corrected_prompt_is_undone_and_the_agent_told_what_to_do_instead(talk
     undone = talk.data("plan", "undo", talk.plan)["conversation"]
     assert undone == talk.now() == talk.first
     assert talk.files() == ["a.txt", "b.txt", "c.txt", "mine.txt"]
+
+
+@pytest.mark.parametrize("words", [("rollback", "first"), ("undo",)])
+def test_a_dry_run_names_no_session_to_continue(agents: Agents, words: tuple[str, ...]) -> None:
+    """The one that there is would not be it any more."""
+    talk = Talk(agents)
+    verb, *rest = words
+    argv = ("plan", verb, talk.plan, *rest, "--dry-run")
+    said = agents.run(*argv).expect(0).stdout
+    assert f"the conversation would change too: {talk.first['session_id']}\n" in said
+    assert "continue the conversation" not in said
+    assert "the conversation" not in agents.run(*argv, "--files-only").expect(0).stdout
+    assert talk.now() == talk.first

@@ -30,6 +30,9 @@ class Part(msgspec.Struct, frozen=True):
         return going.remember if self.conversation else going.stay
 
 
+BOTH = Part()
+
+
 def part_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--files-only` and `--conversation-only`, handed on as `part`."""
     import click
@@ -63,8 +66,10 @@ def roll_back_alone(
             f"plan {one.plan.name!r} follows no agent: it has no conversation",
             f"agents plan rollback {one.plan_id} {group.group_id}",
         )
-    made = going.conversation if dry_run else going.at(group.actor_state)
-    return with_conversation(Reply(data={}, blocks=(), messages=notes), made)
+    reply = Reply(data={}, blocks=(), messages=notes)
+    if dry_run:
+        return would_change(reply, going.conversation)
+    return with_conversation(reply, going.at(group.actor_state))
 
 
 def with_conversation(reply: Reply, conversation: Conversation | None) -> Reply:
@@ -73,6 +78,15 @@ def with_conversation(reply: Reply, conversation: Conversation | None) -> Reply:
     if conversation is None:
         return msgspec.structs.replace(reply, data=data)
     line = Text(f"continue the conversation: {join(conversation.continue_)}")
+    return msgspec.structs.replace(reply, data=data, blocks=(*reply.blocks, line))
+
+
+def would_change(reply: Reply, conversation: Conversation | None, part: Part = BOTH) -> Reply:
+    """The reply of a dry run: the session is still the old one, and its end is not told yet."""
+    data = {**reply.data, "conversation": shown(conversation)}
+    if conversation is None or not part.conversation:
+        return msgspec.structs.replace(reply, data=data)
+    line = Text(f"the conversation would change too: {conversation.session_id}")
     return msgspec.structs.replace(reply, data=data, blocks=(*reply.blocks, line))
 
 

@@ -13,6 +13,7 @@ from cleveragents.cli.conversation import (
     part_options,
     roll_back_alone,
     with_conversation,
+    would_change,
 )
 from cleveragents.cli.in_place import choices_options
 from cleveragents.cli.options import (
@@ -93,8 +94,8 @@ def rollback(
         options,
         command,
         preview=lambda: one.preview_rollback(group_id, *only, choices=choices),
-        show=lambda todo: with_conversation(
-            rollback_reply(before, todo, notes), going.conversation
+        show=lambda todo: would_change(
+            rollback_reply(before, todo, notes), going.conversation, part
         ),
         question=question,
         do=lambda: with_conversation(rollback_reply(before, do(), notes), going.conversation),
@@ -187,14 +188,13 @@ def redo(ws: Workspace, options: Options, plan: str, consent: Consent, files_onl
 def _travel(ws: Workspace, plan: str, consent: Consent, files_only: bool, redo: bool) -> Reply:
     one, notes = found(ws, plan)
     before, going = one.plan, going_of(ws, one, again=True)
-    remember = Part(conversation=not files_only).remember(going)
+    part, word = Part(conversation=not files_only), "redone" if redo else "undone"
     if consent.dry_run:
-        done = one.preview_undo(redo=redo)
-    else:
-        go = one.redo if redo else one.undo
-        done = go(accept_loss=consent.accept_loss, remember=remember)
-    told = _travelled(before, done, "redone" if redo else "undone", notes)
-    return with_conversation(told, going.conversation)
+        todo = _travelled(before, one.preview_undo(redo=redo), word, notes)
+        return would_change(todo, going.conversation, part)
+    go = one.redo if redo else one.undo
+    done = go(accept_loss=consent.accept_loss, remember=part.remember(going))
+    return with_conversation(_travelled(before, done, word, notes), going.conversation)
 
 
 def _travelled(plan: Plan, done: "Undone", word: str, notes: tuple[str, ...]) -> Reply:
