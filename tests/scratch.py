@@ -90,3 +90,12 @@ def running_step(agents: Agents) -> str | None:
     except sqlite3.OperationalError:  # the tables are being made
         return None
     return rows[0][0] if rows else None
+
+
+def is_gone(pid: int) -> bool:
+    """No process any more, or only its entry waits to be reaped by whoever is responsible."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state in "ZX"

@@ -1,7 +1,6 @@
 """Roll back: files, steps, child plans and databases, also after a process died."""
 
 import os
-import time
 
 import msgspec
 import pytest
@@ -19,6 +18,7 @@ from cleveragents.workspace import open_workspace
 from tests.harness import Agents
 from tests.in_process import PLAN, TWO, Arm, Yard, box, damage_store, files
 from tests.rig import Shop
+from tests.scratch import is_gone
 
 
 def test_a_rollback_cancels_the_child_plans_that_came_later(yard: Yard) -> None:
@@ -133,8 +133,8 @@ def test_a_plan_without_rollback_says_that_it_has_none(shop: Shop) -> None:
 
 
 def test_a_tool_that_outlived_its_process_is_ended_before_a_rollback(shop: Shop) -> None:
-    wait = 'touch waiting; until test -e "$AGENTS_PLAN_DIR/go"; do sleep 0.02; done; touch late'
-    child = f"timeout 20 sh -c '{wait}'"
+    wait = 'echo $$ >pid; touch waiting; until test -e "$AGENTS_PLAN_DIR/go"; do sleep 0.02; done'
+    child = f"timeout 600 sh -c '{wait}'"
     shop.env["CLEVERAGENTS_SANDBOX_CONFINE"] = "off"
     shop.write(
         f"- id: wait\n  on: app\n  run: |\n    {child}\n    true",
@@ -143,12 +143,12 @@ def test_a_tool_that_outlived_its_process_is_ended_before_a_rollback(shop: Shop)
     )
     shop.start_waiting()
     assert shop.process is not None
+    child_pid = int((shop.sandbox() / "pid").read_text())
     shop.process.kill()
     shop.process.communicate()
+    assert not is_gone(child_pid)
     shop.run("plan", "rollback", "plan", "first", "--yes").expect(0)
-    (shop.work / "go").touch()
-    time.sleep(0.5)  # what the tool's child needs to see that, if it still lives
-    assert not (shop.sandbox() / "late").exists()
+    assert is_gone(child_pid)
 
 
 def test_a_step_that_breaks_a_resource_is_rolled_back(shop: Shop) -> None:
