@@ -33,7 +33,7 @@ class KeptObjects:
     def __init__(self, root: str, repository: command.Repository) -> None:
         self._theirs = f"{repository.common_dir}/objects"
         self._user = repository
-        self.repository = kept_at(root, repository)
+        self.repository: command.Repository = kept_at(root, repository)
         self._folder = self.repository.git_dir
 
     @property
