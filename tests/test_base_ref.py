@@ -176,6 +176,9 @@ def test_what_is_nowhere_any_more_stays_missing_and_is_named(agents: Agents, app
     (sandbox / "large").unlink()
     [loose] = agents.run("doctor", "--fix", "--json").expect(0).data["loose"]
     assert not loose["kept"]
+    told = agents.run("doctor", "--fix").expect(0).stdout
+    assert "not all of it could be kept" in told
+    assert "next: agents doctor --fix" not in told
     agents.run("check").expect(6)
     (agents.work / "moved").rename(app)
     agents.run("check").expect(0)

@@ -21,7 +21,7 @@ def doctor(ws: Workspace, options: Options, fix: bool, adopt: bool) -> Reply:
     if adopt:
         return _adopted(ws)
     report = ws.doctor(fix=fix)
-    blocks = (*_blocks(report), *installed_hooks(ws))
+    blocks = (*_blocks(report, fix), *installed_hooks(ws))
     return Reply(data=msgspec.to_builtins(report), blocks=blocks)
 
 
@@ -36,7 +36,7 @@ def _adopted(ws: Workspace) -> Reply:
     return Reply(data=msgspec.to_builtins(result), blocks=blocks, messages=lost)
 
 
-def _blocks(report: Report) -> tuple[Block, ...]:
+def _blocks(report: Report, fixed: bool) -> tuple[Block, ...]:
     limits = ", ".join(f"{name} {value}" for name, value in report.inotify.items())
     rows = (
         ("git", report.git),
@@ -50,13 +50,13 @@ def _blocks(report: Report) -> tuple[Block, ...]:
     blocks: list[Block] = [Panel("Machine", rows), _confinement(report.confinement)]
     blocks += kept_table(report.databases)
     if report.loose:
-        blocks.append(_loose(report.loose))
+        blocks.append(_loose(report.loose, fixed))
     if report.leftovers:
         blocks.append(_leftovers(report.leftovers))
     else:
         blocks.append(Text("nothing is left over"))
     open_ones = [one for one in report.leftovers if not (one.removed or one.kept_because)]
-    if open_ones or not all(one.kept for one in report.loose):
+    if not fixed and (open_ones or report.loose):
         blocks.append(Text("next: agents doctor --fix"))
     return tuple(blocks)
 
@@ -77,14 +77,17 @@ def _confinement(found: Confinement) -> Panel:
     return Panel("Confinement", tuple(rows))
 
 
-def _loose(found: tuple[Loose, ...]) -> Table:
-    rows = tuple((one.plan_id, one.where, one.commit[:12], _held(one)) for one in found)
+def _loose(found: tuple[Loose, ...], fixed: bool) -> Table:
+    rows = tuple((one.plan_id, one.where, one.commit[:12], _held(one, fixed)) for one in found)
     return Table(("plan", "repository", "commit", "then"), rows, "Not held by a ref of ours")
 
 
-def _held(one: Loose) -> str:
+def _held(one: Loose, fixed: bool) -> str:
     if one.kept:
         return "held again" if not one.is_gone else "brought into the store"
+    if fixed:
+        what = "not there, and not all of it could be kept: bring the repository back"
+        return what if one.is_gone else "not held: the plan is in use"
     return "not there: --fix keeps what the sandbox has" if one.is_gone else "can be held again"
 
 
