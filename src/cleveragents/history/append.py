@@ -36,7 +36,7 @@ def append(ctx: Context, decision: Decision, request: Request) -> Correction:
         require_own(ctx, leased.plan, "corrected")
         if request.plan_file is None:
             raise CorrectionRefused(
-                "there is no work to append: the plan's actor is a fixed list of steps",
+                "there is no work to append",
                 "name a plan file with the extra steps: --plan-file FILE",
             )
         reconcile(ctx, leased, discard_edits=False)
