@@ -29,9 +29,9 @@ SHORTEST_SECRET = 6
 
 
 def argv_of(spec: ActorSpec) -> Sequence[str]:
-    # Without -B and -P it would write `__pycache__` and import what lies in the plan's folder.
+    # Without -P it would import what lies in the plan's folder.
     budget = (str(spec.max_steps), str(spec.max_tokens))
-    return sys.executable, "-B", "-P", "-m", LOOP, spec.model, *budget
+    return sys.executable, "-P", "-m", LOOP, spec.model, *budget
 
 
 def problem_with(spec: ActorSpec, folder: str) -> str | None:
