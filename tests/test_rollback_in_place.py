@@ -420,6 +420,23 @@ def test_large_ignored_files_are_named_and_left_alone(place: Place) -> None:
     assert any("not covered" in message for message in done.json["messages"])
 
 
+def test_what_a_linked_work_tree_has_elsewhere_is_named(place: Place) -> None:
+    place.git("worktree", "add", "-q", "-b", "side", "../side")
+    place.repo = place.agents.work / "side"
+    place.agents.env["CLEVERAGENTS_SANDBOX_CONFINE"] = "off"
+    (place.agents.work / "p.yaml").write_text(
+        "name: p\nresources: {app: {kind: git-checkout, path: side, strategy: in_place}}\nsteps:\n"
+        f"""  - {step("one", f"echo 1 > one.txt; git add .; {AS_AGENT} commit -q -m one")}\n"""
+    )
+    place.agents.run("plan", "run", "p.yaml").expect(0)
+    for rest in (("--dry-run",), ("--yes",)):
+        done = place.agents.run("plan", "rollback", "p", "first", *rest, "--json").expect(0)
+        told = "not covered, and so left as now: HEAD, branch and index of this linked work tree"
+        assert any(told in message for message in done.json["messages"])
+    assert place.read("one.txt") is None
+    assert place.git("log", "-1", "--format=%s") == "one\n"
+
+
 def test_covered_ignored_files_are_rolled_back(place: Place) -> None:
     (place.repo / "build").mkdir()
     (place.repo / "build/small").write_text("x")

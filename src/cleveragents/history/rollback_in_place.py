@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -261,10 +262,12 @@ def _require_databases_closed(root: str, wanted: dict[bytes, str]) -> None:
         )
 
 
-def _not_covered(name: str, origin: dict[str, dict[str, int]]) -> list[str]:
-    sizes = origin.get("not_covered", {})
-    shown = ", ".join(f"{path} ({show_bytes(size)})" for path, size in sizes.items())
-    return [f"{name}: not covered, and so left as now: {shown}"] if sizes else []
+def _not_covered(name: str, origin: dict[str, Any]) -> list[str]:
+    shown = [f"{path} ({show_bytes(size)})" for path, size in origin.get("not_covered", {}).items()]
+    repository = origin.get("repository")
+    if repository is not None and repository["git_dir"] != repository["common_dir"]:
+        shown.append("HEAD, branch and index of this linked work tree")
+    return [f"{name}: not covered, and so left as now: {', '.join(shown)}"] if shown else []
 
 
 def changes_in(
