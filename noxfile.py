@@ -25,7 +25,7 @@ nox.options.sessions = ["lint", "typecheck", "docs", "dist", "bench_check", "cov
 # Without it each of thousands of interpreters would compile what it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-PYTEST = ("pytest", "-n", str(2 * (os.cpu_count() or 1) + 1))  # half of the time they wait for disks
+PYTEST = ("pytest", "-n", str(2 * (os.cpu_count() or 1) + 1))  # half the time they wait for disks
 HEAVY = {  # what `nox -s faults` asks of the tests of faults
     "CLEVERAGENTS_HEAVY": "1",
     "CLEVERAGENTS_TEST_FULL": "1",
