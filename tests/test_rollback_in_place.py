@@ -250,7 +250,9 @@ def test_rows_that_somebody_else_wrote_since_are_a_conflict(place: Place) -> Non
     place.ran(WORK, ROW)
     place.sql("INSERT INTO t VALUES ('person')")
     data = place.refused("rollback", "p", "first", "--yes")
-    assert [conflict["path"] for conflict in data["conflicts"]] == ["app.db"]
+    (conflict,) = data["conflicts"]
+    assert conflict["path"] == "app.db"
+    assert (conflict["ours"], conflict["theirs"]) == ("", "t: x='agent'\nt: x='person'")
     assert place.read("first.txt") != NUMBERS
     place.ok("rollback", "p", "first", "--yes", "--keep-mine=db")
     assert place.rows() == ["first", "agent", "person"]

@@ -15,6 +15,7 @@ from cleveragents.sandbox.sqlite.tables import (
     hardened,
     is_sound,
     table_changes,
+    two_sides,
 )
 from tests.harness import Agents
 from tests.scratch import query
@@ -98,6 +99,29 @@ def test_diff_after_a_database_was_broken_by_a_tool_still_answers(
     assert tables(agents) == {}
     sandbox.unlink()
     assert {item["status"] for item in tables(agents).values()} == {"removed"}
+
+
+def test_two_states_side_by_side_show_what_only_one_of_them_has(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    for path in (one, two):
+        query(path, "CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT)")
+        query(path, "INSERT INTO people VALUES (1, 'Ada'), (2, 'Grace\nHopper')")
+    assert two_sides(table_changes(str(one), str(two))) is None
+    query(one, "CREATE VIEW old AS SELECT 1")
+    query(two, "CREATE INDEX by_name ON people (name)")
+    query(two, "UPDATE people SET name = NULL WHERE id = 1")
+    query(two, "DELETE FROM people WHERE id = 2")
+    assert two_sides(table_changes(str(one), str(two))) == (
+        "people: id=2  name='Grace\\nHopper'\npeople: id=1  name='Ada'\nview old",
+        "index by_name\npeople: id=1  name=NULL",
+    )
+    query(two, "ALTER TABLE people ADD COLUMN born")
+    query(
+        two, "INSERT INTO people (id) SELECT value FROM json_each('[7,8,9,10,11,12,13,14,15,16]')"
+    )
+    _, after = two_sides(table_changes(str(one), str(two))) or ("", "")
+    assert "table people, defined differently" in after
+    assert after.splitlines()[-1] == "and 1 more"
 
 
 def test_rows_of_a_large_database_are_counted_only(

@@ -1,7 +1,8 @@
-"""Counts, sizes and times as people write them: `1 file`, `500MB`, `1h 30m`, and back."""
+"""Counts, sizes, times and rows as people write them: `1 file`, `500MB`, `1h 30m`, `x=NULL`."""
 
 import math
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -93,3 +94,17 @@ def seconds_between(earlier: str, later: str) -> float:
 def plural(count: int, one: str, many: str = "") -> str:
     """A count with its noun: `1 file`, `2 files`; `many` where adding an s is not enough."""
     return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def show_row(columns: Iterable[str], values: Iterable[int | float | str | None]) -> str:
+    pairs = zip(columns, values, strict=True)
+    return "  ".join(f"{name}={show_value(value)}" for name, value in pairs)
+
+
+def show_value(value: int | float | str | None) -> str:
+    """As SQL writes it; bytes come written like that already."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, str) and not value.startswith("x'"):
+        return f"'{value}'"
+    return str(value)

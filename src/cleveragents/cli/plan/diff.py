@@ -10,7 +10,7 @@ from cleveragents.cli.common import NO_READER, Options, command, found
 from cleveragents.cli.options import complete_with, plan_argument
 from cleveragents.cli.render import Block, Reply, Table, Text, plain_lines, safe_cell
 from cleveragents.errors import UsageError
-from cleveragents.model.units import plural
+from cleveragents.model.units import plural, show_row, show_value
 
 if TYPE_CHECKING:
     from cleveragents.history.diff import Comparison, FileDiff
@@ -204,30 +204,17 @@ def _table_lines(one: Any, out: TextIO, rich: bool) -> Iterator[str]:
 
 def _row_text(one: Any, row: Any) -> str:
     if row.before is None:
-        return _values(one.columns, row.after)
+        return show_row(one.columns, row.after)
     if row.after is None:
-        return _values(one.columns_before, row.before)
+        return show_row(one.columns_before, row.before)
     before = dict(zip(one.columns_before, row.before, strict=True))
     after = dict(zip(one.columns, row.after, strict=True))
     changed = [
-        f"{name}: {_value(before[name])} -> {_value(value)}"
+        f"{name}: {show_value(before[name])} -> {show_value(value)}"
         if name in before
-        else f"{name}: {_value(value)}"
+        else f"{name}: {show_value(value)}"
         for name, value in after.items()
         if name not in before or before[name] != value
     ]
-    key = "".join(f"{name}={_value(after[name])}  " for name in one.key)
+    key = "".join(f"{name}={show_value(after[name])}  " for name in one.key)
     return key + ", ".join(changed)
-
-
-def _values(columns: tuple[str, ...], values: tuple[Any, ...]) -> str:
-    pairs = zip(columns, values, strict=True)
-    return "  ".join(f"{name}={_value(value)}" for name, value in pairs)
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return "NULL"
-    if isinstance(value, str) and not value.startswith("x'"):
-        return f"'{value}'"
-    return str(value)

@@ -18,7 +18,7 @@ from cleveragents import codec
 from cleveragents.content import files, fsio, removal
 from cleveragents.content.capture.statcache import proves_from
 from cleveragents.content.packs import Batch
-from cleveragents.errors import ApplyRefused, CheckpointFailed, SandboxError
+from cleveragents.errors import ApplyRefused, CheckpointFailed, ContentDamaged, SandboxError
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import IN_PLACE
 from cleveragents.model.units import show_bytes
@@ -37,6 +37,7 @@ from cleveragents.sandbox.sqlite.live import (
 )
 from cleveragents.sandbox.sqlite.pages import Watch
 from cleveragents.sandbox.sqlite.snapshot import ABSENT, SqliteSnapshot
+from cleveragents.sandbox.sqlite.tables import LARGEST, table_changes, two_sides
 
 _MAGIC = b"SQLite format 3\0"
 
@@ -219,7 +220,7 @@ class SqliteInPlace(NothingToApply, SqliteSnapshot):
     def by_owner(
         self, states: Sequence[SandboxCheckpoint], batch: Batch, scratch: str
     ) -> "OwnedDatabase":
-        return OwnedDatabase(states)
+        return OwnedDatabase(self, states, scratch)
 
     def remove(self) -> None:
         self.discard_staged()
@@ -229,8 +230,12 @@ class SqliteInPlace(NothingToApply, SqliteSnapshot):
 class OwnedDatabase:
     """One whole state: rows of two are not joined."""
 
-    def __init__(self, states: Sequence[SandboxCheckpoint]) -> None:
+    def __init__(
+        self, sandbox: SqliteInPlace, states: Sequence[SandboxCheckpoint], scratch: str
+    ) -> None:
+        self._sandbox = sandbox
         self._states = {state.state_hash: state for state in reversed(states)}
+        self._scratch = scratch
 
     def at(self, state: SandboxCheckpoint, path: bytes) -> str:
         return state.state_hash
@@ -245,7 +250,21 @@ class OwnedDatabase:
         return None
 
     def sides(self, path: bytes, base: str, ours: str, theirs: str) -> tuple[str, str]:
-        return self._shown(ours), self._shown(theirs)
+        """The rows by which the checkpoint and now differ; of what has none, its size."""
+        try:
+            before, after = self._file(ours, "checkpoint"), self._file(theirs, "now")
+        except ContentDamaged:
+            before = after = None
+        shown = two_sides(table_changes(before, after)) if before and after else None
+        return shown or (self._shown(ours), self._shown(theirs))
+
+    def _file(self, text: str, side: str) -> str | None:
+        state = self._states.get(text)
+        if state is None or not state.root or state.metadata["bytes"] > LARGEST:
+            return None
+        folder = f"{self._scratch}/{self._sandbox.place.resource.resource_id}-{side}"
+        self._sandbox.write_image(state.root, folder)
+        return f"{folder}/image"
 
     def _shown(self, text: str) -> str:
         state = self._states.get(text)

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cleveragents.errors import SandboxError
+from cleveragents.model.units import show_row
+from cleveragents.sandbox.merge import LINES_SHOWN
 from cleveragents.sandbox.sqlite.rows import (
     MOST_ROWS,
     Pair,
@@ -87,6 +89,30 @@ def table_changes(before: str | None, after: str | None) -> tuple[TableChange, .
             return _Comparison(db, max(sizes, default=0) <= LARGEST).changes()
     except sqlite3.Error:
         return ()
+
+
+def two_sides(changes: tuple[TableChange, ...]) -> tuple[str, str] | None:
+    """What only one of two states has, by lines; None if nothing is known of it."""
+    before: list[str] = []
+    after: list[str] = []
+    for one in changes:
+        if one.status == "removed":
+            before.append(f"{one.kind} {one.name}")
+        elif one.status == "added":
+            after.append(f"{one.kind} {one.name}")
+        elif one.definition_changed:
+            after.append(f"{one.kind} {one.name}, defined differently")
+        for row in one.rows:
+            if row.before is not None:
+                before.append(f"{one.name}: {show_row(one.columns_before, row.before)}")
+            if row.after is not None:
+                after.append(f"{one.name}: {show_row(one.columns, row.after)}")
+    return (_first_lines(before), _first_lines(after)) if before or after else None
+
+
+def _first_lines(lines: list[str]) -> str:
+    more = [f"and {len(lines) - LINES_SHOWN} more"] if len(lines) > LINES_SHOWN else []
+    return "\n".join([*(line.replace("\n", "\\n") for line in lines[:LINES_SHOWN]), *more])
 
 
 def table_counts(path: str) -> dict[str, int]:
