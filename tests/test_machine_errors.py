@@ -178,6 +178,19 @@ def test_a_working_directory_that_was_deleted_stops_nothing(agents: Agents) -> N
     assert not agents.run("plan", "list", "--json").expect(0).json["messages"]
 
 
+def test_what_needs_the_working_directory_says_that_it_was_deleted(agents: Agents) -> None:
+    gone = agents.work / "gone"
+    gone.mkdir()
+    script = f'cd "{gone}" && rmdir "{gone}" && exec "$0" run -- true'
+    argv = ["sh", "-c", script, command()]
+    done = subprocess.run(argv, env=agents.env, capture_output=True, text=True, check=False)
+    assert done.returncode == 125
+    assert done.stderr.splitlines() == [
+        "error: the current directory was removed",
+        "hint: cd to one that exists, then run it again",
+    ]
+
+
 def test_a_store_whose_path_is_no_utf8_is_refused_by_name(agents: Agents) -> None:
     home = os.fsencode(agents.work) + b"/st\xffore"
     env = {os.fsencode(key): os.fsencode(value) for key, value in agents.env.items()}
