@@ -9,6 +9,7 @@ import contextlib
 import functools
 import gc
 import importlib
+import itertools
 import json
 import os
 import selectors
@@ -80,11 +81,10 @@ def tell_who_ended(children: dict[int, socket.socket]) -> None:
 
 def die_at(number: int, points: int) -> Callable[[str], None]:
     """At the fault point of that number, if there is one; writes down how many were reached."""
-    passed = 0
+    numbers = itertools.count(1)  # threads pass points too, and each has one of its own
 
     def count(name: str) -> None:
-        nonlocal passed
-        passed += 1
+        passed = next(numbers)
         os.pwrite(points, b"%d" % passed, 0)
         if passed == number:
             os.write(2, f"killed at point {passed}: {name}\n".encode())

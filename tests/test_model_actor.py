@@ -96,7 +96,7 @@ class Stage:
 
 @pytest.fixture
 def provider() -> Iterator[ScriptedProvider]:
-    with scripted({"edit": EDIT, "other": [[write("d.txt", "d\n")], "as you like"]}) as found:
+    with scripted({"edit": [*EDIT], "other": [[write("d.txt", "d\n")], "as you like"]}) as found:
         yield found
 
 

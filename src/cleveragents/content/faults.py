@@ -1,5 +1,6 @@
 """Moments at which a crash would matter: tests make the process die, or raise, at them."""
 
+import itertools
 import os
 from collections.abc import Callable
 
@@ -23,11 +24,10 @@ def arm(fault: Callable[[str], None] | int | None) -> None:
 
 
 def _death_at(number: int) -> Callable[[str], None]:
-    passed = 0
+    numbers = itertools.count(1)
 
     def die(name: str) -> None:
-        nonlocal passed
-        passed += 1
+        passed = next(numbers)
         if passed == number:
             import signal
 
