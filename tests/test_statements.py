@@ -210,6 +210,25 @@ def test_a_group_is_one_journey_to_the_server(
             assert took[1:] == [1, 1, 1]
 
 
+def test_a_group_that_takes_the_place_of_another_is_two_journeys(
+    yard: Yard, on_postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with counting(on_postgres) as (journeys, url):
+        monkeypatch.setenv("CLEVERAGENTS_STORE_URL", url)
+        monkeypatch.setenv("CLEVERAGENTS_CHECKPOINT_MAX_CHECKPOINTS_PER_PLAN", "5")
+        with open_workspace() as ws:
+            plan = yard.done(ws)
+            with working_on(ws.ctx.store, plan.plan_id, "test", ws.ctx.now) as leased:
+                request, took = CheckpointRequest(force=True), list[int]()
+                for _ in range(9):
+                    before = journeys.count
+                    ws.ctx.checkpoints.create_checkpoint(CheckpointType.MANUAL, leased, request)
+                    took.append(journeys.count - before)
+            assert len(ws.ctx.store.checkpoints.groups(plan.plan_id)) <= 6  # one more is spared
+            # What retention wants to know is asked at once; the first time one after the other.
+            assert took[-3:] == [2, 2, 2], took
+
+
 def test_a_shared_store_is_opened_with_one_question(
     on_postgres: str, sent: list[str], tmp_path: Path
 ) -> None:

@@ -253,7 +253,9 @@ class Groups:
             return []
         verdicts = self.verdicts(leased)
         safe = (before.group_id if before else None, spared)
-        return self.drop(leased, tuple(v for v in verdicts if v.group_id not in safe))
+        gone = self.drop(leased, tuple(v for v in verdicts if v.group_id not in safe))
+        self.store.checkpoints.note_count(leased.plan.plan_id, len(verdicts) - len(gone))
+        return gone
 
     def verdicts(self, leased: LeasedPlan) -> tuple[Verdict, ...]:
         """What retention says of each group."""
@@ -274,12 +276,15 @@ class Groups:
 
         What cannot be reached now is released by the next call.
         """
+        sandboxes = self.manager.sandboxes(plan_id)
+        elsewhere = [one for one in sandboxes.opened.items() if isinstance(one[1], KeepsElsewhere)]
+        if not elsewhere:
+            return
         if any(not intent.is_done for intent in self.store.intents.of_plan(plan_id)):
             return  # it may stand on something that looks left over
-        sandboxes = self.manager.sandboxes(plan_id)
-        for rid, sandbox in sandboxes.opened.items():
+        for rid, sandbox in elsewhere:
             record = sandboxes.records.get(rid)
-            if not isinstance(sandbox, KeepsElsewhere) or record is None:
+            if record is None:
                 continue
             if record.state is SandboxState.READY:
                 roots = self.store.checkpoints.roots_of(rid)

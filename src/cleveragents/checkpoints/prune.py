@@ -79,12 +79,11 @@ def _clock_set(store: Store, plan_id: str, clock: Clock) -> dict[str, timedelta]
 def verdicts_on(
     store: Store, plan: Plan, policy: CheckpointRetentionPolicy, clock: Clock
 ) -> tuple[Verdict, ...]:
-    groups = store.checkpoints.groups(plan.plan_id)
-    if not groups:
-        return ()
-    superseded = store.plans.superseded({g.decision_id for g in groups if g.decision_id})
-    sizes = store.checkpoints.sizes(plan.plan_id)
-    reachable = reachable_groups(store, plan)
+    with store.reading(f"retention of {plan.plan_id}"):
+        groups = store.checkpoints.groups(plan.plan_id)
+        superseded = store.checkpoints.superseded(plan.plan_id)
+        sizes = store.checkpoints.sizes(plan.plan_id)
+        reachable = reachable_groups(store, plan)
     clock_set = _clock_set(store, plan.plan_id, clock) if policy.keep_within else {}
     candidates = [
         Candidate(

@@ -220,6 +220,10 @@ class Store:
         assert isinstance(self._db, PostgresDatabase)
         return self._db.connection
 
+    def reading(self, name: str) -> AbstractContextManager[None]:
+        """Around questions, and no writes, that are asked again and again: see `ReadAhead`."""
+        return self._db.reading(name)
+
     def order_of(self, plan_id: str) -> dict[str, int]:
         """Id -> number of a plan's decisions, groups and calls."""
         found = self._db.execute(

@@ -73,6 +73,19 @@ class CheckpointRepository:
         """The groups that are kept, oldest first."""
         return self._groups("WHERE plan_id = ? AND pruned_at IS NULL ORDER BY seq", (plan_id,))
 
+    def superseded(self, plan_id: str) -> set[str]:
+        """The decisions of kept groups that are no longer in force."""
+        rows = self._db.execute(
+            "SELECT decision_id FROM decisions WHERE state = 'superseded' AND decision_id IN"
+            " (SELECT decision_id FROM checkpoint_groups WHERE plan_id = ? AND pruned_at IS NULL)",
+            (plan_id,),
+        )
+        return {row[0] for row in rows}
+
+    def note_count(self, plan_id: str, count: int) -> None:
+        """So many are kept; only for whoever holds the plan."""
+        self._counts[plan_id] = count
+
     def count_held(self, plan_id: str) -> int:
         """How many are kept; only for whoever holds the plan."""
         if plan_id not in self._counts:

@@ -82,6 +82,10 @@ class Database(Protocol):
         """One commit. `lasts`: it survives a power cut; `alone`: no other of this kind at once."""
         ...
 
+    def reading(self, name: str) -> AbstractContextManager[None]:
+        """Around questions, and no writes, that are much the same each time under this name."""
+        ...
+
     def integrity(self) -> list[str]:
         """What the database itself finds wrong; empty if nothing."""
         ...
@@ -126,6 +130,10 @@ class SqliteDatabase(sqlite3.Connection):
             write_transaction(self, self.path, make_room),
         ):
             yield
+
+    def reading(self, name: str) -> AbstractContextManager[None]:
+        """Nothing is far away."""
+        return nullcontext()
 
     def commit_now(self, make_room: Callable[[], None]) -> None:
         _commit(self, make_room)
@@ -258,3 +266,39 @@ def _commit(connection: sqlite3.Connection, make_room: Callable[[], None]) -> No
             raise
         make_room()
         connection.execute("COMMIT")
+
+
+Question = tuple[str, tuple[Any, ...]]
+Send = Callable[[str, Sequence[Any]], Rows]
+
+
+class ReadAhead:
+    """Questions that are the same each time are sent together: one journey, not many.
+
+    Inside `reading` those of last time are on their way before they are asked.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._last: dict[str, list[Question]] = {}
+        self._asked: list[Question] | None = None
+        self._answers: dict[Question, Rows] = {}
+
+    @contextmanager
+    def reading(self, name: str) -> Generator[None]:
+        """Nothing is written inside it, so that it does not matter when a question is sent."""
+        asked = self._asked = []
+        self._answers = {question: self._send(*question) for question in self._last.get(name, ())}
+        try:
+            yield
+        finally:
+            self._asked, self._answers = None, {}
+        self._last[name] = asked
+
+    def ask(self, sql: str, parameters: Sequence[Any]) -> Rows:
+        if self._asked is None:
+            return self._send(sql, parameters)
+        question = sql, tuple(parameters)
+        self._asked.append(question)
+        answer = self._answers.pop(question, None)
+        return self._send(sql, parameters) if answer is None else answer

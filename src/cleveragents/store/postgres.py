@@ -8,7 +8,7 @@ transaction all are sent and none is waited for (a pipeline) until something is 
 import itertools
 import re
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from cleveragents.model.ids import new_id
 from cleveragents.sandbox.postgres import address
 from cleveragents.sandbox.postgres.server import EXTRA, OLDEST, said
 from cleveragents.store import schema
-from cleveragents.store.database import Part, Rows, SqliteDatabase
+from cleveragents.store.database import Part, ReadAhead, Rows, SqliteDatabase
 from cleveragents.store.leases import CLOCK
 from cleveragents.store.tables import NEXT
 
@@ -107,6 +107,7 @@ class PostgresDatabase:
         self._required: list[Exception] | None = None
         """In a transaction: what each required row is missed with."""
         self._missed: list[Exception] = []
+        self._ahead = ReadAhead(lambda sql, given: self._connection.execute(translated(sql), given))
 
     def _connected(self) -> "Connection[Any]":
         psycopg = self._driver
@@ -154,7 +155,7 @@ class PostgresDatabase:
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Rows:
         if self._required is not None:
-            return self._connection.execute(translated(sql), parameters)
+            return self._ahead.ask(sql, parameters)
         with self._errors():
             try:
                 return self._ready().execute(translated(sql), parameters)
@@ -163,6 +164,9 @@ class PostgresDatabase:
                     raise
                 # The server was restarted since the last statement; nothing was written by it.
                 return self._ready().execute(translated(sql), parameters)
+
+    def reading(self, name: str) -> AbstractContextManager[None]:
+        return nullcontext() if self._required is None else self._ahead.reading(name)
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> None:
         rows = list(parameters)
@@ -280,8 +284,6 @@ class PostgresDatabase:
 
     def close(self) -> None:
         self._connection.close()
-
-    # the schema
 
     def version(self) -> int:
         """The number of the newest script that the store had; 0: there is no store."""
