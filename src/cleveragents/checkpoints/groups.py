@@ -277,7 +277,11 @@ class Groups:
         What cannot be reached now is released by the next call.
         """
         sandboxes = self.manager.sandboxes(plan_id)
-        elsewhere = [one for one in sandboxes.opened.items() if isinstance(one[1], KeepsElsewhere)]
+        elsewhere = [
+            (rid, sandbox)
+            for rid, sandbox in sandboxes.opened.items()
+            if isinstance(sandbox, KeepsElsewhere)
+        ]
         if not elsewhere:
             return
         if any(not intent.is_done for intent in self.store.intents.of_plan(plan_id)):
