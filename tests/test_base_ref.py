@@ -131,8 +131,11 @@ def test_deleting_a_plan_holds_what_another_borrows_from_the_same_commit(
 def test_a_ref_that_somebody_removed_is_found_and_put_back(agents: Agents, app: Path) -> None:
     sandbox = ran(agents, app, "one")
     drop_ref(agents, app, "one")
-    [problem] = agents.run("check", "--json").expect(6).data["problems"]
+    found = agents.run("check", "--json").expect(6).data
+    [problem] = found["problems"]
     assert "no ref of ours holds" in problem
+    assert not found["damaged"]
+    assert "backup" not in found["error"]["hint"], "the problem says itself what to do"
     [loose] = agents.run("doctor", "--json").expect(0).data["loose"]
     assert (loose["is_gone"], loose["kept"]) == (False, False)
     assert "can be held again" in agents.run("doctor").stdout

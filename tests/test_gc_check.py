@@ -572,6 +572,7 @@ def test_damage_is_exit_code_6(damaged: Agents) -> None:
     assert found.json["status"] == "error"
     assert found.data["problems"]
     assert found.data["error"]["type"] == "StoreError"
+    assert (found.data["damaged"], found.data["error"]["hint"]) == (True, "restore from a backup")
     damaged.run("plan", "list").expect(0)
 
 

@@ -1,6 +1,7 @@
 """`agents hook status` says whether the hooks of an agent are the ones that would be installed."""
 
 from tests.harness import Agents
+from tests.test_conversation import Talk
 
 INSTALL = ("hook", "install", "claude-code")
 
@@ -22,3 +23,11 @@ def test_hooks_with_another_client_store_or_setting_are_named(agents: Agents) ->
     assert "; agents hook install claude-code --scope project renews them; " in said
     agents.run(*INSTALL, "--scope", "project").expect(0)
     assert "another installation" not in remark(agents)
+
+
+def test_the_last_session_is_shown_as_people_say_it(agents: Agents) -> None:
+    Talk(agents)
+    (row,) = agents.run("hook", "status", "claude-code", "--json").expect(0).data["agents"]
+    shown = agents.run("hook", "status", "claude-code").expect(0).stdout
+    assert row["last_session"] not in shown
+    assert " ago " in shown or "just now" in shown

@@ -1,6 +1,7 @@
 """A hint that names a command can be pasted: it does what was asked for, and the one thing more."""
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,3 +86,11 @@ def test_a_delete_is_pasted_with_what_was_asked(shop: Shop) -> None:
     command = told.partition(", or ")[2]
     assert command == "agents plan delete plan --set sandbox.confine=off --json --yes"
     assert pasted(shop, command)["deleted"]
+
+
+def test_what_a_hint_says_behind_the_command_is_no_part_of_it(agents: Agents) -> None:
+    agents.run("plan", "list").expect(0)
+    store = Path(agents.env["CLEVERAGENTS_HOME"])
+    env = {"CLEVERAGENTS_HOME": str(store.rename(store.with_name("moved")))}
+    told = agents.run("doctor", "--fix", "--json", env=env).expect(4).data["error"]["hint"]
+    assert told.startswith("if it was moved: agents doctor --fix --json --adopt; if it is a copy:")

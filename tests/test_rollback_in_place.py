@@ -218,6 +218,16 @@ def test_conflicts_are_shown_with_both_sides_and_pasteable_choices(place: Place)
     assert "now        | person" in dry
 
 
+def test_a_preview_of_undo_says_that_conflicts_would_stop_it(place: Place) -> None:
+    place.ran(WORK, ROW)
+    place.edit("same.txt", "\nagent\n", "\nperson\n")
+    dry = place.agents.run("plan", "undo", "p", "--dry-run").expect(0).stdout
+    assert "would not be undone: execute; 1 conflict" in dry
+    assert "conflict  both" in dry
+    assert "now        | person" in dry
+    place.agents.run("plan", "undo", "p").expect(4)
+
+
 def test_each_conflict_can_be_decided_by_itself(place: Place) -> None:
     place.ran(WORK, ROW)
     for name in ("same.txt", "both.txt"):

@@ -33,7 +33,8 @@ def completed(hint: str, name: str, typed: Sequence[str], command: "click.Comman
     before, found, after = hint.partition(f"agents {name} ")
     if not found:
         return hint
-    words = after.split(" ")
+    command_line, stop, remark = after.partition("; ")
+    words = command_line.split(" ")
     position = sum(_is_argument(param) for param in command.params)
     more: list[str] = []
     while position < len(words) and words[position].startswith("--"):
@@ -43,7 +44,8 @@ def completed(hint: str, name: str, typed: Sequence[str], command: "click.Comman
     if not more:
         return hint
     tail = " ".join(words[position:])
-    return f"{before}{again(typed, command, more)}{' ' if tail else ''}{tail}"
+    said = f"{again(typed, command, more)}{' ' if tail else ''}{tail}"
+    return f"{before}{said}{stop}{remark}"
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:

@@ -13,7 +13,7 @@ from cleveragents.errors import ConfigError
 from cleveragents.integrations.agent import MODULES, SettingsChange, agent_named
 from cleveragents.integrations.files.settings_files import MARK, write_change
 from cleveragents.integrations.hook import hook_command
-from cleveragents.model.units import plural
+from cleveragents.model.units import plural, show_when
 from cleveragents.workspace import Workspace, settings_here
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
             (
                 row["agent"],
                 ", ".join(row["installed"]) or "no",
-                row["last_session"] or NEVER,
+                show_when(row["last_session"]) if row["last_session"] else NEVER,
                 row["plan"] or "",
             )
             for row in rows

@@ -34,7 +34,8 @@ def check(ws: Workspace, options: Options, read_data: bool) -> Reply:
     ]
     if result.problems:
         message = f"{plural(len(result.problems), 'problem')} found"
-        data["error"] = {"type": "StoreError", "message": message, "hint": "restore from a backup"}
+        hint = "restore from a backup" if result.damaged else "do what is said with each problem"
+        data["error"] = {"type": "StoreError", "message": message, "hint": hint}
         blocks += [Text(problem, "red") for problem in result.problems]
         return Reply(data=data, blocks=tuple(blocks), messages=result.problems, exit_code=6)
     return Reply(data=data, blocks=(*blocks, Text("no problem found")))

@@ -28,10 +28,12 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     objects: int
     bytes_read: int
     problems: tuple[str, ...]
+    damaged: bool
+    """Whether something is lost or changed; other problems say themselves how to get out."""
 
 
 def check(ctx: Context, read_data: bool = False) -> Checked:
-    problems = [*ctx.store.integrity(), *_places(ctx), *_bases(ctx)]
+    problems = ctx.store.integrity()
     known = {key: place for key, place, _ in ctx.store.objects.all()}
     problems += _packs(ctx, {place.pack for place in known.values()})
     roots = ctx.store.checkpoints.roots()
@@ -43,7 +45,6 @@ def check(ctx: Context, read_data: bool = False) -> Checked:
             f"checkpoint {checkpoint_id} of plan {plan_id}: {text}"
             for text in _missing(ctx, root, stored)
         ]
-    problems += _unseen(ctx)
     read = 0
     if read_data:
         for key, place in known.items():
@@ -54,12 +55,14 @@ def check(ctx: Context, read_data: bool = False) -> Checked:
                     trees.require_safe(key, data)
             except AgentsError as error:
                 problems.append(error.message)
+    mendable = [*_places(ctx), *_bases(ctx), *_unseen(ctx)]
     return Checked(
         plans=ctx.store.plans.count(),
         checkpoints=len(roots),
         objects=len(known),
         bytes_read=read,
-        problems=tuple(dict.fromkeys(problems)),
+        problems=tuple(dict.fromkeys([*problems, *mendable])),
+        damaged=bool(problems),
     )
 
 

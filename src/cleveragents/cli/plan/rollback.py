@@ -206,12 +206,13 @@ def _travelled(plan: Plan, done: "Undone", word: str, notes: tuple[str, ...]) ->
     after = data["post_rollback_state"]
     dry, verb = ("would be ", "would be") if done.result.dry_run else ("", "is")
     what = f"{done.operation} {done.prompt!r}" if done.prompt else done.operation
-    blocks = (
-        Text(
-            f"{dry}{word}: {what}; {plural(len(done.result.changes), 'change')}; "
-            f"the plan {verb} {after['phase']}/{after['state']}"
-        ),
-        *outside_blocks(done.result.effects),
+    told = (
+        f"{dry}{word}: {what}; {plural(len(done.result.changes), 'change')}; "
+        f"the plan {verb} {after['phase']}/{after['state']}"
     )
+    if done.result.conflicts:
+        told = f"would not be {word}: {what}; {plural(len(done.result.conflicts), 'conflict')}"
+    owners = in_place.owner_blocks(done.result) if done.result.dry_run else ()
+    blocks = (Text(told), *owners, *outside_blocks(done.result.effects))
     reply = Reply(data=data, blocks=blocks, messages=(*notes, *done.result.notes))
     return reply if done.result.dry_run else not_compensated(reply, plan, done.result.effects)
