@@ -84,6 +84,8 @@ def verdicts_on(
         superseded = store.checkpoints.superseded(plan.plan_id)
         sizes = store.checkpoints.sizes(plan.plan_id)
         reachable = reachable_groups(store, plan)
+    if not groups:
+        return ()
     clock_set = _clock_set(store, plan.plan_id, clock) if policy.keep_within else {}
     candidates = [
         Candidate(

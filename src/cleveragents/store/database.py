@@ -287,9 +287,10 @@ class ReadAhead:
     @contextmanager
     def reading(self, name: str) -> Generator[None]:
         """Nothing is written inside it, so that it does not matter when a question is sent."""
-        asked = self._asked = []
-        self._answers = {question: self._send(*question) for question in self._last.get(name, ())}
+        asked: list[Question] = []
         try:
+            self._answers = {one: self._send(*one) for one in self._last.get(name, ())}
+            self._asked = asked
             yield
         finally:
             self._asked, self._answers = None, {}
