@@ -43,25 +43,24 @@ FRAMEWORKS = ("tests/test_frameworks.py", "tests/test_langgraph.py")
 IN_ORDER = ("-p", "no:randomly")
 SHARED = ("apply_once", "apply_targets", "attributes_and_times", "base_commit_gone", "base_ref")
 SHARED += ("cancel_delete", "carry_limit", "checkpoint_create", "child_plans", "clock")
-SHARED += ("command_line", "completion", "control_files", "conversation", "copy_tree")
-SHARED += ("correction", "crash", "crash_correction", "diff", "diff_patches", "disk_usage")
-SHARED += ("doctor", "edits_during_calls", "edits_during_run", "effects", "error_screen")
-SHARED += ("exact_rollback", "export", "failed_commits", "first_checkpoint", "four_resources")
-SHARED += ("gc_check", "git_repositories", "hard_links", "hostile_links", "hostile_trees", "kinds")
-SHARED += ("lease", "locked_files", "lookup", "mcp", "names_left_out", "not_copied", "observed")
-SHARED += ("open_checkpoint", "owners", "pager", "pasted_hints", "plan_record", "preflight")
-SHARED += ("progress", "python_api", "questions", "quiet_points", "recovery", "render", "reports")
-SHARED += ("resume", "retention", "revert_applied", "rollback", "rollback_counts")
-SHARED += ("rollback_in_place", "rollback_only", "run_agent", "run_command", "sandbox_names")
-SHARED += ("sandboxes", "shell", "sidecar", "sqlite_tables", "starting", "step_execution")
-SHARED += ("git_remote", "third_party_kind", "timeline", "two_machines", "undo")
-SHARED_PAGES = ("folding", "in_place", "plan_page", "report", "sessions", "verbs", "wording")
+SHARED += ("command_line", "completion", "config", "confinement", "control_files", "conversation")
+SHARED += ("copy_tree", "correction", "crash", "crash_correction", "diff", "diff_patches")
+SHARED += ("disk_usage", "doctor", "edits_during_calls", "edits_during_run", "effects")
+SHARED += ("error_screen", "exact_rollback", "export", "failed_commits", "first_checkpoint")
+SHARED += ("four_resources", "gc_check", "git_remote", "git_repositories", "hard_links")
+SHARED += ("hostile_links", "hostile_trees", "killed_sessions", "kinds", "large_sqlite", "lease")
+SHARED += ("locked_files", "lookup", "mcp", "model_actor", "names_left_out", "not_copied")
+SHARED += ("observed", "open_checkpoint", "owners", "pager", "pasted_hints", "plan_record")
+SHARED += ("postgres", "preflight", "progress", "python_api", "questions", "quiet_points")
+SHARED += ("recovery", "render", "reports", "resume", "retention", "revert_applied")
+SHARED += ("revert_postgres", "rollback", "rollback_counts", "rollback_in_place", "rollback_only")
+SHARED += ("run_agent", "run_command", "sandbox_names", "sandboxes", "shell", "sidecar")
+SHARED += ("sqlite_tables", "starting", "state_machine", "step_execution", "third_party_kind")
+SHARED += ("timeline", "two_machines", "undo")
 # Not among them: what is about a store.db itself (copied_store, damaged_store, full_disk,
 # hostile_store, machine_errors, other_device_number, power_cut, schema, store_upgrade), what has a
 # PostgreSQL of its own (bucket, cluster, elsewhere, shared_store, statements, what takes `where`),
 # what has no store; actors, durable_rollback and many_processes look into store.db in some tests.
-# Not tried yet: config, confinement, killed_sessions, large_sqlite, model_actor, postgres,
-# revert_postgres, state_machine, and the rest of tests/web.
 ON_POSTGRES = {"CLEVERAGENTS_TEST_STORE": "postgres"}
 # of `nox -s shared_store` what CI has time for; what takes `where` runs on both databases anyway
 SHARED_IN_CI = ("tests/test_recovery.py", "tests/test_undo.py")
@@ -146,8 +145,9 @@ def shared_store(session: nox.Session) -> None:
     """
     session.install("-e", ".", *group("test"))
     files = [f"tests/test_{name}.py" for name in SHARED]
-    files += [f"tests/web/test_{name}.py" for name in SHARED_PAGES]
-    session.run("python", "-m", *PYTEST, "-rs", *files, *session.posargs, env=ON_POSTGRES)
+    session.run(
+        "python", "-m", *PYTEST, "-rs", *files, "tests/web", *session.posargs, env=ON_POSTGRES
+    )
     session.run("python", "-m", *BEHAVE, env=ON_POSTGRES)
 
 

@@ -28,6 +28,12 @@ LEFT_OUT = {
     "test_doctor.py::test_the_refs_and_sandboxes_of_another_store_are_left_alone": (
         "another home is another store on SQLite alone"
     ),
+    "test_postgres.py::test_status_says_the_strategy_and_what_it_costs_and_needs_no_psycopg": (
+        "a shared store needs it"
+    ),
+    "test_cluster_page.py::test_without_a_shared_store_there_is_nothing_of_machines": (
+        "there is one"
+    ),
     "test_effects.py::test_without_its_sandbox_a_compensation_fails_and_says_so": (
         "another home is another store on SQLite alone"
     ),

@@ -37,5 +37,5 @@ async def submit(schedule: Schedule, moment: int) -> HandBack | None:
 
 
 ProcrastinateQueue(url, "public", 1.5).work(
-    run, submit, queues=[name for name in queues.split(",") if name], at_once=int(at_once)
+    run, submit, note, queues=[name for name in queues.split(",") if name], at_once=int(at_once)
 )

@@ -325,7 +325,7 @@ def store_of(agents: Agents) -> Path:
         ("say(type='step', run='ls', id='a b')", "the actor, line 1: "),
         ("say(type='step', run='ls', needs=['x'])", "unknown step 'x' in 'needs'"),
         ("say(type='step', run='ls', decision='x')", "no decision and no step is called 'x'"),
-        ("shell('ls', id='x'); shell('ls', id='x')", "line 2: there is a step 'x' already"),
+        ("shell('ls', id='x'); shell('ls', id='x')", "line 2: step 'x' already exists"),
         ("say(type='subplan', file='x.yaml')", "the actor, line 1: no such plan file: "),
         ("say(type='subplan')", "a subplan has either 'file' or 'steps'"),
         ("say(type='subplan', steps=[{'runn': 'ls'}])", "unknown key 'runn' in step 'step-1'"),
@@ -549,6 +549,10 @@ def test_an_actor_inside_the_resource_is_the_users_own_version(stage: Stage) -> 
         ("{command: [./nothing]}", "the actor: no such command: ./nothing"),
         ("{python: 'nothing:f'}", "the actor: no module 'nothing' in "),
         ("{python: 'agent.deep:f'}", "the actor: no module 'agent.deep' in "),
+        ("{kind: command}", "the actor: 'command' is missing"),
+        ("{kind: command, argv: [a]}", "unknown key 'argv' in the actor"),
+        ("{command: []}", "the actor: 'command' is empty"),
+        ("{kind: python}", "the actor: 'python' is missing"),
     ],
 )
 def test_an_actor_that_is_not_there_is_refused_before_anything_exists(

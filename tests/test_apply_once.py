@@ -56,6 +56,29 @@ def test_ten_applies_at_the_same_time_all_get_the_first_result(agents: Agents) -
     assert git(agents, app, "rev-list", "--count", "HEAD") == "2"
 
 
+def test_a_second_apply_warns_of_nothing_that_the_first_did_itself(agents: Agents) -> None:
+    """It said that a merged file was "changed or lost since", and so of what was left out."""
+    app = prepared(agents, "git-checkout")
+    lines = "".join(f"{number}\n" for number in range(9))
+    (app / "text").write_text(lines)
+    (app / ".gitignore").write_text("*.log\n")
+    file = agents.work / "merge.yaml"
+    file.write_text(
+        "name: merge\nresources: {app: {kind: git-checkout, path: app}}\n"
+        "steps: [{id: a, run: 'echo plan >> text; echo ignored > x.log'}]\napply: {as: changes}\n"
+    )
+    agents.run("plan", "run", str(file)).expect(0)
+    (app / "text").write_text(f"mine\n{lines}")
+    first = agents.run("plan", "apply", "merge", "--yes", "--json").expect(0).data
+    assert (app / "text").read_text() == f"mine\n{lines}plan\n"
+
+    again = agents.run("plan", "apply", "merge", "--yes", "--ignored", "--json").expect(0)
+    assert (again.data, again.json["messages"]) == (first, [])
+    (app / "text").write_text(lines)
+    (message,) = agents.run("plan", "apply", "merge", "--yes", "--json").json["messages"]
+    assert "(app: text): changed or lost since" in message
+
+
 def test_a_budget_that_is_used_up_refuses_an_apply_before_any_target_is_touched(
     agents: Agents,
 ) -> None:

@@ -22,6 +22,7 @@ from cleveragents.errors import (
     ApplyRefused,
     CarryLimit,
     ContentDamaged,
+    PlanFileError,
     SandboxError,
     UsageError,
 )
@@ -774,6 +775,17 @@ def test_a_resource_without_a_sandbox_is_worked_on_itself_and_never_rolled_back(
     plan.apply()
     assert (bench.target / "here").exists()
     assert list(real.iterdir()) == [real / "done"]
+
+
+def test_a_plan_without_any_sandbox_is_refused_before_it_begins(bench: Bench) -> None:
+    file = bench.root / "bare.yaml"
+    file.write_text(
+        "name: bare\npolicy: {require_checkpoints: false}\nsteps: [{id: a, run: touch x}]\n"
+        "resources: {raw: {kind: fs-directory, path: ., strategy: none, require_sandbox: false}}\n"
+    )
+    with pytest.raises(PlanFileError, match="no resource has a sandbox: 'raw'"):
+        bench.ws.use(str(file))
+    assert bench.ws.plans() == []
 
 
 def test_no_sandbox_has_to_be_asked_for_twice(bench: Bench) -> None:

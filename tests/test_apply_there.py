@@ -123,7 +123,9 @@ def test_the_machine_that_has_the_target_applies_with_what_was_done_by_hand_else
             team.run("plan", "apply", "shop", "--dry-run", expect=4)
         )
         unasked = team.run("plan", "apply", "shop", expect=4)["error"]
-        assert unasked["message"] == "not done: apply it on first, which has the target?"
+        assert (
+            unasked["message"] == "not done without a yes: apply it on first, which has the target?"
+        )
         said = team.agents.run("plan", "apply", "shop", "--yes", env=team.env).expect(0)
         assert "the target is on first: a worker there applies the plan" in said.stderr
         assert "applied just now" in said.stdout

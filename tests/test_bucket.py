@@ -100,6 +100,26 @@ def test_others_may_have_a_plan_when_the_bucket_has_it(proxy: Proxy, yard: Yard)
         assert ws.ctx.store.segments.pending(plan.plan_id) == []
 
 
+@pytest.mark.usefixtures("on_postgres")
+def test_a_plan_that_the_bucket_does_not_have_is_not_submitted_and_can_be_later(
+    proxy: Proxy, yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("store", "init")
+    cli("plan", "run", yard.plan(PLAN.replace("shop", "before")))
+    monkeypatch.setenv("CLEVERAGENTS_CONTENT_WAIT", "200ms")
+    proxy.is_away = True
+    refused = cli("plan", "submit", yard.plan(), expect=4)
+    plan_id = cli("plan", "status", "shop", "--json").data["plan_id"]
+    assert f"agents plan submit {plan_id}" in refused.stderr
+    assert "waiting for the bucket" in refused.stderr
+    assert cli("cluster", "status", "--json").data["queues"] == []
+    proxy.is_away = False
+    monkeypatch.setenv("CLEVERAGENTS_CONTENT_WAIT", "60s")
+    cli("plan", "submit", plan_id)
+    (queue,) = cli("cluster", "status", "--json").data["queues"]
+    assert queue["waiting"] == 1
+
+
 def test_status_says_it_for_people(proxy: Proxy, yard: Yard) -> None:
     cli("plan", "run", yard.plan())
     assert "nothing is missing there" in cli("plan", "status", "shop").stdout

@@ -501,6 +501,35 @@ def test_what_a_process_leaves_behind_hides_no_change_from_the_next(
             assert one.capture().state == one.truth().state, f"turn {turn}"
 
 
+def test_while_one_process_follows_a_tree_others_read_only_what_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each command beside an agent's session read all of it, for as long as the session lived."""
+    clock = Clock(monkeypatch)
+    with bench(tmp_path, follow=True) as one:
+        for name in ("a", "b", "c"):
+            (one.root / name).mkdir()
+            (one.root / name / "f").write_text(name)
+        clock.go_on()
+        one.check()
+        (one.root / "a" / "f").write_text("A")
+        one.check()
+        other = TreeEngine(os.fspath(one.root), one.scope, {}, one.packs, one.cache)
+        looked: list[bytes] = []
+        real = updating.look
+        with monkeypatch.context() as patch:
+
+            def seeing(fd: int, name: bytes, most: int) -> Seen | None:
+                looked.append(name)
+                return real(fd, name, most)
+
+            patch.setattr(updating, "look", seeing)
+            with one.packs.looking() as batch:
+                tree = other.capture(batch)
+        assert looked == [b"f"]
+        assert tree.state == one.truth().state
+
+
 @pytest.mark.parametrize("touched", [False, True])
 def test_what_was_seen_young_proves_something_once_it_is_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, touched: bool

@@ -17,6 +17,7 @@ from cleveragents.errors import (
     CheckpointFailed,
     SandboxError,
 )
+from cleveragents.sandbox.tree_states import require_links
 from tests.test_capture import bench
 
 
@@ -148,22 +149,21 @@ def test_a_new_directory_that_is_a_mount_point_or_closed_is_refused(
 
 
 def test_the_link_to_an_inner_resource_must_stay_what_it_is(tmp_path: Path) -> None:
-    scope = Scope(links={b"in/db": b"/elsewhere"})
-    with bench(tmp_path, follow=False, scope=scope) as one:  # type: ignore[arg-type]
-        (one.root / "in").mkdir()
-        link = one.root / "in/db"
-        for make in (
-            lambda: None,
-            lambda: link.write_text("a file now"),
-            lambda: link.symlink_to("/another"),
-        ):
-            link.unlink(missing_ok=True)
-            make()
-            with pytest.raises(SandboxError, match="in/db is no longer the link"):
-                one.engine.require_links()
-        link.unlink()
-        link.symlink_to("/elsewhere")
-        one.engine.require_links()
+    links = {b"in/db": b"/elsewhere"}
+    (tmp_path / "in").mkdir()
+    link = tmp_path / "in/db"
+    for make in (
+        lambda: None,
+        lambda: link.write_text("a file now"),
+        lambda: link.symlink_to("/another"),
+    ):
+        link.unlink(missing_ok=True)
+        make()
+        with pytest.raises(SandboxError, match="in/db is no longer the link"):
+            require_links(os.fspath(tmp_path), links)
+    link.unlink()
+    link.symlink_to("/elsewhere")
+    require_links(os.fspath(tmp_path), links)
 
 
 def test_an_engine_without_anything_known_learns_nothing_from_events(tmp_path: Path) -> None:

@@ -91,6 +91,8 @@ def team(agents: Agents, pg: PgServer) -> Generator[Team]:
 def test_a_submitted_plan_is_run_by_a_worker_which_drains_when_told(team: Team) -> None:
     plan_id = team.submit()
     assert team.run("cluster", "status")["queues"][0]["waiting"] == 1
+    nobody = team.agents.run("cluster", "status", env=team.env).expect(0).stdout
+    assert "no worker is heard of: agents worker" in nobody
     with team.worker("--at-once", "2") as worker:
         team.wait_for(plan_id, "complete")
         (seen,) = team.run("cluster", "status")["workers"]
@@ -100,7 +102,7 @@ def test_a_submitted_plan_is_run_by_a_worker_which_drains_when_told(team: Team) 
     found = team.status(plan_id)
     assert [step["status"] for step in found["progress"]] == ["complete"] * 3
     text = team.agents.run("cluster", "status", env=team.env).expect(0).stdout
-    assert "Workers" in text
+    assert "Queues" in text
     team.agents.run("plan", "apply", plan_id, "--yes", env=team.env).expect(0)
     assert (team.agents.work / "d/f").read_text() == "1\n2\n3\n"
 
@@ -118,6 +120,21 @@ def test_a_machine_without_a_program_hands_the_plan_back_with_the_reason(team: T
     text = team.agents.run("cluster", "status", env=team.env).expect(0).stdout
     assert "no-such-program is not installed" in text
     assert team.status(plan_id)["state"] == "queued"
+
+
+def test_a_worker_whose_role_may_only_read_says_so_and_ends(team: Team, pg: PgServer) -> None:
+    name = team.env["CLEVERAGENTS_STORE_URL"].rpartition("/")[2]
+    pg.sql(
+        name,
+        "DO $$BEGIN IF to_regrole('onlooker') IS NULL THEN"
+        " CREATE ROLE onlooker LOGIN PASSWORD 'pw'; END IF; END$$;"
+        f"GRANT CONNECT ON DATABASE {name} TO onlooker;"
+        "GRANT USAGE ON SCHEMA cleveragents TO onlooker;"
+        "GRANT SELECT ON ALL TABLES IN SCHEMA cleveragents TO onlooker",
+    )
+    env = team.env | {"CLEVERAGENTS_STORE_URL": pg.url(name, "onlooker", "pw")}
+    ended = team.agents.run("worker", "--json", env=env).expect(6)
+    assert "the role lacks the rights for that" in ended.json["data"]["error"]["message"]
 
 
 def test_a_killed_machine_leaves_its_plan_to_another_and_no_step_is_recorded_twice(
@@ -180,7 +197,7 @@ def test_cancelling_ends_what_waits_and_what_runs(team: Team) -> None:
 def test_a_plan_is_submitted_once_and_again_when_it_has_failed(team: Team) -> None:
     plan_id = team.submit(second="test -e ../../../fixed || false")
     refused = team.agents.run("plan", "submit", plan_id, env=team.env).expect(4)
-    assert "waits for a worker already" in refused.stderr
+    assert "is already waiting for a worker" in refused.stderr
     with team.worker() as worker:
         team.wait_for(plan_id, "errored")
         assert team.run("plan", "submit", plan_id)["plan_id"] == plan_id

@@ -61,9 +61,9 @@ def test_working_on_a_plan_works_for_people_and_for_programs(
         group = loose(ws, ws.run(yard.plan()))[0].group_id
     for argv, text in (
         (("checkpoint", "create", "shop", "--label", "good"), "checkpoint"),
-        (("checkpoint", "pin", "shop", group), group),
-        (("checkpoint", "pin", "shop", group, "--off"), group),
-        (("checkpoint", "delete", "shop", group, "--yes"), group),
+        (("checkpoint", "pin", "shop", group), group[-6:]),
+        (("checkpoint", "pin", "shop", group, "--off"), group[-6:]),
+        (("checkpoint", "delete", "shop", group, "--yes"), group[-6:]),
         (("prune", "shop"), "newest"),
         (("undo", "shop"), "execute"),
         (("redo", "shop"), "execute"),
@@ -140,6 +140,74 @@ def test_wrong_use_is_told_in_the_form_that_was_asked_for(
     assert "rollback" in said.err
     assert enter(monkeypatch, "plan", "list", "--json") == 0
     assert json.loads(capsys.readouterr().out)["data"] == {"plans": []}
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("rolback", "agents rollback"),
+        ("tree", "agents plan tree"),
+        ("plan revert", "agents plan revert-applied"),
+        ("plan statsu", "agents plan status"),
+        ("plan doctr", "agents doctor"),
+        ("plan checkpoint rolback", "agents plan rollback"),
+        ("config show", ""),
+        ("hook evnt", ""),
+        ("event", ""),
+        ("restore", ""),
+        ("x", ""),
+    ],
+)
+def test_only_a_command_that_is_near_is_suggested(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str, meant: str
+) -> None:
+    words = typed.split()
+    assert enter(monkeypatch, *words) == 2
+    near = f", did you mean {meant!r}?" if meant else ""
+    assert f"error: no such command: {words[-1]}{near}\n" in capsys.readouterr().err
+
+
+def test_a_schema_of_another_name_is_suggested_only_if_it_is_near(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert enter(monkeypatch, "schema", "nope") == 3
+    assert "error: no schema 'nope'\n" in capsys.readouterr().err
+    assert enter(monkeypatch, "schema", "plan", "statsu") == 3
+    assert "did you mean 'plan status'?" in capsys.readouterr().err
+
+
+def test_a_plan_where_a_checkpoint_is_expected_is_said_to_be_one(yard: Yard) -> None:
+    cli("plan", "run", yard.plan())
+    told = cli("plan", "open", "shop", expect=3).stderr
+    assert "error: 'shop' is a plan, and no checkpoint of plan 'shop'" in told
+    assert "hint: name one behind it: agents plan checkpoints shop lists them" in told
+
+
+def test_a_checkpoint_has_one_id_for_people(yard: Yard) -> None:
+    cli("plan", "run", yard.plan())
+    said = cli("plan", "checkpoint", "create", "shop").stdout
+    listed = cli("plan", "checkpoints", "shop").stdout.splitlines()
+    short = next(line.split()[1] for line in listed if line.startswith(">"))
+    assert said == f"checkpoint {short}\n"
+    assert f"last checkpoint  {short}\n" in cli("plan", "status", "shop").stdout
+    assert f"checkpoint  {short}\n" in cli("plan", "rollback", "shop", "last", "--dry-run").stdout
+    assert short in cli("plan", "log", "shop").stdout
+    assert cli("plan", "checkpoint", "pin", "shop", short).stdout == f"checkpoint {short} pinned\n"
+
+
+def test_clicks_own_errors_are_in_our_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert enter(monkeypatch, "status", "--nope") == 2
+    assert "error: no such option '--nope'\n" in capsys.readouterr().err
+    assert enter(monkeypatch, "completion") == 2
+    assert "choose from: bash, zsh, fish\n" in capsys.readouterr().err.lower()
+
+
+def test_a_question_that_nobody_can_be_asked_is_plain(yard: Yard) -> None:
+    cli("plan", "run", yard.plan())
+    told = cli("plan", "rollback", "shop", "last", expect=4).stderr
+    assert "error: not done without a yes: roll back 0 changes?\n" in told
 
 
 def test_debug_lets_the_error_itself_through(yard: Yard) -> None:

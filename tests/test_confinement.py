@@ -29,6 +29,7 @@ from cleveragents.tools.confinement.denied import denied_writes
 from cleveragents.tools.confinement.mounts import Mount, Seen
 from cleveragents.tools.runner import CallContext, run_tool
 from cleveragents.workspace import settings_here
+from tests.databases import store_of
 from tests.harness import Agents
 from tests.scratch import make_repository, wait_until
 
@@ -778,12 +779,8 @@ def test_an_editable_install_imports_the_sandbox_under_bwrap_and_else_there_is_a
 
 
 def tool_outputs(agents: Agents, step: str) -> list[str]:
-    import sqlite3
-    from contextlib import closing
-
-    with closing(sqlite3.connect(Path(agents.env["CLEVERAGENTS_HOME"]) / "store.db")) as db:
-        rows = db.execute("SELECT output FROM tool_calls WHERE step_id = ?", (step,))
-        return [row[0] for row in rows]
+    sql = "SELECT output FROM tool_calls WHERE step_id = ?"
+    return [row[0] for row in store_of(agents.env).query(sql, (step,))]
 
 
 def test_the_warning_is_only_for_what_is_carried_and_names_the_original(

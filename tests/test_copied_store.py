@@ -134,7 +134,8 @@ def test_a_moved_store_is_adopted_and_continues(original: Original, by: str) -> 
     else:
         original.copy("moved")
         shutil.rmtree(original.store)
-    original.run("plan", "resume", "job", home=moved).expect(4)
+    refused = original.run("plan", "resume", "job", home=moved).expect(4)
+    assert refused.stderr.count("is now at") == 1
     original.run("doctor", "--adopt", home=moved).expect(0)
     assert "made at" not in original.run("plan", "list", home=moved).expect(0).stderr
     original.run("check", home=moved).expect(0)
@@ -172,6 +173,33 @@ def test_a_backup_put_back_in_its_place_is_the_store_again(original: Original) -
     listed = original.run("plan", "list", "--json").expect(0)
     assert not listed.json["messages"]
     original.run("plan", "delete", "job", "--yes").expect(0)
+
+
+def test_a_backup_that_was_copied_back_is_adopted_and_continues(original: Original) -> None:
+    """Its sandboxes are other directories than the plan made, at their own place and marked."""
+    for place in {original.store, original.sandbox.parent}:
+        # the old ones are there until the end: their inodes cannot be given to the copies
+        backup = place.with_name("backup")
+        place.rename(backup)
+        subprocess.run(["cp", "-a", str(backup), str(place)], check=True)
+    refused = original.run("plan", "rollback", "job", "first", "--yes").expect(5)
+    assert "if the store was put back from a backup: agents doctor --adopt" in refused.stderr
+    assert "agents doctor --adopt" in original.run("check").expect(6).stdout
+    assert "1 sandbox put back" in original.run("doctor", "--adopt").expect(0).stdout
+    assert "nothing to adopt" in original.run("doctor", "--adopt").expect(0).stdout
+    original.run("check").expect(0)
+    original.run("plan", "rollback", "job", "first", "--yes").expect(0)
+    assert not (original.sandbox / "one.txt").exists()
+    original.run("plan", "undo", "job").expect(0)
+    original.run("plan", "apply", "job", "--yes").expect(0)
+    assert (original.app / "two.txt").read_text() == "two\n"
+
+
+def test_another_directory_without_the_mark_is_not_adopted(original: Original) -> None:
+    shutil.rmtree(original.sandbox.parent)
+    original.sandbox.mkdir(parents=True)
+    assert "nothing to adopt" in original.run("doctor", "--adopt").expect(0).stdout
+    original.run("plan", "rollback", "job", "first", "--yes").expect(5)
 
 
 def test_a_store_reached_by_another_path_is_the_same_store(original: Original) -> None:

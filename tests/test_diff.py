@@ -92,6 +92,20 @@ def test_a_renamed_file_is_one_file_with_what_changed_in_it(yard: Yard) -> None:
     assert os.listdir(target) == ["people.txt"]
 
 
+def test_directories_are_no_files(yard: Yard) -> None:
+    with open_workspace() as ws:
+        plan = yard.done(ws, "steps: [{id: a, run: mkdir -p made/below; echo x > made/below/file}]")
+        whole = plan.diff()
+        assert whole.files_changed == 1
+        assert {file.path: file.is_directory for file in whole.files} == {
+            "made": True, "made/below": True, "made/below/file": False,
+        }  # fmt: skip
+    shown = cli("plan", "diff", "last").stdout
+    assert "1 file, 2 directories changed, 1 insertion, 0 deletions" in shown
+    (applied,) = cli("plan", "apply", "last", "--yes", "--json").data["applied"]
+    assert applied["files"] == 1
+
+
 def test_of_many_files_some_are_read_first_and_all_are_read_once(yard: Yard) -> None:
     with open_workspace() as ws:
         many = "mv old.txt new.txt; for n in $(seq 100); do echo $n > f$n; done"

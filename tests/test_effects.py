@@ -259,12 +259,14 @@ def test_only_what_came_after_the_checkpoint_is_compensated(yard: Yard) -> None:
 def test_what_cannot_be_undone_needs_to_be_accepted(yard: Yard) -> None:
     agents("plan", "run", yard.plan(MAILED))
     before, head = yard.world, agents("plan", "status", "trip", JSON).data
+    foretold = agents("plan", "rollback", "trip", "first", "--dry-run", JSON).data
     for flags in (("--yes",), ()):
         refused = agents("plan", "rollback", "trip", "first", *flags, JSON, expect=4)
         assert refused.data["error"]["type"] == "LossNotAccepted"
         assert "step 'tell', mail: email, a log" in refused.data["error"]["message"]
         assert "--accept-loss" in refused.data["error"]["hint"]
-        assert [one["step_id"] for one in refused.data["effects"]] == ["tell"]
+        assert [one["step"] for one in refused.data["effects"]] == ["tell"]
+        assert refused.data["effects"] == foretold["effects"]["irreversible"]
     assert yard.world == before
     after = agents("plan", "status", "trip", JSON).data
     assert after == head

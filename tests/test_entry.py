@@ -1,13 +1,18 @@
 """How every command begins and ends: what it imports, its streams, its exit code."""
 
+import fcntl
+import json
 import os
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
 
 from tests.harness import Agents
+from tests.scratch import wait_until
 
 PLAN = """
 name: begun
@@ -121,6 +126,75 @@ def test_an_answer_that_cannot_be_written_is_an_error_and_the_work_is_done(
     assert done.stderr == "error: the answer cannot be written: No space left on device\n"
     after = planned.run("plan", "checkpoints", "last", "--json").data["checkpoints"]
     assert len(after) == before + 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["plan list", "plan diff last", "plan export last --patch", "check", "--help", "--version"],
+)
+def test_an_answer_that_cannot_be_written_is_the_same_error_of_every_command(
+    planned: Agents, words: str
+) -> None:
+    (sandbox(planned) / "file").write_text("edited\n")
+    planned.run("plan", "checkpoint", "create", "last").expect(0)
+    command = [sys.executable, "-m", "cleveragents", *words.split()]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, cwd=planned.work, env=planned.env, stdout=full, check=False,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    assert done.stderr == "error: the answer cannot be written: No space left on device\n"
+    assert done.returncode == 1
+
+
+def test_a_command_whose_output_cannot_be_passed_on_says_so(planned: Agents) -> None:
+    command = [sys.executable, "-m", "cleveragents", "run", "--", "echo", "hello"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, cwd=planned.work, env=planned.env, stdout=full, check=False,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    assert "the answer cannot be written: No space left on device" in done.stderr
+    assert done.returncode == 125
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [("plan list", 0), ("plan run plan.yaml", 0), ("plan status nothing", 3)]
+)
+def test_remarks_that_cannot_be_written_stop_nothing(
+    planned: Agents, words: str, code: int
+) -> None:
+    command = [sys.executable, "-m", "cleveragents", *words.split()]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, cwd=planned.work, env=planned.env, stderr=full, check=False,
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    assert done.returncode == code
+    assert bool(done.stdout) == (code == 0)
+    states = [row["state"] for row in planned.run("plan", "list", "--json").data["plans"]]
+    assert set(states) == {"complete"}
+
+
+def test_an_answer_waits_where_its_pipe_is_full_and_not_blocking(planned: Agents) -> None:
+    (sandbox(planned) / "file").write_text("edited\n" * 20_000)
+    planned.run("plan", "checkpoint", "create", "last").expect(0)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    size = fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    command = [sys.executable, "-m", "cleveragents", "plan", "diff", "last", "--json"]
+    with subprocess.Popen(command, cwd=planned.work, env=planned.env, stdout=writer) as process:
+        os.close(writer)
+        wait_until(lambda: waiting(reader) == size or process.poll() is not None, "a full pipe")
+        with os.fdopen(reader) as answer:
+            assert json.load(answer)["status"] == "ok"
+    assert process.returncode == 0
+
+
+def waiting(reader: int) -> int:
+    """Bytes that nobody has read."""
+    (count,) = struct.unpack("i", fcntl.ioctl(reader, termios.FIONREAD, bytes(4)))
+    return count
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])

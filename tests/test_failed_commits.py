@@ -193,9 +193,13 @@ SCENARIOS = {
 }
 
 
-def leased_plans() -> list[LeasedPlan]:
-    """Those that are alive, in frames that an error's traceback holds."""
-    return [found for found in gc.get_objects() if isinstance(found, LeasedPlan)]
+def leased_plans(ws: Workspace) -> list[LeasedPlan]:
+    """Those of this store that are alive, in frames that an error's traceback holds.
+
+    Another test's may be alive too, if a traceback of its own is kept somewhere.
+    """
+    alive = [found for found in gc.get_objects() if isinstance(found, LeasedPlan)]
+    return [leased for leased in alive if leased.store is ws.ctx.store]
 
 
 def as_kept(plan: Plan) -> bytes:
@@ -219,7 +223,7 @@ def fails_at(world: World, scenario: Scenario, number: int) -> bool:
         finally:
             fsio.arm(None)
         assert failed is None or FAULT in str(failed), number
-        for leased in leased_plans():
+        for leased in leased_plans(ws):
             row = ws.ctx.store.plans.get(leased.plan.plan_id)
             assert as_kept(leased.plan) == as_kept(row), number
     with world.open() as (ws, plan):

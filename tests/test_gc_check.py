@@ -570,8 +570,10 @@ def test_damage_is_exit_code_6(damaged: Agents) -> None:
     damaged.run("check").expect(0)
     found = damaged.run("check", "--read-data", "--json").expect(6)
     assert found.json["status"] == "error"
-    assert found.data["problems"]
+    (problem,) = found.data["problems"]
     assert found.data["error"]["type"] == "StoreError"
+    shown = damaged.run("check", "--read-data").expect(6)
+    assert (shown.stdout + shown.stderr).count(problem) == 1
     assert (found.data["damaged"], found.data["error"]["hint"]) == (True, "restore from a backup")
     damaged.run("plan", "list").expect(0)
 

@@ -81,7 +81,7 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize("name", ["-x", "a b", "a..b", "x.lock", "/a", "a/", "a//b", "HEAD", "a~1"])
 def test_what_no_branch_can_be_called_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="is not a name for a branch"):
+    with pytest.raises(UsageError, match="is not a valid branch name"):
         storable("https://h/x", "https://h/x", name)
 
 

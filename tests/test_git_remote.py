@@ -424,7 +424,7 @@ def test_a_database_and_a_remote_become_real_together(
     [
         ("url: 'file:///no/such/place'", "git ls-remote file:///no/such/place: fatal: "),
         ("url: 'FAR', branch: none", "has no branch none"),
-        ("url: 'FAR', branch: a..b", "'a..b' is not a name for a branch"),
+        ("url: 'FAR', branch: a..b", "'a..b' is not a valid branch name"),
         ("url: /srv/code.git", "not the address of a git repository"),
         ("url: 'ext::sh -c touch% x'", "not the address of a git repository"),
         ("url: 'https://me:word@h/x'", "the URL contains a password"),

@@ -87,8 +87,9 @@ def test_an_inner_resource_below_a_link_is_refused_and_nothing_is_made_there(
         "steps:\n  - {id: work, on: app, run: rm -rf inner && ln -s "
         f"{outside} inner}}\n"
     )
-    agents.run("plan", "run", "plan.yaml", "--json")
-    agents.run("plan", "rollback", "last", "first", "--yes")
+    ran = agents.run("plan", "run", "plan.yaml").expect(5)
+    assert "inner/data is no longer the link" in ran.stderr
+    agents.run("plan", "rollback", "last", "first", "--yes").expect(0)
     assert [path.name for path in outside.rglob("*")] == ["data"]
 
 

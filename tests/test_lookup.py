@@ -77,7 +77,9 @@ def test_groups_are_found_by_first_last_label_and_id_and_not_in_another_plan(yar
         with pytest.raises(NotFound, match="good"):
             find_group(store, now, "goood")
         with pytest.raises(UsageError, match="checkpoints"):
-            find_group(store, now, made.group_id[:3])
+            find_group(store, now, made.group_id[:4])
+        with pytest.raises(NotFound, match="no checkpoint"):
+            find_group(store, now, made.group_id[-1])
 
 
 def test_decisions_are_found_by_the_end_of_their_id(yard: Yard) -> None:

@@ -71,6 +71,34 @@ def test_a_rollback_needs_a_checkpoint(agents: Agents) -> None:
     assert "--yess" in typo.stderr
 
 
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ("plan", "delete", "", "--yes"),
+        ("plan", "cancel", ""),
+        ("plan", "undo", ""),
+        ("plan", "rollback", "", "first", "--yes"),
+        ("plan", "rollback", "kept", "", "--yes"),
+        ("plan", "explain", ""),
+    ],
+)
+def test_an_empty_name_stands_for_no_plan(agents: Agents, typed: tuple[str, ...]) -> None:
+    ran(agents, "kept")
+    before = agents.run("plan", "log", "kept", "--json").data
+    failed = agents.run(*typed).expect(2)
+    assert failed.stderr.splitlines()[0].endswith(" is empty")
+    assert agents.run("plan", "log", "kept", "--json").data == before
+
+
+def test_a_plan_alone_names_no_checkpoint(agents: Agents) -> None:
+    ran(agents, "other")
+    ran(agents, "meant")
+    failed = agents.run("rollback", "other", "--yes").expect(2)
+    assert failed.stderr == (
+        "error: no checkpoint of plan 'other' was named\nhint: agents plan checkpoints other\n"
+    )
+
+
 def test_checkpoints_by_step_and_by_how_long_ago(agents: Agents, private_process: Path) -> None:
     ran(agents, "counted")
     with open_workspace(str(private_process / "store")) as ws:
@@ -83,7 +111,8 @@ def test_checkpoints_by_step_and_by_how_long_ago(agents: Agents, private_process
             assert Path(plan.sandboxes["app"], "n").read_text() == f"{content}\n", text
             plan.undo()
         assert plan.group("@{1 step ago}").group_id == plan.group("two").group_id
-        for text in ("-99", "@{3 steps ago}"):
+        assert plan.group("@{3 steps ago}").group_id == order[0]
+        for text in ("-99", "@{4 steps ago}"):
             with pytest.raises(NotFound):
                 plan.group(text)
         with pytest.raises(UsageError):
@@ -129,7 +158,7 @@ def test_a_step_alone_is_one_of_the_newest_plan(agents: Agents) -> None:
 
 def test_a_command_of_another_group_is_suggested(agents: Agents) -> None:
     assert "did you mean 'agents plan checkpoints'?" in agents.run("checkpoints").expect(2).stderr
-    assert "did you mean 'agents rollback'?" in agents.run("plan", "rolback").expect(2).stderr
+    assert "did you mean 'agents plan rollback'?" in agents.run("plan", "rolback").expect(2).stderr
 
 
 @pytest.mark.parametrize(
@@ -138,6 +167,8 @@ def test_a_command_of_another_group_is_suggested(agents: Agents) -> None:
         (["--json", "plan", "status", "x"], ["plan", "status", "--json", "x"]),
         (["--set", "a=b", "-q", "status"], ["status", "--set", "a=b", "-q"]),
         (["--format=json", "plan", "checkpoint"], ["plan", "checkpoint", "--format=json"]),
+        (["plan", "--json", "list"], ["plan", "list", "--json"]),
+        (["-q", "plan", "--set", "a=b", "list"], ["plan", "list", "-q", "--set", "a=b"]),
         (["run", "--", "ls", "--json"], ["run", "--", "ls", "--json"]),
         (["--json", "run", "--", "plan"], ["run", "--json", "--", "plan"]),
         (["--help"], ["--help"]),

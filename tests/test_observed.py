@@ -181,6 +181,8 @@ def test_a_rollback_goes_to_a_point_inside_a_prompt(rig: Rig) -> None:
     rig.quiet()
     rig.plan.rollback(inside)
     assert rig.files() == {"a.txt": "a\n", "b.txt": "b\n"}
+    explained = rig.agents.run("plan", "explain", "s1").expect(0).stdout
+    assert "steps         s1 (complete), s2 (rolled back)\n" in explained
     answer = rig.prompt("now something else")
     assert f"returned to checkpoint {inside}" in answer.context
     rig.write("d.txt", "d\n")

@@ -89,9 +89,9 @@ def test_what_is_there_is_never_overwritten(yard: Yard) -> None:
         plan = yard.done(ws)
         with pytest.raises(NotAllowed, match="app is not empty"):
             plan.open("first", "app")
-        with pytest.raises(NotAllowed, match=r"old\.txt is there already and is not a folder"):
+        with pytest.raises(NotAllowed, match=r"old\.txt already exists and is not a folder"):
             plan.open("first", "app/old.txt")
-        with pytest.raises(NotAllowed, match="lies among the sandboxes"):
+        with pytest.raises(NotAllowed, match="is inside the folder of the sandboxes"):
             plan.open("first", f"{box(plan)}/x")
         with pytest.raises(NotFound):
             plan.open("nope", "look")
@@ -107,7 +107,7 @@ def test_a_link_is_not_followed_to_a_folder_that_would_become_read_only(yard: Ya
     with open_workspace() as ws:
         plan = yard.done(ws)
         for name in ("link", "nowhere"):
-            with pytest.raises(NotAllowed, match=f"{name} is there already and is not a folder"):
+            with pytest.raises(NotAllowed, match=f"{name} already exists and is not a folder"):
                 plan.open("first", name)
     assert list(Path("mine").iterdir()) == []
     assert Path("mine").stat().st_mode == before

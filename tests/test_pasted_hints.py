@@ -39,6 +39,16 @@ def test_apply_as_a_branch_stays_one(shop: Shop) -> None:
     assert [item["mode"] for item in pasted(shop, told)["applied"]] == ["branch"]
 
 
+def test_a_name_and_a_label_with_a_space_are_quoted_and_keep_what_was_typed(shop: Shop) -> None:
+    shop.run("plan", "checkpoint", "create", "plan", "--label", "it's here").expect(0)
+    told = hint(shop, "plan", "rollback", "plan", "it's here", "--files-only")
+    assert shlex.split(told)[4:] == ["it's here", "--files-only", "--json", "--yes"]
+    shop.ran(STEPS, file="two words.yaml")
+    told = hint(shop, "plan", "apply", "two words", "--as", "branch")
+    assert told == "agents plan apply 'two words' --as branch --json --yes"
+    assert [item["mode"] for item in pasted(shop, told)["applied"]] == ["branch"]
+
+
 def test_a_correction_keeps_guidance_cascade_and_file(shop: Shop) -> None:
     file = shop.write(STEPS.replace("echo 1", "echo 11"), file="other.yaml")
     decision = shop.decision("one")

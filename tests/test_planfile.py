@@ -448,7 +448,7 @@ def test_all_problems_come_at_once_in_the_order_of_the_file(read: Reader) -> Non
     found = read.problems(
         """\
         resources:
-          app: {kind: sqlite, path: data/nope.db}
+          app: {kind: sqlite, path: data/aap.db}
           ap!: {kind: git-chekout, path: .}
         polcy: {}
         tools: {x: {run: a, sql: b}}
@@ -462,7 +462,7 @@ def test_all_problems_come_at_once_in_the_order_of_the_file(read: Reader) -> Non
     assert found == (
         "plan.yaml:1: the plan: 'name' is missing",
         (
-            "plan.yaml:2: resource 'app': 'path': no such file or directory: data/nope.db, "
+            "plan.yaml:2: resource 'app': 'path': no such file or directory: data/aap.db, "
             "did you mean 'app.db'?"
         ),
         (
@@ -610,9 +610,9 @@ def test_a_resource_name_is_plain(read: Reader, name: str) -> None:
 
 
 def test_a_path_that_is_not_there_is_named_as_written(read: Reader) -> None:
-    [problem] = read.problems(resources("a: {kind: sqlite, path: data/no.db}"))
+    [problem] = read.problems(resources("a: {kind: sqlite, path: data/ap.db}"))
     assert problem.startswith("plan.yaml:3: resource 'a': 'path': no such file or directory: ")
-    assert problem.endswith("data/no.db, did you mean 'app.db'?")
+    assert problem.endswith("data/ap.db, did you mean 'app.db'?")
 
 
 def test_a_path_fits_its_kind(read: Reader) -> None:

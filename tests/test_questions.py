@@ -61,6 +61,10 @@ def test_a_no_leaves_everything_and_a_yes_rolls_back(plan: Agents) -> None:
     assert code == 4
     assert "roll back 1 change" in seen
     assert (sandbox / ".envrc").exists()
+    code, seen = answered(plan, "\x04", "plan", "rollback", "ask", "first")
+    assert code == 4
+    assert "error: not done: declined" in seen
+    assert (sandbox / ".envrc").exists()
     code, seen = answered(plan, "y", "plan", "rollback", "ask", "first")
     assert code == 0
     for panel in ("Rollback Summary", "Changes Reverted", "Impact", "Post-Rollback State"):

@@ -15,7 +15,7 @@ from cleveragents.cluster.procrastinate_queue import ProcrastinateQueue
 from cleveragents.cluster.queue import Order, Schedule
 from cleveragents.errors import MachineError, StoreError, UsageError
 from cleveragents.testing.queue_contract import PATIENCE, Opened, QueueContract, wait_for
-from tests.pgserver import PgServer
+from tests.pgserver import PgServer, running
 
 _numbers = itertools.count()
 
@@ -102,6 +102,35 @@ class TestProcrastinate(QueueContract):
         assert opened.noted().count("begin slow-1") == 1, "it waits already, where it was put"
         other.kill()
         other.wait()
+
+
+def test_a_worker_says_once_when_the_server_is_away_and_once_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    notes, errors = tmp_path / "notes", tmp_path / "errors"
+    notes.touch()
+    with running() as server, open(errors, "w") as stderr:
+        queue = ProcrastinateQueue(server.url(), "public", 1.5)
+        queue.install()
+        argv = [sys.executable, "-m", "tests.queue_worker", server.url(), str(notes), "", "2"]
+        worker = subprocess.Popen(argv, stderr=stderr)
+        try:
+            wait_for(queue.workers, "it is there")
+            server.stop_hard()
+            wait_for(lambda: "does not answer" in notes.read_text(), "it says so")
+            server.start()
+            wait_for(lambda: "answers again" in notes.read_text(), "and that it is back")
+            with transaction(server.url()) as connection:
+                queue.submit("ok-1", Order(), connection)
+            wait_for(lambda: "end ok-1" in notes.read_text(), "and takes plans")
+        finally:
+            worker.kill()
+            worker.wait()
+    said = [line for line in notes.read_text().splitlines() if "answer" in line]
+    assert all("does not answer" in line for line in said[::2])
+    assert all(line == "the store answers again" for line in said[1::2])
+    assert "root-secret" not in notes.read_text()
+    assert errors.read_text() == ""
 
 
 @contextmanager

@@ -277,7 +277,7 @@ def test_without_a_change_there_is_no_point(here: Here, script: str) -> None:
 
 
 def test_a_trigger_that_is_off_makes_none(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLEVERAGENTS_CHECKPOINT_AUTO_CREATE_ON", "on_decision,after_tool_execute")
+    monkeypatch.setenv("CLEVERAGENTS_CHECKPOINT_AUTO_CREATE_ON", "on_decision,before_tool_execute")
     assert here.run("echo 1 > one") == []
 
 

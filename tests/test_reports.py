@@ -52,6 +52,20 @@ def test_a_shown_checkpoint_lists_steps_done_and_decisions_in_force(yard: Yard) 
         assert all("snapshot" not in row["metadata"] for row in made["checkpoints"])
 
 
+def test_a_shown_checkpoint_has_steps_and_decisions_in_the_order_in_which_they_were_made(
+    yard: Yard,
+) -> None:
+    steps = ("zebra", "ant", "newt", "moth")
+    lines = [f"  - {{id: {name}, on: app, run: 'echo > {name}'}}\n" for name in steps]
+    with open_workspace() as ws:
+        plan = ws.run(yard.plan(PLAN.partition("  - id")[0] + "".join(lines)))
+        shown = reports.group_data(ws.ctx, plan.plan, find_group(ws.ctx.store, plan.plan, "last"))
+        assert shown["steps_done"] == list(steps)
+        (top,) = reports.tree_data(ws.ctx, plan.plan, False)
+        made = [top["decision_id"], *(child["decision_id"] for child in top["children"])]
+        assert shown["decisions_in_force"] == made
+
+
 def test_status_says_what_cannot_be_rolled_back(yard: Yard) -> None:
     text = PLAN + "policy: {rollback_enabled: false}\n"
     cli("plan", "use", yard.plan(text.replace("path: app}", "path: app, exclude: ['*.o']}")))
@@ -59,3 +73,16 @@ def test_status_says_what_cannot_be_rolled_back(yard: Yard) -> None:
     assert "rollback_enabled is false" in shown
     assert f"{yard.top}: not rolled back" in shown
     assert "never captured in app  *.o" in shown
+
+
+def test_resources_are_in_the_order_of_the_plan_file(yard: Yard) -> None:
+    names = ["f", "c", "a", "e", "b", "d"]
+    for name in names:
+        (yard.top / name).mkdir()
+    resources = ", ".join(f"{name}: {{kind: fs-directory, path: {name}}}" for name in names)
+    steps = "".join(f"  - {{id: {name}, on: {name}, run: touch x}}\n" for name in reversed(names))
+    cli("plan", "run", yard.plan(f"name: many\nresources: {{{resources}}}\nsteps:\n{steps}"))
+    told = cli("plan", "rollback", "many", "first", "--dry-run", "--json").data
+    assert [item["resource"] for item in told["changes_reverted"]] == names
+    shown = cli("plan", "diff", "many", "--json").data["files"]
+    assert [item["resource"] for item in shown] == names

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -82,7 +83,9 @@ def test_resume_tells_what_became_of_manual_edits(yard: Yard) -> None:
     Path(sandbox, "ok").write_text("")
     said = cli("plan", "resume", "shop")
     assert "1 manual edit adopted" in said.stderr
-    assert "resumed from checkpoint" in said.stderr
+    short = re.search("note: resumed from checkpoint (.{6})\n", said.stderr)
+    assert short
+    assert f"{short[1]} " in cli("plan", "checkpoints", "shop").stdout
 
 
 STEPS = """

@@ -20,7 +20,7 @@ from cleveragents.model.plan_spec import KeepSpec, PolicySpec
 from cleveragents.model.retention import Candidate, CheckpointRetentionPolicy, judge
 from cleveragents.store.clock import read_clocks
 from cleveragents.workspace import open_workspace, settings_here
-from tests.in_process import TWO, Yard, loose
+from tests.in_process import TWO, Yard, cli, loose
 
 
 def test_what_undo_can_reach_is_kept_and_the_plans_own_policy_goes_first(yard: Yard) -> None:
@@ -99,6 +99,23 @@ def test_prune_does_what_its_preview_said_and_keeps_labelled_groups(yard: Yard) 
         last = ws.ctx.store.journal.of_plan(plan.plan_id)[-1]
         assert last.operation is Operation.PRUNE
         assert last.detail["dropped"] == sum(not v.keep for v in told)
+
+
+def test_there_are_never_more_groups_than_the_limit(yard: Yard) -> None:
+    text = """\
+name: shop
+resources: {app: {kind: fs-directory, path: app}}
+policy: {max_checkpoints_per_plan: 6}
+steps:
+  - {id: one, run: touch one}
+  - {id: two, run: touch two, checkpoint: mid}
+  - {id: three, run: touch three}
+  - {id: four, run: test -e nothing}
+"""
+    cli("plan", "run", yard.plan(text), expect=5)
+    kept = cli("plan", "checkpoints", "shop", "--json").data["checkpoints"]
+    assert len({row["group_id"] for row in kept}) == 6
+    assert cli("plan", "prune", "shop", "--dry-run", "--json").data["drop"] == []
 
 
 def candidate(number: int, kind: str = "manual", **fields: Any) -> Candidate:

@@ -216,6 +216,14 @@ def test_conflicts_are_shown_with_both_sides_and_pasteable_choices(place: Place)
     dry = place.agents.run("plan", "rollback", "p", "first", "--dry-run").expect(0).stdout
     assert "conflict  both" in dry
     assert "now        | person" in dry
+    why = "1 path was changed by the agent and by somebody else, in ways that conflict"
+    assert why in told
+    assert f"it would be refused: {why}: app:same.txt" in dry
+    assert "hint: agents plan rollback p first --keep-mine leaves them as they are now" in dry
+    assert "would be reverted" not in dry
+    assert "Post-Rollback State" not in dry
+    unasked = place.agents.run("plan", "rollback", "p", "first").expect(4).stderr
+    assert why in unasked
 
 
 def test_a_preview_of_undo_says_that_conflicts_would_stop_it(place: Place) -> None:
@@ -225,6 +233,8 @@ def test_a_preview_of_undo_says_that_conflicts_would_stop_it(place: Place) -> No
     assert "would not be undone: execute; 1 conflict" in dry
     assert "conflict  both" in dry
     assert "now        | person" in dry
+    assert "it would be refused: 1 path was changed by the agent" in dry
+    assert "--keep-mine leaves them" in dry
     place.agents.run("plan", "undo", "p").expect(4)
 
 
@@ -403,6 +413,14 @@ def test_nothing_is_restored_after_a_step_that_died(place: Place) -> None:
     assert place.read("first.txt") == NUMBERS
 
 
+def test_whoever_applies_is_told_that_it_only_ends_the_plan(place: Place) -> None:
+    place.ran(WORK, ROW)
+    ends = "Its work is in place already; once it is ended, nothing of it can be rolled back."
+    unasked = place.agents.run("plan", "apply", "p").expect(4).stderr
+    assert f"error: not done without a yes: end the plan? {ends}\n" in unasked
+    assert f"app: {ends}\n" in place.agents.run("plan", "apply", "p", "--dry-run").expect(0).stdout
+
+
 def test_the_resource_outlives_its_plan(place: Place) -> None:
     place.ran(WORK, ROW)
     before = place.seen()
@@ -410,10 +428,14 @@ def test_the_resource_outlives_its_plan(place: Place) -> None:
     assert {item["mode"] for item in done.data["applied"]} == {"in_place"}
     assert any("nothing to apply" in message for message in done.json["messages"])
     assert "worked in place" in place.refused("revert-applied", "p")["error"]["message"]
+    late = place.refused("rollback", "p", "first", "--yes")["error"]
+    assert late["message"] == "plan 'p' worked in place and was ended: it cannot be rolled back"
+    hint = late["hint"].partition(" writes")[0].replace("CHECKPOINT", "first").split()
+    place.agents.run(*hint[1:], "./seen").expect(0)
     require_same(place.seen(), before)
     place.agents.run("plan", "delete", "p", "--yes").expect(0)
     place.agents.run("gc").expect(0)
-    place.agents.run("doctor", "--fix", "--yes")
+    place.agents.run("doctor", "--fix").expect(0)
     require_same(place.seen(), before)
     assert "refs/cleveragents" not in place.git("for-each-ref")
 
@@ -579,6 +601,21 @@ def test_folders_of_a_rollback_killed_anywhere_have_their_modes(place: Place) ->
     old = place.seen()
     argv, back = ("rollback", "p", "first", "--yes"), ("undo", "p")
     assert killed_everywhere(place, argv, back, old, new, 1) > 5
+
+
+def test_a_folder_that_became_a_file_is_one_of_both_wherever_a_rollback_is_killed(
+    place: Place,
+) -> None:
+    (place.repo / "d").mkdir()
+    (place.repo / "d/f").write_text("f\n")
+    (place.repo / "g").write_text("g\n")
+    new = place.seen()
+    place.ran(step("one", "rm -r d g; echo file > d; mkdir g; echo x > g/x"))
+    old = place.seen()
+    argv, back = ("rollback", "p", "first", "--yes"), ("undo", "p")
+    assert killed_everywhere(place, argv, back, old, new, 1) > 5
+    place.ok(*argv)
+    assert killed_everywhere(place, back, argv, new, old, 1) > 5
 
 
 def test_what_is_edited_between_a_crash_and_the_next_command_stays(place: Place) -> None:

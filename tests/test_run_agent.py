@@ -366,6 +366,20 @@ def test_at_a_terminal_nothing_is_applied_unless_one_says_so(agents: Agents) -> 
     assert os.listdir(agents.work) == ["a.txt"]
 
 
+def test_at_a_terminal_letters_are_enough_and_who_leaves_has_applied_nothing(
+    agents: Agents,
+) -> None:
+    env = install(agents)
+    done = Reviewed(agents, env, "x", "s", "\x04")
+    assert done.code == 0
+    assert "type all, some, back or nothing, or the first letter" in done.seen
+    assert "paths or folders" in done.seen
+    assert "internal error" not in done.seen
+    plan = done.word(r"^next: agents plan diff (\w+)$")
+    assert f"\n      agents plan apply {plan}\n" in done.seen
+    assert os.listdir(agents.work) == ["a.txt"]
+
+
 KEPT = AGENT.replace(
     "\n\n\ndef hook(",
     """

@@ -255,7 +255,7 @@ def test_a_session_whose_name_is_none_is_refused_and_nothing_is_stored(session: 
         hooked = Hooked("claude-code", "UserPromptSubmit", body)
         with observing(settings) as observer:
             _, error = handle_alone(observer, hooked, 0)
-        assert error == f"a hook named a session that cannot be one: {name[:40]!r}"
+        assert error == f"a hook named a session that is not a valid id: {name[:40]!r}"
     with open_workspace(str(session.home), recover=False) as ws:
         assert ws.plans() == []
 
@@ -359,6 +359,9 @@ def test_a_store_that_is_locked_does_not_keep_the_agent_waiting(session: Session
         return [d.question for d in found[1:]] == ["one", "two"]
 
     with open_workspace(str(session.home), recover=False) as ws, ws.ctx.store.transaction():
+        if ws.ctx.store.is_shared:  # there a transaction keeps nobody else from writing
+            ws.ctx.store.connection.execute("LOCK TABLE leases IN EXCLUSIVE MODE")
+            ws.ctx.store.connection.execute("SELECT 1").fetchone()
         body = {"session_id": "sess-1", "cwd": str(session.agents.work), "prompt": "two"}
         done = session.raw(
             json.dumps({**body, "hook_event_name": "UserPromptSubmit"}).encode(), "--budget=0.5"

@@ -124,7 +124,7 @@ def test_a_plan_from_lines_runs_below_the_folder(yard: Yard) -> None:
 def test_new_refuses_what_it_cannot_mean(yard: Yard) -> None:
     cli("plan", "new")
     there = cli("plan", "new", "--output", "plan.yaml", expect=4).stderr
-    assert "plan.yaml is there already" in there
+    assert "plan.yaml already exists" in there
     assert "commands are missing" in cli("plan", "new", "--from-commands", expect=2).stderr
     assert "--from-commands" in cli("plan", "new", "make", expect=2).stderr
     assert "is empty" in cli("plan", "new", "--from-commands", " ", "-o", "x", expect=2).stderr
@@ -205,7 +205,8 @@ def test_lint_of_several_files_and_of_none(yard: Yard) -> None:
     data = cli("plan", "lint", good, bad, "--json", expect=2).data
     assert {problem["file"] for problem in data["problems"]} == {bad}
     assert "1 plan file checked: nothing is wrong" in cli("plan", "lint", good).stdout
-    assert "no such plan file" in cli("plan", "lint", "nope.yaml", expect=2).stderr
+    told = cli("plan", "lint", "nope.yaml", expect=2).stderr
+    assert told == "error: no such plan file: nope.yaml\nhint: agents plan new writes one\n"
 
 
 def test_what_lint_passes_can_be_run(project: Path) -> None:

@@ -1,10 +1,12 @@
 """Commands import only what they use."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
+from cleveragents.content.native.compiled import copy
 from tests.harness import Agents
 
 UNUSED = {"rich", "yaml", "tomlkit"}
@@ -55,7 +57,31 @@ except SystemExit as ended:
     found = done.stdout.splitlines()[-1].split()
     assert found[0] == "0"
     running = ("tools.runner", "tools.confinement.confine", "execution.preflight", "actors")
-    assert set(found).isdisjoint(f"cleveragents.{name}" for name in running)
+    looking = ("cli.data", "cli.plan.read", "cli.plan.read_data")
+    assert set(found).isdisjoint(f"cleveragents.{name}" for name in (*running, *looking))
+
+
+def modules_after(code: str) -> set[str]:
+    argv = [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"]
+    bare = {k: v for k, v in os.environ.items() if not k.startswith("COVERAGE")}
+    done = subprocess.run(argv, env=bare, check=True, capture_output=True, text=True)
+    return set(done.stdout.split())
+
+
+def test_what_runs_plans_imports_nothing_that_few_plans_need() -> None:
+    modules = modules_after("import cleveragents.execution.executor")
+    assert "cleveragents.execution.child_plans" in modules
+    assert modules.isdisjoint({"concurrent.futures", "logging", "secrets", "hashlib"})
+
+
+@pytest.mark.skipif(copy is None or not copy.KNOWS_SHA, reason="this processor cannot hash SHA-1")
+def test_a_small_file_of_git_is_hashed_without_hashlib() -> None:
+    modules = modules_after("""
+from cleveragents.content.files import hash_git
+key = hash_git(iter([b"hi\\n"]), 3, bytes(21))
+assert key.hex() == "6745b983be36b73c0788dc9cbcb76cbb80fc7bb057"
+""")
+    assert "hashlib" not in modules
 
 
 def test_the_version_is_told_without_anything_else(agents: Agents) -> None:

@@ -103,6 +103,82 @@ def test_an_exchange_is_undone_if_it_took_out_something_else(staged: Stage, arm:
     assert times.count("exchange") == 2
 
 
+def test_a_file_that_was_replaced_just_before_it_goes_comes_back(staged: Stage, arm: Arm) -> None:
+    path, other = staged.root / "a", staged.root / "other"
+    path.write_text("old")
+    other.write_text("somebody's")
+    one = staged.switch(
+        Difference(b"a", staged.file(b"a", b"old"), None), expected={b"a": seen(path)}
+    )
+
+    def replace(point: str) -> None:
+        if point == "rename" and other.exists():
+            other.rename(path)
+
+    arm(replace)
+    with pytest.raises(ApplyRefused, match="a changed while"):
+        one.forward()
+    assert not path.exists()
+    one.backward()
+    assert path.read_text() == "somebody's"
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_what_somebody_had_open_and_wrote_meanwhile_comes_back(
+    staged: Stage, arm: Arm, goes: bool
+) -> None:
+    path = staged.root / "a"
+    path.write_text("old")
+    after = None if goes else staged.file(b"a", b"new")
+    one = staged.switch(
+        Difference(b"a", staged.file(b"a", b"old"), after), expected={b"a": seen(path)}
+    )
+    with path.open("a") as file:
+
+        def write(point: str) -> None:
+            if point == "fsync":
+                file.write(" and edited")
+                file.flush()
+
+        arm(write)
+        with pytest.raises(ApplyRefused, match="a changed while"):
+            one.forward()
+        arm(None)
+    one.backward()
+    assert path.read_text().startswith("old and edited")
+
+
+def test_undo_puts_what_went_beside_another_one_of_its_name(staged: Stage) -> None:
+    path = staged.root / "a"
+    path.write_text("old")
+    one = staged.switch(
+        Difference(b"a", staged.file(b"a", b"old"), None), expected={b"a": seen(path)}
+    )
+    one.forward()
+    path.write_text("somebody's")
+    one.backward()
+    assert path.read_text() == "somebody's"
+    assert (staged.root / "a.before-apply").read_text() == "old"
+
+
+def test_undo_leaves_a_folder_that_somebody_filled_and_goes_on(staged: Stage) -> None:
+    (staged.root / "a").write_text("old")
+    (staged.root / "b").write_text("old")
+    folder = Entry(b"a", EntryKind.DIRECTORY, 0o755)
+    differences = (
+        Difference(b"a", staged.file(b"a", b"old"), folder),
+        Difference(b"b", staged.file(b"b", b"old"), staged.file(b"b", b"new")),
+    )
+    expected = {name: seen(staged.root / os.fsdecode(name)) for name in (b"a", b"b")}
+    one = staged.switch(*differences, expected=expected)
+    one.forward()
+    (staged.root / "a" / "mine").write_text("somebody's")
+    one.backward()
+    assert (staged.root / "a" / "mine").read_text() == "somebody's"
+    assert (staged.root / "a.before-apply").read_text() == "old"
+    assert (staged.root / "b").read_text() == "old"
+
+
 def test_undo_keeps_an_edit_and_puts_what_was_there_beside_it(staged: Stage) -> None:
     path = staged.root / "a"
     path.write_text("old")

@@ -116,7 +116,7 @@ def test_what_a_dead_process_had_begun_is_a_take_over(agents: Agents) -> None:
     (agents.work / "d").mkdir()
     (agents.work / "plan.yaml").write_text(PLAN.replace("exit 3", "kill -9 $PPID; sleep 9"))
     off = {"CLEVERAGENTS_SANDBOX_CONFINE": "off"}
-    agents.run("plan", "run", "plan.yaml", env=off)
+    assert agents.run("plan", "run", "plan.yaml", env=off).rc == -9
     (agents.work / "plan.yaml").write_text(PLAN.replace("exit 3", "true"))
     with collecting() as collector:
         env = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{collector.url}/v1/traces", **off}

@@ -136,7 +136,7 @@ def test_json_is_exact(agents: Agents, hostile: Path) -> None:
 
 
 def test_a_traceback_is_text_too(agents: Agents, hostile: Path) -> None:
-    told = agents.run("plan", "status", EVIL, "--debug")
+    told = agents.run("plan", "status", EVIL, "--debug").expect(3)
     assert "Traceback" in told.stderr
     assert not ORDERS.search(told.stderr)
 

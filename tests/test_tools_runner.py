@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -30,12 +31,13 @@ from cleveragents.model.tool import CallState, ToolResult, ToolSpec
 from cleveragents.tools import pycall, resolve_tool
 from cleveragents.tools.leftovers import end_leftovers
 from cleveragents.tools.limits import Capture, Deadline
-from cleveragents.tools.process import start
+from cleveragents.tools.process import before_exec, start
 from cleveragents.tools.runner import CallContext, run_tool
 from tests.scratch import is_gone
 
 SOON = 200.0
 SOURCE = str(Path(cleveragents.tools.__file__).parents[2])
+OURS = str(Path(cleveragents.tools.__file__).parents[1])
 
 
 class Bench:
@@ -402,6 +404,29 @@ def test_ctrl_c_that_comes_while_a_process_is_being_started_leaves_none(
     finally:
         signal.signal(number, before)
     assert is_gone(int(pid_file.read_text()))
+
+
+def test_what_watches_lines_is_not_asked_in_a_child_before_exec(tmp_path: Path) -> None:
+    """A thread that is not in the child may have held its locks: coverage waited for ever there."""
+    parent, seen = os.getpid(), tmp_path / "seen"
+
+    def watch(frame: FrameType, event: str, _arg: object) -> object:
+        if os.getpid() != parent and OURS in frame.f_code.co_filename:
+            with open(seen, "a", encoding="utf-8") as file:
+                file.write(f"{event} {frame.f_code.co_name}\n")
+        return watch
+
+    def in_child() -> None:
+        resolve_tool("shell", {})  # code of ours, unlike this test
+
+    before = sys.gettrace()
+    sys.settrace(watch)
+    try:
+        process = start(["true"], preexec_fn=before_exec(in_child))
+    finally:
+        sys.settrace(before)
+    assert process.wait() == 0
+    assert not seen.exists()
 
 
 def test_a_killed_executor_takes_its_tool_with_it(bench: Bench) -> None:

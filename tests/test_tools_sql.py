@@ -87,7 +87,9 @@ def test_parameters_by_position_and_by_name(db: Path) -> None:
 
 
 def test_parameters_need_a_single_statement(db: Path) -> None:
-    with pytest.raises(ToolFailed, match="params go with one statement, and the script has 2"):
+    with pytest.raises(
+        ToolFailed, match="params are for a script of one statement, and this one has 2"
+    ):
         run(db, "SELECT ?; SELECT 1", [1])
 
 

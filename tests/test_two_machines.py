@@ -360,5 +360,27 @@ def test_without_a_bucket_another_machine_says_what_it_can_and_who_has_the_rest(
     for same in ("state", "progress", "checkpoints", "last_checkpoint_id"):
         assert there[same] == here[same]
     assert f"only on {os.uname().nodename}" in cli("plan", "status", done.plan_id).stdout
-    refused = cli("plan", "diff", done.plan_id, expect=6)
-    assert "agents plan status says which machine has it" in refused.stderr
+    listed = cli("plan", "checkpoints", done.plan_id)
+    assert f"what each of them changed is only on {os.uname().nodename}" in listed.stderr
+    for verb, *more in (("diff",), ("apply", "--yes"), ("rollback", "first"), ("undo",)):
+        refused = cli("plan", verb, done.plan_id, *more, expect=5)
+        assert f"is only on {os.uname().nodename}" in refused.stderr, verb
+    assert cli("plan", "status", done.plan_id, "--json").data["state"] == here["state"]
+
+
+def test_without_a_bucket_each_home_cares_for_what_it_has(
+    yard: Yard, on_postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_workspace() as ws:
+        first = yard.done(ws)
+    home = Path(os.environ["CLEVERAGENTS_HOME"])
+    monkeypatch.setenv("CLEVERAGENTS_HOME", str(home.with_name("second")))
+    with open_workspace() as ws:
+        second = ws.run(yard.plan())
+    for here, plan_id in (("second", second.plan_id), (home.name, first.plan_id)):
+        monkeypatch.setenv("CLEVERAGENTS_HOME", str(home.with_name(here)))
+        with open_workspace() as ws:
+            assert ws.gc(grace=0).live > 0
+            assert ws.check(read_data=True).problems == ()
+            ws.find(plan_id).rollback("first")
+        cli("du")

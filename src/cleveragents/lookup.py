@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable
+from shlex import quote
 
 from cleveragents.errors import CheckpointPruned, ForeignCheckpoint, NotFound, UsageError
 from cleveragents.model.checkpoint import RESERVED, CheckpointGroup, CheckpointType
@@ -85,6 +86,11 @@ def find_group(store: Store, plan: Plan, text: str) -> CheckpointGroup:
     if found is None:
         _refuse_foreign(plan, text, rows)
         labels = [row[3] for row in own if row[3]]
+        if store.plans.named(text):
+            raise NotFound(
+                f"{text!r} is a plan, and no checkpoint of plan {plan.name!r}",
+                f"name one behind it: agents plan checkpoints {quote(text)} lists them",
+            )
         raise NotFound(
             f"plan {plan.name!r} has no checkpoint {text!r}{nearest(text, labels)}",
             f"agents plan checkpoints {plan.plan_id}",
@@ -111,6 +117,9 @@ def _groups_ago(store: Store, plan: Plan, count: int) -> CheckpointGroup:
 
 def _steps_ago(store: Store, plan: Plan, count: int) -> CheckpointGroup:
     done = [step for step in store.plans.steps(plan.plan_id) if step.done]
+    groups = store.checkpoints.groups(plan.plan_id)
+    if count == len(done) and (before := [one for one in groups if one.step_index < 0]):
+        return before[-1]
     if count >= len(done):
         raise NotFound(
             f"plan {plan.name!r} has done {plural(len(done), 'step')}",
@@ -196,15 +205,17 @@ def find_correction(store: Store, plan: Plan, text: str) -> Correction:
     return known[found]
 
 
+LEAST = 4
+"""Letters of an id: what a person took for a number must not become a rollback."""
+
+
 def _fits(text: str, name: str) -> bool:
     asked = text.upper()
-    return name.startswith(asked) or name.endswith(asked)
+    return len(text) >= LEAST and (name.startswith(asked) or name.endswith(asked))
 
 
 def _by_end(text: str, names: Iterable[str], kind: str) -> str | None:
     """The one id that begins or ends like this."""
-    if not text:
-        return None
     found = [name for name in names if _fits(text, name)]
     if len(found) > 1:
         exact = [name for name in found if name == text.upper()]
@@ -218,9 +229,18 @@ def _by_end(text: str, names: Iterable[str], kind: str) -> str | None:
     return found[0] if found else None
 
 
-def short_ids(ids: list[str], least: int = 6) -> dict[str, str]:
+SHORTEST_ID = 6
+
+
+def short_group(store: Store, plan_id: str, group_id: str) -> str:
+    """The id of a group as the list of the plan's checkpoints shows it."""
+    kept = [group.group_id for group in store.checkpoints.groups(plan_id)]
+    return short_ids([*kept, group_id])[group_id]
+
+
+def short_ids(ids: list[str]) -> dict[str, str]:
     """Id -> its shortest end that no other has."""
-    for length in range(least, 27):
+    for length in range(SHORTEST_ID, 27):
         ends = {name[-length:] for name in ids}
         if len(ends) == len(set(ids)):
             return {name: name[-length:] for name in ids}

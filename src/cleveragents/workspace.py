@@ -347,7 +347,7 @@ def _recovered(ctx: Context) -> tuple[str, ...]:
 
         sweep(sockets)
     if store.identity.is_elsewhere:
-        return (f"{store.identity.said}; {store.identity.hint}",)
+        return (f"{store.identity.message}; {store.identity.hint}",)
     unfinished = store.unfinished(host_name() if store.is_shared else None)
     if not unfinished:
         return ()

@@ -111,6 +111,15 @@ class TestEvents:
     def test_the_event_may_be_named_by_the_hook(self):
         assert kinds(list(AGENT.read({"session_id": "s"}, "Stop"))) == ["Quiet"]
 
+    @pytest.mark.parametrize(
+        ("out", "err", "said"), [("", "", ""), ("did\n", "", "did\n"), ("", "bad", "bad")]
+    )
+    def test_of_a_shell_only_what_it_printed_is_output(self, out, err, said):
+        response = {"stdout": out, "stderr": err, "interrupted": False}
+        payload = {"session_id": "s", "tool_use_id": "c", "tool_response": response}
+        (ended,) = AGENT.read(payload, "PostToolUse")
+        assert ended.output == said
+
 
 class TestAnswers:
     def test_words_for_the_agent_where_it_takes_them(self):

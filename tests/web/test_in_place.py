@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from typing import Any
 
@@ -92,6 +92,33 @@ def test_what_the_agent_alone_changed_is_none_of_your_edits(yard: Yard, visitor:
         plan.rollback("first")
     # What is as it was needs no mention; a file that is not there is not kept.
     assert cli("plan", "rollback", "here", "first", "--dry-run", "--json").data["in_place"] == []
+
+
+def test_going_back_and_forth_is_no_edit_of_yours(yard: Yard, visitor: Visitor) -> None:
+    (yard.app / "both.txt").write_text(TEXT)
+    with open_workspace() as ws:
+        execute(ws, ws.use(yard.plan(PLAN)))
+    ways: dict[str, Callable[[PlanHandle], object]] = {
+        "rollback": lambda plan: plan.rollback("first"),
+        "undo": lambda plan: plan.undo(),
+        "redo": lambda plan: plan.redo(),
+        "undo again": lambda plan: plan.undo(),
+    }
+    for number, (way, go) in enumerate(ways.items()):
+        with open_workspace() as ws:
+            go(ws.find("here"))
+        page = visitor.get("/plans/here")
+        assert not [row for row in rows(page) if "edited" in row], way
+        assert "edited" not in words(visitor.get("/plans/here/diff")), way
+        groups = cli("plan", "checkpoints", "here", "--json").data["groups"]
+        assert [one["type"] for one in groups].count("post_rollback") == number + 1
+        assert "external_edit" not in [one["type"] for one in groups]
+        assert (groups[-1]["here"], groups[-1]["in_force"]) == (True, True), way
+    (yard.app / "mine.txt").write_text("mine\n")
+    cli("plan", "rollback", "here", "first", "--yes")
+    told = rows(visitor.get("/plans/here"))
+    assert len([row for row in told if "mine.txt" in row]) == 1, told
+    assert (yard.app / "mine.txt").read_text() == "mine\n"
 
 
 def test_rows_of_a_database_in_place_say_whose_they_are(yard: Yard) -> None:

@@ -57,6 +57,13 @@ def test_the_text_of_a_pull_request(yard: Yard) -> None:
     assert cli("plan", "report", plan_id, "--json", expect=2).data["error"]["hint"]
 
 
+def test_of_a_step_whose_checkpoints_are_pruned_nothing_untrue_is_said(yard: Yard) -> None:
+    plan_id = done(yard, PLAN + "policy: {max_checkpoints_per_plan: 2}\n")
+    text = cli("plan", "report", plan_id, "--markdown").stdout
+    assert "(which name): What it changed is pruned\n" in text
+    assert "Changed nothing" not in text
+
+
 def test_names_and_outputs_do_not_become_markup(yard: Yard) -> None:
     plan_id = done(yard, NASTY.format(HOSTILE))
     visitor = Visitor()

@@ -65,6 +65,48 @@ def test_prompts_are_decisions_and_calls_are_in_the_panel(
     assert "“add b”" in words(visitor.get(f"/plans/{plan_id}/rollback?to={key}"))
 
 
+def test_a_session_that_changed_nothing_needs_nobody_whatever_its_call_came_to(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEVERAGENTS_HOME", rig.agents.env["CLEVERAGENTS_HOME"])
+    rig.start()
+    rig.prompt("try")
+    rig.end(rig.begin("Bash"), ok=False, error="Exit code 3")
+    rig.quiet("it did not work")
+    plan_id = rig.plan.plan_id
+    rig.observer.close()
+    visitor = Visitor()
+    listed = words(visitor.get("/"))
+    assert "Nothing needs you" in listed
+    assert "1 prompt so far, in work. Nothing changed: there is nothing to apply." in listed
+    page = words(visitor.get(f"/plans/{plan_id}"))
+    assert "Review and apply" not in page
+    assert "Resume" not in page
+
+
+def test_a_session_in_place_that_was_ended_is_not_said_to_be_applied(
+    agents: Agents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEVERAGENTS_HOME", agents.env["CLEVERAGENTS_HOME"])
+    with open_workspace() as ws:
+        rig = in_place(agents, ws, "sess-1")
+        rig.start()
+        rig.prompt("work")
+        rig.write("a.txt", "a\n")
+        rig.quiet("done")
+        (agents.work / "mine.txt").write_text("mine\n")
+        rig.plan.rollback("first")
+        rig.plan.undo()
+        rig.plan.redo()
+        rig.observer.close()
+        told = agents.run("plan", "report", rig.plan.plan_id, "--markdown").expect(0).stdout
+        assert "\n- **Your edits, kept when you rolled back**: mine.txt is new" in told
+        rig.plan.apply()
+    listed = words(Visitor().get("/"))
+    assert "Ended. work, in place, is as it was left" in listed
+    assert "Applied" not in listed
+
+
 def in_place(agents: Agents, ws: Workspace, session: str) -> Rig:
     """An agent that works in the folder itself."""
     made = Rig(agents, ws, session)

@@ -97,8 +97,9 @@ def preview_apply(ctx: Context, plan: Plan, request: Request) -> tuple[Proposal,
 def apply(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
     """Apply; a plan that is applied already, or just now by another process, gives that result."""
     if plan.result is not None:
-        return _verified(ctx, plan, request)
+        return _verified(ctx, plan)
     require_targets_here(ctx, plan)
+    ctx.manager.sandboxes(plan.plan_id).require_not_only_elsewhere()
     with (
         work_on(ctx, plan.plan_id, "plan apply", patient=True) as leased,
         alone_on_targets(ctx, plan),
@@ -132,9 +133,12 @@ def apply(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
             raise
 
 
-def _verified(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
+def _verified(ctx: Context, plan: Plan) -> dict[str, Any]:
     """The first result; what the targets lack of it now is told."""
     assert plan.result is not None
+    entries = ctx.store.journal.of_plan(plan.plan_id)
+    first = [entry for entry in entries if entry.operation is Operation.APPLY][-1]
+    request = Request(ignored=first.detail.get("ignored", False))
     if targets_elsewhere(ctx, plan):
         return plan.result  # it cannot be seen from here
     if lost := verify(ctx, plan, options_for(ctx, plan, spec_of(plan), request)):

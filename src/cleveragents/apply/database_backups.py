@@ -256,12 +256,12 @@ def told_after_apply(ctx: Context, plan: Plan) -> tuple[str, ...]:
     gone = [left_behind(one) for one in known if one.by == plan.plan_id]
     limit = f" (postgres.keep-applied is {ctx.settings.keep_applied})"
     return (
-        *(_told(plan, name, mine.get(name)) for name in changed),
+        *(_backup_text(plan, name, mine.get(name)) for name in changed),
         *(text + limit for text in gone),
     )
 
 
-def _told(plan: Plan, resource: str, one: Held | None) -> str:
+def _backup_text(plan: Plan, resource: str, one: Held | None) -> str:
     if one is None:
         return f"no backup of database {resource!r} is kept: the plan cannot be reverted"
     if one.state is not BackupState.KEPT:

@@ -39,7 +39,7 @@ class BackedManager(CheckpointManager):
             self._roots[plan_id] = self._store.segments.root_of(plan_id)
         self._index.root = self._roots[plan_id]
         found = super().sandboxes(plan_id)
-        found.home_id = self._home_id
+        found.home_id, found.in_bucket = self._home_id, True
         return found
 
     def create_checkpoint(

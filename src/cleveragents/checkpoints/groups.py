@@ -1,6 +1,6 @@
 """The checkpoint groups of plans: what they hold, how one is written, which may go."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -149,6 +149,7 @@ class Groups:
 
     def require_readable(self, group: CheckpointGroup) -> None:
         """The manifests of a group are in the store; else a clear error before anything moves."""
+        self.manager.sandboxes(group.plan_id).require_not_only_elsewhere()
         for row in self.store.checkpoints.of_members(group).values():
             if row.root_key and not self.manager.packs.has(row.root_key):
                 raise ContentDamaged(
@@ -251,16 +252,18 @@ class Groups:
             and self.store.checkpoints.count_held(leased.plan.plan_id) <= policy.max_checkpoints
         ):
             return []
-        verdicts = self.verdicts(leased)
-        safe = (before.group_id if before else None, spared)
-        gone = self.drop(leased, tuple(v for v in verdicts if v.group_id not in safe))
+        safe = {spared, before.group_id if before else None}
+        verdicts = self.verdicts(leased, safe)
+        gone = self.drop(leased, verdicts)
         self.store.checkpoints.note_count(leased.plan.plan_id, len(verdicts) - len(gone))
         return gone
 
-    def verdicts(self, leased: LeasedPlan) -> tuple[Verdict, ...]:
-        """What retention says of each group."""
+    def verdicts(
+        self, leased: LeasedPlan, safe: Set[str | None] = frozenset()
+    ) -> tuple[Verdict, ...]:
+        """What retention says of each group; those in `safe` stay, and others go for them."""
         policy = policy_of(leased.spec.policy, self.settings)
-        return verdicts_on(self.store, leased.plan, policy, self._clock())
+        return verdicts_on(self.store, leased.plan, policy, self._clock(), safe)
 
     def _clock(self) -> Clock:
         return read_clocks(self.now(), is_given=self.now is not utc_now)

@@ -44,9 +44,16 @@ def unfinished(manager: CheckpointManager, plan_id: str, way: Way, batch: Batch)
 
 
 def still_to_do(wanted: tuple[Change, ...], left_over: tuple[Change, ...]) -> frozenset[bytes]:
-    """Paths that are as they were before the rollback began (pure)."""
+    """Paths that are as they were before the rollback began (pure).
+
+    One that changes between folder and file is nothing in between: it went to make way.
+    """
     now = {change.path: change.before for change in left_over}
-    return frozenset(c.path for c in wanted if c.path in now and now[c.path] == c.before)
+    return frozenset(
+        c.path
+        for c in wanted
+        if c.path in now and (now[c.path] == c.before or (not now[c.path] and c.makes_way))
+    )
 
 
 def restored(

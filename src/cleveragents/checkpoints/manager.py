@@ -75,6 +75,7 @@ class CheckpointManager:
                 plan_id,
                 self._store.identity,
             )
+            self._open[plan_id].home_id = self._store.home_id
         return self._open[plan_id]
 
     def staging(self, plan_id: str, name: str) -> str:
@@ -256,11 +257,12 @@ class CheckpointManager:
         return Staged(staging, staged, tuple(changes))
 
     def changes(self, plan_id: str, before: States, after: States) -> tuple[Change, ...]:
+        """Resources in the order of the plan file."""
         sandboxes = self.sandboxes(plan_id)
         return tuple(
             change
-            for rid in after
-            if rid in before
+            for rid in sandboxes.resources
+            if rid in after and rid in before
             for change in sandboxes[rid].changes(before[rid], after[rid])
         )
 

@@ -1,5 +1,6 @@
 """Ask the retention rule about a plan's groups, with what the store knows of them."""
 
+from collections.abc import Set
 from datetime import datetime, timedelta
 
 import msgspec
@@ -77,13 +78,17 @@ def _clock_set(store: Store, plan_id: str, clock: Clock) -> dict[str, timedelta]
 
 
 def verdicts_on(
-    store: Store, plan: Plan, policy: CheckpointRetentionPolicy, clock: Clock
+    store: Store,
+    plan: Plan,
+    policy: CheckpointRetentionPolicy,
+    clock: Clock,
+    safe: Set[str | None] = frozenset(),
 ) -> tuple[Verdict, ...]:
     with store.reading(f"retention of {plan.plan_id}"):
         groups = store.checkpoints.groups(plan.plan_id)
         superseded = store.checkpoints.superseded(plan.plan_id)
         sizes = store.checkpoints.sizes(plan.plan_id)
-        reachable = reachable_groups(store, plan)
+        reachable = reachable_groups(store, plan) | safe
     if not groups:
         return ()
     clock_set = _clock_set(store, plan.plan_id, clock) if policy.keep_within else {}

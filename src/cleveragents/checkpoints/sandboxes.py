@@ -34,6 +34,8 @@ class PlanSandboxes:
         self._marked: set[str] = set()
         self.home_id = ""
         """Which home this is, if several have the same plans."""
+        self.in_bucket = False
+        """Whether what they hold is in a bucket, so that any machine can continue with them."""
 
     def __getitem__(self, resource_id: str) -> Sandbox:
         return self.opened[resource_id]
@@ -68,6 +70,14 @@ class PlanSandboxes:
         """Those that another home made: they are not on this machine."""
         return tuple(r for r in self.records.values() if is_elsewhere(r, self.home_id))
 
+    @property
+    def only_on(self) -> str | None:
+        """The machine that alone has what they hold; None: it is here, or in a bucket."""
+        if self.in_bucket or not self.elsewhere:
+            return None
+        origin = self.elsewhere[0].origin
+        return origin.get("is_on") or origin["made_on"]
+
     def from_another_boot(self) -> tuple[SandboxRecord, ...]:
         """Those that a power cut may have damaged since their content was last compared.
 
@@ -84,10 +94,18 @@ class PlanSandboxes:
             and not is_elsewhere(r, self.home_id)
         )
 
+    def require_not_only_elsewhere(self) -> None:
+        if (machine := self.only_on) is not None:
+            raise SandboxMissing(
+                f"the sandbox {self.elsewhere[0].root} is only on {machine}, in its own home",
+                "run the command there; with content.url any machine can continue the plan",
+            )
+
     def require_ours(self) -> None:
         """Each is there and is the directory we made; else nothing may be restored into it."""
         if self._identity.is_elsewhere:
-            raise StoreElsewhere(self._identity.said, self._identity.hint)
+            raise StoreElsewhere(self._identity.message, self._identity.hint)
+        self.require_not_only_elsewhere()
         if self.elsewhere:
             raise SandboxMissing(
                 f"the sandbox {self.elsewhere[0].root} is on another machine",
@@ -104,7 +122,8 @@ class PlanSandboxes:
             if not fsio.is_inode(record.root, record.identity):
                 raise SandboxNotOurs(
                     f"{record.root} is not the directory this plan made",
-                    "move it away; the plan's own sandbox is gone",
+                    "if the store was put back from a backup: agents doctor --adopt;"
+                    " else move it away, the plan's own sandbox is gone",
                 )
             self.require_marked(record)
 

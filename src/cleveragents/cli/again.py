@@ -4,6 +4,7 @@ What a verb suggests is the command and the option that would help. Pasted witho
 options that were given it would do something else.
 """
 
+import re
 import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 TYPED = "cleveragents.typed"
 """Where click's context has the words of the command line."""
+WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|[^'" ])+|['"]""")
+"""What spaces stand between in a hint, quotes and all."""
 FLAG_AWAY = {"--branch": "--patch", "--patch": "--branch"}
 """Options of which only one can be given."""
 
@@ -28,13 +31,26 @@ def again(typed: Sequence[str], command: "click.Command", more: Sequence[str]) -
     return shlex.join(["agents", *words, *rest])
 
 
+def as_typed(hint: str, name: str, without: str = "") -> str:
+    """Where the hint is to type the same with another option: with all (but one) that was typed."""
+    if f"agents {name} " not in hint:
+        return hint
+    import click
+
+    here = click.get_current_context(silent=True)
+    if here is None:
+        return hint
+    typed = [word for word in here.meta[TYPED] if word != without]
+    return completed(hint, name, typed, here.command)
+
+
 def completed(hint: str, name: str, typed: Sequence[str], command: "click.Command") -> str:
     """The hint, with the options that were typed where it says to run the same with another one."""
     before, found, after = hint.partition(f"agents {name} ")
     if not found:
         return hint
     command_line, stop, remark = after.partition("; ")
-    words = command_line.split(" ")
+    words = WORD.findall(command_line)
     position = sum(_is_argument(param) for param in command.params)
     more: list[str] = []
     while position < len(words) and words[position].startswith("--"):

@@ -1,5 +1,6 @@
 """`agents run -- claude ...`: a known agent in a sandbox, and what becomes of its work."""
 
+from contextlib import suppress
 from shlex import quote, split
 from typing import Any
 
@@ -21,6 +22,7 @@ from cleveragents.plan_handle import PlanHandle
 from cleveragents.workspace import Workspace
 
 NOT_HEARD = "the agent never called its hooks: what it did is one group"
+CHOICES, NOTHING = ("all", "some", "back"), "nothing"
 
 
 def run_known(
@@ -29,7 +31,9 @@ def run_known(
     """What to print, and the agent's own exit code."""
     ran = run_agent(ws, agent, request)
     if options.interactive and any(item["files"] for item in prompts_of(ws, ran.plan)):
-        _review(ws, options, ran.plan)
+        # Who wants to answer no more has applied nothing, and is told how it continues.
+        with suppress(click.Abort):
+            _review(ws, options, ran.plan)
     return _reply(ws, ran, prompts_of(ws, ran.plan)), ran.result.exit_code
 
 
@@ -82,14 +86,12 @@ def _reply(ws: Workspace, ran: Ran, prompts: list[dict[str, Any]]) -> Reply:
         "not_rolled_back": list(ran.state),
     }
     own = quote(plan.plan_id)
-    following = (
-        "next: the plan is applied"
-        if plan.is_final
-        else f"next: agents plan diff {own}, agents plan apply {own}, agents plan undo {own}"
-    )
+    verbs = [f"agents plan {verb} {own}" for verb in ("diff", "apply", "undo")]
+    following = ["the plan is applied"] if plan.is_final else verbs
     notes = () if ran.heard else (result.error or NOT_HEARD,)
     kept = ", ".join(ran.state)
-    blocks = (*_prompts(prompts), Text(f"not rolled back: {kept}"), Text(following))
+    ends = [Text(f"{'      ' if n else 'next: '}{line}") for n, line in enumerate(following)]
+    blocks = (*_prompts(prompts), Text(f"not rolled back: {kept}"), *ends)
     return Reply(data=data, blocks=blocks, messages=notes)
 
 
@@ -108,10 +110,15 @@ def _prompts(prompts: list[dict[str, Any]]) -> tuple[Table, ...]:
 def _review(ws: Workspace, options: Options, plan: PlanHandle) -> None:
     """Show what it did by prompt; apply all, some paths or nothing, or go back and ask again."""
     while True:
-        _show(*_prompts(prompts_of(ws, plan)))
-        words = click.Choice(["all", "some", "nothing", "back"])
-        chosen = click.prompt("apply", type=words, default="nothing", err=True)
-        if chosen == "nothing":
+        # The agent may have left its last line open.
+        _show(Text(""), *_prompts(prompts_of(ws, plan)))
+        chosen = click.prompt(
+            "apply all, some or nothing, or roll back",
+            value_proc=_choice,
+            default=NOTHING,
+            err=True,
+        )
+        if chosen == NOTHING:
             return
         try:
             if chosen == "back":
@@ -124,7 +131,16 @@ def _review(ws: Workspace, options: Options, plan: PlanHandle) -> None:
             plan.apply()
             return
         except AgentsError as error:
-            _show(Text("\n".join(filter(None, (f"error: {error.message}", error.hint)))))
+            _show(Text(f"error: {error.message}"))
+            _show(*([Text(f"hint: {error.hint}")] if error.hint else ()))
+
+
+def _choice(typed: str) -> str:
+    """A word, or its beginning."""
+    found = [word for word in (*CHOICES, NOTHING) if typed and word.startswith(typed.lower())]
+    if not found:
+        raise click.UsageError(f"type {', '.join(CHOICES)} or {NOTHING}, or the first letter")
+    return found[0]
 
 
 def _leave_out_others(plan: PlanHandle) -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from cleveragents import machine
 from cleveragents.cli import render
+from cleveragents.cli.again import as_typed
 from cleveragents.cli.render import Block, Reply, Text
 from cleveragents.context import Talk, utc_now
 from cleveragents.errors import AgentsError, CarryLimit, Declined, PlanFileError, UsageError
@@ -47,8 +48,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     def confirm(self, question: str, hint: str) -> None:
         """Ask; without a terminal, refuse and say which flag answers."""
         if not self.interactive:
-            raise Declined(f"not done: {question}", hint)
-        if not click.confirm(render.safe_item(question), err=True):
+            raise Declined(f"not done without a yes: {question}", hint)
+        try:
+            agreed = click.confirm(render.safe_item(question), err=True)
+        except click.Abort:
+            click.echo(err=True)
+            agreed = False
+        if not agreed:
             raise Declined("not done: declined")
 
 
@@ -141,7 +147,8 @@ def run_command(
     except AgentsError as error:
         if options.debug:
             raise
-        error.hint = _completed(error.hint, name)
+        error.hint = as_typed(error.hint, name)
+        notes = tuple(note for note in notes if not note.startswith(error.message))
         reply = failure(error, own_failure=own_failure)
     except KeyboardInterrupt:
         reply = _interrupted(voice.interrupted)
@@ -199,16 +206,6 @@ def _telemetry(workspace: Workspace, started: str) -> Generator[None]:
             telemetry.send()
 
 
-def _completed(hint: str, name: str) -> str:
-    """Where the hint is to type the same with another option: with all that was typed."""
-    if f"agents {name} " not in hint:
-        return hint
-    from cleveragents.cli.again import TYPED, completed
-
-    here = click.get_current_context(silent=True)
-    return hint if here is None else completed(hint, name, here.meta[TYPED], here.command)
-
-
 def _interrupted(plan: dict[str, Any] | None) -> Reply:
     """What is kept after Ctrl-C, and what to type: what continues the steps, or the same again."""
     if plan is not None:
@@ -248,11 +245,13 @@ def failure(
     }
     if isinstance(error, PlanFileError):
         about["problems"] = list(error.problems)
-    extra = {
-        name: msgspec.to_builtins(found)
-        for name in ("conflicts", "effects")
-        if (found := getattr(error, name, ()))
-    }
+    extra: dict[str, Any] = {}
+    if conflicts := getattr(error, "conflicts", ()):
+        extra["conflicts"] = msgspec.to_builtins(conflicts)
+    if effects := getattr(error, "effects", ()):
+        from cleveragents.cli.rollback_data import effect_data
+
+        extra["effects"] = [effect_data(effect) for effect in effects]
     return Reply(
         data={**(data or {}), **extra, "error": about},
         messages=(error.message,) if not isinstance(error, PlanFileError) else error.problems,
@@ -289,7 +288,8 @@ def _red(text: str) -> str:
 
 def fail_usage(error: "click.UsageError", argv: list[str]) -> int:
     """click's own complaints, in our words and our envelope."""
-    message = error.format_message()
+    message = " ".join(error.format_message().split()).removesuffix(".")
+    message = message[:1].lower() + message[1:]
     path = error.ctx.command_path if error.ctx else "agents"
     hint = f"{path} --help"
     exit_code = 125 if path == "agents run" else 2

@@ -45,7 +45,8 @@ def part_options(function: Callable[..., Any]) -> Callable[..., Any]:
     def both(*words: Any, files_only: bool, conversation_only: bool, **options: Any) -> Any:
         if files_only and conversation_only:
             raise UsageError(
-                "--files-only and --conversation-only exclude each other", "leave both out for both"
+                "--files-only and --conversation-only exclude each other",
+                "leave both out to roll back both",
             )
         part = Part(files=not conversation_only, conversation=not files_only)
         return function(*words, part=part, **options)
@@ -84,7 +85,7 @@ def with_conversation(reply: Reply, conversation: Conversation | None) -> Reply:
 def would_change(reply: Reply, conversation: Conversation | None, part: Part = BOTH) -> Reply:
     """The reply of a dry run: the session is still the old one, and its end is not told yet."""
     data = {**reply.data, "conversation": shown(conversation)}
-    if conversation is None or not part.conversation:
+    if conversation is None or not part.conversation or data.get("conflicts"):
         return msgspec.structs.replace(reply, data=data)
     line = Text(f"the conversation would change too: {conversation.session_id}")
     return msgspec.structs.replace(reply, data=data, blocks=(*reply.blocks, line))

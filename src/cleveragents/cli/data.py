@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
-from cleveragents.checkpoints.sandboxes import is_captured, is_elsewhere, traits_of
+from cleveragents.checkpoints.sandboxes import is_captured, traits_of
 from cleveragents.cli import in_place
-from cleveragents.cli.rollback_data import effect_data
+from cleveragents.cli.rollback_data import effect_data, effects_count
 from cleveragents.context import Context
 from cleveragents.errors import NotFound
 from cleveragents.lease import (
@@ -15,7 +15,7 @@ from cleveragents.lease import (
 from cleveragents.model.checkpoint import Checkpoint, CheckpointGroup
 from cleveragents.model.conversation import anchor_in
 from cleveragents.model.decision import Decision
-from cleveragents.model.effect import Effect, EffectClass, EffectState
+from cleveragents.model.effect import EffectState
 from cleveragents.model.journal import JournalEntry
 from cleveragents.model.plan import Plan, State, Step, StepState
 from cleveragents.model.settings import confine_in_force
@@ -204,11 +204,7 @@ def databases_data(ctx: Context, plan: Plan) -> list[dict[str, Any]]:
 
 def content_on(ctx: Context, plan: Plan) -> str | None:
     """The machine that alone has what the plan changed; None: it is here, or in a bucket."""
-    home = "" if ctx.settings.content_url else ctx.store.home_id
-    for record in ctx.store.resources.sandboxes(plan.plan_id):
-        if is_elsewhere(record, home):
-            return record.origin.get("is_on") or record.origin["made_on"]
-    return None
+    return ctx.manager.sandboxes(plan.plan_id).only_on if ctx.store.is_shared else None
 
 
 def files_modified(ctx: Context, plan: Plan) -> int | None:
@@ -300,21 +296,16 @@ def group_data(ctx: Context, plan: Plan, group: CheckpointGroup) -> dict[str, An
             }
             for row in members.values()
         ],
-        "steps_done": [name for name, step in view.steps.items() if step.done],
-        "decisions_in_force": [
-            name for name, d in view.decisions.items() if d.state.value == "active"
+        "steps_done": [
+            step.step_id
+            for step in sorted(view.steps.values(), key=lambda step: step.index)
+            if step.done
         ],
-    }
-
-
-def effects_count(effects: list[Effect]) -> dict[str, int]:
-    """How much of what calls did outside the sandboxes is still there, as far as we know."""
-    standing = [effect for effect in effects if effect.state is not EffectState.COMPENSATED]
-    return {
-        "compensable": sum(e.effect_class is EffectClass.COMPENSABLE for e in standing),
-        "irreversible": sum(e.effect_class is EffectClass.IRREVERSIBLE for e in standing),
-        "unknown": sum(e.effect_class is EffectClass.UNKNOWN for e in standing),
-        "not_compensated": sum(e.state is EffectState.FAILED for e in effects),
+        "decisions_in_force": [
+            made.decision_id
+            for made in ctx.store.plans.decisions(plan.plan_id)
+            if (then := view.decisions.get(made.decision_id)) and then.state.value == "active"
+        ],
     }
 
 
@@ -388,13 +379,13 @@ def failed_step(ctx: Context, plan: Plan) -> dict[str, Any]:
         "step": step,
         "exit_code": last.exit_code if last else None,
         "attempts": len(calls),
-        "output": last.output if last else _said(plan),
+        "output": last.output if last else _actor_output(plan),
         "failed_state": plan.error.group_id if plan.error else None,
         "effects": [effect_data(e) for e in recorded if e.call_id in here and e not in failed],
         "not_compensated": [effect_data(effect) for effect in failed],
     }
 
 
-def _said(plan: Plan) -> str:
+def _actor_output(plan: Plan) -> str:
     """What the actor wrote to stderr, when it is the actor that failed."""
     return plan.error.output if plan.error else ""

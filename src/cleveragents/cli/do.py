@@ -19,9 +19,11 @@ from cleveragents.workspace import Workspace
     "--on", "path", default=".", type=click.Path(), help="Sandbox this repository or directory."
 )
 @click.option("--name", help="Name the plan; default: the first words of the goal.")
-@click.option("--max-steps", type=click.IntRange(1), help="Stop after so many steps; default: 50.")
 @click.option(
-    "--max-tokens", type=click.IntRange(1), help="Stop after so many tokens; default: 500000."
+    "--max-steps", type=click.IntRange(1), help="Stop after this many steps; default: 50."
+)
+@click.option(
+    "--max-tokens", type=click.IntRange(1), help="Stop after this many tokens; default: 500000."
 )
 @stream_option
 def do(

@@ -9,13 +9,15 @@ from cleveragents.cli.render import Block, Panel, Reply, Table, Text
 from cleveragents.cli.upkeep import kept_table
 from cleveragents.maintenance.borrowed import Loose
 from cleveragents.maintenance.doctor import Confinement, Leftover, Report
-from cleveragents.model.units import show_bytes
+from cleveragents.model.units import plural, show_bytes
 from cleveragents.workspace import Workspace
 
 
 @command("doctor")
-@click.option("--fix", is_flag=True, help="Remove what deleted plans left; hold what plans borrow.")
-@click.option("--adopt", is_flag=True, help="Adopt a store that was moved to its current place.")
+@click.option("--fix", is_flag=True, help="Remove what deleted plans left; restore missing refs.")
+@click.option(
+    "--adopt", is_flag=True, help="Adopt a store that was moved here, or put back from a backup."
+)
 def doctor(ws: Workspace, options: Options, fix: bool, adopt: bool) -> Reply:
     """Show what this machine supports, what is not confined and what is left over."""
     if adopt:
@@ -27,10 +29,13 @@ def doctor(ws: Workspace, options: Options, fix: bool, adopt: bool) -> Reply:
 
 def _adopted(ws: Workspace) -> Reply:
     result = ws.adopt()
-    if not result.moved_from:
-        said = "the store was not moved: there is nothing to adopt"
-    else:
+    if result.moved_from:
         said = f"the store from {result.moved_from} was adopted at {ws.ctx.settings.home}"
+    elif result.sandboxes:
+        count = plural(len(result.sandboxes), "sandbox", "sandboxes")
+        said = f"{count} put back from a backup: adopted"
+    else:
+        said = "the store was not moved: there is nothing to adopt"
     lost = tuple(f"sandbox {root} was not moved with it" for root in result.missing)
     blocks = tuple(Text(line) for line in (said, *lost))
     return Reply(data=msgspec.to_builtins(result), blocks=blocks, messages=lost)

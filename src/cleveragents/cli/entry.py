@@ -9,10 +9,45 @@ import gc
 import importlib
 import io
 import os
+import select
 import signal
 import sys
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn, TextIO
+
+
+class Unwritten(BaseException):
+    """The answer cannot be written; nobody on the way takes it for an error of the store's disk."""
+
+
+class _Over(io.FileIO):
+    """Writes where a stream does, which is kept: it closes its descriptor when it goes."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream.fileno(), "w", closefd=False)
+        self._stream = stream
+
+
+class _Answer(_Over):
+    def write(self, data: Any) -> int:
+        try:
+            while (written := super().write(data)) is None:  # somebody made it non-blocking
+                select.select([], [self], [])
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise Unwritten(error.strerror) from error
+        return written
+
+
+class _Remarks(_Over):
+    """What stands beside the answer: the command is done also where it cannot be written."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError:
+            return memoryview(data).nbytes
 
 
 def program() -> NoReturn:
@@ -41,13 +76,10 @@ def _has_threads() -> bool:
 def run() -> NoReturn:
     """What was typed, done; for a process that continues afterwards."""
     _have_streams()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    sys.stdout = _over(_Answer, sys.stdout)
+    sys.stderr = _over(_Remarks, sys.stderr)
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, a tool's exit code would be lost
-    if "--debug" in sys.argv:
-        sys.excepthook = _show_traceback
     try:
         code = _version() if sys.argv[1:] == ["--version"] else _with_click()
         sys.stdout.flush()
@@ -55,16 +87,19 @@ def run() -> NoReturn:
         # Whoever read us has gone; nothing of ours depends on it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
-    except OSError as error:
-        if "--debug" in sys.argv:  # it may be any error then
-            raise
-        sys.stderr.write(f"error: the answer cannot be written: {error.strerror}\n")
+    except Unwritten as error:
+        sys.stderr.write(f"error: the answer cannot be written: {error}\n")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
+    except Exception as error:
+        if "--debug" not in sys.argv:
+            raise
+        _show_traceback(error)
+        code = getattr(error, "exit_code", 1)
     sys.exit(code)
 
 
-def _show_traceback(_kind: object, error: BaseException, _trace: object) -> None:
+def _show_traceback(error: Exception) -> None:
     import traceback
 
     from cleveragents.cli.render import safe
@@ -82,6 +117,21 @@ def _have_streams() -> None:
             os.set_inheritable(number, True)
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+
+
+def _over(kind: type[_Over], stream: TextIO) -> TextIO:
+    """The same stream, with what `kind` does where it cannot be written."""
+    at_once = bool(stream.line_buffering) or getattr(stream, "write_through", False)
+    try:
+        writer = kind(stream)
+    except io.UnsupportedOperation:  # in the memory of a program that calls us
+        return stream
+    return io.TextIOWrapper(
+        io.BufferedWriter(writer),
+        encoding=stream.encoding,
+        errors="backslashreplace",
+        line_buffering=at_once,
+    )
 
 
 def _version() -> int:

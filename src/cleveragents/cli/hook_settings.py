@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 SCOPES = ("user", "project")
 NEVER = "never"
+UNENDED = "\n\\ No newline at end of file\n"
 TRUST = "codex runs hooks only when they are trusted: see /hooks in codex"
 """What nobody but Codex knows, said where it matters."""
 
@@ -75,18 +77,20 @@ def _changed(
     lines: list[Block] = [Text(told if made else f"nothing to do: {agent} is as wanted")]
     lines += [Text(f"{file['path']}") for file in files if file["changed"]]
     if dry_run:
-        lines += [Text(diff) for change in changes if (diff := _diff(change))]
+        lines += [Text(d, "patch", verbatim=True) for change in changes if (d := _diff(change))]
     remarks = tuple(change.remark for change in changes if change.remark)
     data = {"agent": agent, "scope": scope, "dry_run": dry_run, "files": files}
     return Reply(data=data, blocks=tuple(lines), messages=remarks)
 
 
 def _diff(change: SettingsChange) -> str:
-    before, after = (
-        (content or b"").decode("utf-8", "replace").splitlines(keepends=True)
-        for content in (change.before, change.after)
-    )
-    return "".join(difflib.unified_diff(before, after, change.path, change.path, n=1)).rstrip()
+    """A patch that `patch -p1 -d /` takes."""
+    sides = ("a", change.before), ("b", change.after)
+    old, new = ("/dev/null" if content is None else f"{top}{change.path}" for top, content in sides)
+    texts = ((content or b"").decode("utf-8", "replace") for _, content in sides)
+    before, after = (re.findall("[^\n]*\n|[^\n]+", text) for text in texts)
+    lines = difflib.unified_diff(before, after, old, new)
+    return "".join(one if one[-1] == "\n" else f"{one}{UNENDED}" for one in lines)
 
 
 @command("hook status")

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from cleveragents.cli.again import as_typed
 from cleveragents.cli.render import Block, Table, Text
 from cleveragents.context import Context
 from cleveragents.errors import UsageError
@@ -45,14 +46,17 @@ def choices_options(run: Callable[..., Any]) -> Callable[..., Any]:
         return run(*given, choices=choices, **options)
 
     for name, text in (
-        ("--take-checkpoint", "In place: where both changed it, restore all conflicts, or PATH."),
-        ("--keep-mine", "In place: where both changed it, leave all conflicts, or PATH, as now."),
+        (
+            "--take-checkpoint",
+            "In place: in conflicts, or for PATH, take the version of the checkpoint.",
+        ),
+        ("--keep-mine", "In place: in conflicts, or for PATH, keep the version that is there now."),
     ):
         option = click.option(
             name, multiple=True, is_flag=False, flag_value=ALL, metavar="[=PATH]", help=text
         )
         chosen = option(chosen)
-    whole = "In place: restore every byte, also what somebody else changed."
+    whole = "In place: restore every byte, even what somebody else changed."
     return click.option("--everything", is_flag=True, help=whole)(chosen)
 
 
@@ -73,7 +77,7 @@ def owned_data(result: RollbackResult) -> list[dict[str, Any]]:
     ]
 
 
-def owner_blocks(result: RollbackResult) -> tuple[Block, ...]:
+def owner_blocks(result: RollbackResult, command: str) -> tuple[Block, ...]:
     """Who changed what; git's own files are told of in words."""
     shown = [item for item in result.in_place if not item.path.startswith(b".git/")]
     if not shown:
@@ -84,7 +88,20 @@ def owner_blocks(result: RollbackResult) -> tuple[Block, ...]:
         told = f"{conflict.resource}: {conflict.path}: {conflict.reason}"
         blocks.append(Text(f"conflict: {told}", "red"))
         blocks += [Text(line) for line in sides_text(conflict.ours, conflict.theirs).splitlines()]
-    return tuple(blocks)
+    return (*blocks, *_refused(result, command))
+
+
+def _refused(result: RollbackResult, command: str) -> tuple[Block, ...]:
+    """That it would not happen, and what there is to choose, in the words of the refusal."""
+    if not result.conflicts:
+        return ()
+    from cleveragents.history.rollback_in_place import refusal
+
+    error = refusal(result.conflicts, result.plan_id, result.group_id)
+    return (
+        Text(f"it would be refused: {error.message}", "red"),
+        Text(f"hint: {as_typed(error.hint, command, without='--dry-run')}"),
+    )
 
 
 def sides_text(checkpoint: str, mine: str) -> str:

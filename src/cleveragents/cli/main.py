@@ -34,7 +34,7 @@ TABLES: dict[str, dict[str, Row]] = {
         "cluster": ("", "Show workers, queues and schedules."),
         "store": ("", "Show where plans are kept, and share them between machines."),
         "check": ("upkeep:check", "Check the integrity of the store."),
-        "du": ("upkeep:du", "Show where the disk went: per plan, and per part of the store."),
+        "du": ("upkeep:du", "Show disk usage: per plan, and per part of the store."),
         "gc": ("upkeep:gc", "Free content that no plan refers to."),
         "doctor": (
             "doctor:doctor",
@@ -152,10 +152,12 @@ TABLES: dict[str, dict[str, Row]] = {
             "cluster.work:cluster_status",
             "Show workers, queues, schedules and what waits.",
         ),
-        "unschedule": ("cluster.work:unschedule", "Submit a plan file no more."),
+        "unschedule": ("cluster.work:unschedule", "Stop submitting a plan file."),
     },
 }
 """The words of a group -> its commands."""
+FOR_PROGRAMS = {"hook": ("event", "sidecar")}
+"""What nobody types: never suggested."""
 
 
 class LazyGroup(click.Group):
@@ -196,32 +198,40 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self._table and not args[0].startswith("-"):
-            raise click.UsageError(f"no such command: {args[0]}{_meant(args[0])}", ctx)
+            raise click.UsageError(f"no such command: {args[0]}{_meant(args[0], self._words)}", ctx)
         return super().resolve_command(ctx, args)
 
 
-def _meant(word: str) -> str:
-    """The nearest command of all groups, as it is typed."""
+def _meant(word: str, group: str) -> str:
+    """The nearest command, as it is typed: of this group, else of one around it; on top, of any."""
     from cleveragents.model.triggers import closest
 
-    paths: dict[str, str] = {}
-    for group, table in reversed(TABLES.items()):  # the first one wins
-        paths |= {name: " ".join(("agents", *group.split(), name)) for name in table}
-    found = closest(word, paths)
-    return f", did you mean {paths[found]!r}?" if found else ""
+    words = group.split()
+    around = [[" ".join(words[:n])] for n in range(len(words), -1, -1)]
+    for groups in around if group else [*around, list(TABLES)]:
+        paths: dict[str, str] = {}
+        for one in reversed(groups):  # the first one wins
+            names = TABLES[one].keys() - FOR_PROGRAMS.get(one, ())
+            paths |= {name: " ".join(("agents", *one.split(), name)) for name in names}
+        if found := closest(word, paths):
+            return f", did you mean {paths[found]!r}?"
+    return ""
 
 
 def behind_command(args: list[str]) -> list[str]:
-    """Options that every command has may stand before it: they are put behind its name (pure)."""
+    """Options that every command has may stand before its name, or in it: they go behind (pure)."""
+    names: list[str] = []
     before: list[str] = []
     rest = list(args)
-    while rest and (option := rest[0].partition("=")[0]) in EVERYWHERE:
-        words = 1 if "=" in rest[0] else EVERYWHERE[option]
-        before, rest = before + rest[:words], rest[words:]
-    names = 0
-    while names < len(rest) and rest[names] in TABLES.get(" ".join(rest[:names]), ()):
-        names += 1
-    return [*rest[:names], *before, *rest[names:]]
+    while rest and (group := TABLES.get(" ".join(names))) is not None:
+        if (option := rest[0].partition("=")[0]) in EVERYWHERE:
+            words = 1 if "=" in rest[0] else EVERYWHERE[option]
+            before, rest = before + rest[:words], rest[words:]
+        elif rest[0] in group:
+            names.append(rest.pop(0))
+        else:
+            break
+    return [*names, *before, *rest]
 
 
 EVERYWHERE = {"--format": 2, "--json": 1, "--quiet": 1, "-q": 1, "--debug": 1, "--set": 2}

@@ -2,14 +2,16 @@
 
 import functools
 from collections.abc import Callable
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from cleveragents.cli.common import Options
 from cleveragents.cli.render import Reply
-from cleveragents.errors import UsageError
+from cleveragents.errors import NotFound, UsageError
 from cleveragents.model.effect import Outlook
 
 if TYPE_CHECKING:
@@ -44,18 +46,26 @@ def resource_option(help: str) -> Decorator:
     return click.option("--on", metavar="RESOURCE", shell_complete=complete, help=help)
 
 
-plan_argument: Decorator = click.argument(
-    "plan", default="", metavar="[PLAN]", shell_complete=complete_with("plan")
-)
+def _argument(name: str, kind: str, **attributes: Any) -> Decorator:
+    """Left out is not empty: `agents plan delete "$ID" --yes` is not to hit another plan."""
+
+    def given(ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
+        source = ctx.get_parameter_source(name)
+        if not value and source is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{name.upper()} is empty", ctx)
+        return value
+
+    return click.argument(name, callback=given, shell_complete=complete_with(kind), **attributes)
+
+
+plan_argument: Decorator = _argument("plan", "plan", default="", metavar="[PLAN]")
 """Left out: the newest plan of this directory, else the newest; the reply says which."""
-named_plan_argument: Decorator = click.argument("plan", shell_complete=complete_with("plan"))
+named_plan_argument: Decorator = _argument("plan", "plan")
 """For what cannot be undone: nobody is to hit another plan by leaving it out."""
-first_argument: Decorator = click.argument(
-    "plan", default="", metavar="[PLAN]", shell_complete=complete_with("plan or checkpoint")
-)
-decision_argument: Decorator = click.argument("decision", shell_complete=complete_with("decision"))
-checkpoint_argument: Decorator = click.argument(
-    "checkpoint", default="", metavar="CHECKPOINT", shell_complete=complete_with("checkpoint")
+first_argument: Decorator = _argument("plan", "plan or checkpoint", default="", metavar="[PLAN]")
+decision_argument: Decorator = _argument("decision", "decision")
+checkpoint_argument: Decorator = _argument(
+    "checkpoint", "checkpoint", default="", metavar="CHECKPOINT"
 )
 loss_option: Decorator = click.option(
     "--accept-loss", is_flag=True, help="Roll back even past effects that cannot be undone."
@@ -129,9 +139,17 @@ def plan_and_checkpoint(function: Callable[..., Reply]) -> Callable[..., Reply]:
     def run(*positional: Any, plan: str, checkpoint: str, **arguments: Any) -> Reply:
         if not plan:
             raise UsageError("no checkpoint was named", "agents plan checkpoints lists them")
-        if not checkpoint:
-            plan, checkpoint = "", plan
-        return function(*positional, plan=plan, checkpoint=checkpoint, **arguments)
+        if checkpoint:
+            return function(*positional, plan=plan, checkpoint=checkpoint, **arguments)
+        try:
+            return function(*positional, plan="", checkpoint=plan, **arguments)
+        except NotFound:
+            if not positional[0].ctx.store.plans.named(plan):
+                raise
+            raise UsageError(
+                f"no checkpoint of plan {plan!r} was named",
+                f"agents plan checkpoints {quote(plan)}",
+            ) from None
 
     return first_argument(checkpoint_argument(run))
 

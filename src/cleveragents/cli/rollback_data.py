@@ -8,7 +8,7 @@ import msgspec
 from cleveragents.checkpoints.sandboxes import traits_of
 from cleveragents.cli import in_place
 from cleveragents.model.checkpoint import RollbackResult
-from cleveragents.model.effect import Effect, Outlook
+from cleveragents.model.effect import Effect, EffectClass, EffectState, Outlook
 from cleveragents.model.plan import Plan
 from cleveragents.model.resource import Action, Change
 
@@ -42,10 +42,7 @@ def reverted_counts(plan: Plan, changes: Sequence[Change]) -> dict[str, int]:
     """Files and links; folders; what is git's own. Together they are all changes."""
     private = sum(is_git_internal(plan, change) for change in changes)
     shown = [change for change in changes if not is_git_internal(plan, change)]
-    folders = sum(
-        all(side.startswith("d:") for side in (change.before, change.after) if side)
-        for change in shown
-    )
+    folders = sum(change.is_directory for change in shown)
     return {
         "files_reverted": len(shown) - folders,
         "directories_reverted": folders,
@@ -95,6 +92,17 @@ def effect_data(effect: Effect) -> dict[str, Any]:
         "error": effect.error,
         "created_at": effect.created_at,
         "ended_at": effect.ended_at,
+    }
+
+
+def effects_count(effects: list[Effect]) -> dict[str, int]:
+    """How much of what calls did outside the sandboxes is still there, as far as we know."""
+    standing = [effect for effect in effects if effect.state is not EffectState.COMPENSATED]
+    return {
+        "compensable": sum(e.effect_class is EffectClass.COMPENSABLE for e in standing),
+        "irreversible": sum(e.effect_class is EffectClass.IRREVERSIBLE for e in standing),
+        "unknown": sum(e.effect_class is EffectClass.UNKNOWN for e in standing),
+        "not_compensated": sum(e.state is EffectState.FAILED for e in effects),
     }
 
 

@@ -32,7 +32,7 @@ def mcp(options: Options, plan: str) -> Reply:
 def web(options: Options, port: int, no_browser: bool) -> Reply:
     """Show plans in a browser: what they did, how they run; roll back, correct, apply.
 
-    On this machine only. The first line that is printed is the address, good for one browser.
+    On this machine only. The first line printed is the address, which works in one browser.
     """
     require_web("agents web")
     from cleveragents.web.server import open_browser, serve

@@ -37,7 +37,7 @@ def check(ws: Workspace, options: Options, read_data: bool) -> Reply:
         hint = "restore from a backup" if result.damaged else "do what is said with each problem"
         data["error"] = {"type": "StoreError", "message": message, "hint": hint}
         blocks += [Text(problem, "red") for problem in result.problems]
-        return Reply(data=data, blocks=tuple(blocks), messages=result.problems, exit_code=6)
+        return Reply(data=data, blocks=tuple(blocks), messages=(message,), exit_code=6)
     return Reply(data=data, blocks=(*blocks, Text("no problem found")))
 
 
@@ -84,7 +84,7 @@ def backups_dropped(
 
 @command("du")
 def du(ws: Workspace, options: Options) -> Reply:
-    """Show where the disk went: per plan, and per part of the store."""
+    """Show disk usage: per plan, and per part of the store."""
     result = ws.disk_usage()
     rows = tuple(
         (

@@ -30,10 +30,12 @@ from cleveragents.cluster.queue import (
     Run,
     Schedule,
     Submit,
+    Told,
     Worker,
 )
 from cleveragents.errors import MachineError, NotAllowed, StoreError, UsageError
 from cleveragents.sandbox.postgres import address
+from cleveragents.store.postgres import not_allowed
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS agents_workers (
@@ -84,7 +86,7 @@ class ProcrastinateQueue:
             shown = address.public(self._url)
             raise MachineError(f"cannot connect to {shown}", "is the server running?") from error
 
-    def _asked(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def _query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Over one connection: whoever waits for a worker asks again and again.
 
         What is asked may be asked twice, so a server that was restarted meanwhile is no error.
@@ -109,11 +111,14 @@ class ProcrastinateQueue:
     def install(self) -> None:
         from procrastinate.schema import SchemaManager
 
-        with self._connect() as connection, connection.transaction():
-            found = connection.execute("SELECT to_regclass('procrastinate_jobs')").fetchone()
-            if found is None or found[0] is None:
-                connection.execute(SchemaManager.get_schema().encode())
-            connection.execute(TABLES.encode())
+        try:
+            with self._connect() as connection, connection.transaction():
+                found = connection.execute("SELECT to_regclass('procrastinate_jobs')").fetchone()
+                if found is None or found[0] is None:
+                    connection.execute(SchemaManager.get_schema().encode())
+                connection.execute(TABLES.encode())
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise not_allowed(address.public(self._url), error) from error
 
     def submit(
         self, plan_id: str, order: Order, connection: Any, apply: Options | None = None
@@ -134,14 +139,14 @@ class ProcrastinateQueue:
         try:
             task.defer(**given)
         except AlreadyEnqueued as error:
-            raise NotAllowed(f"plan {plan_id} waits for a worker already") from error
+            raise NotAllowed(f"plan {plan_id} is already waiting for a worker") from error
         except ConnectorException as error:
             if isinstance(error.__cause__, psycopg.errors.UndefinedTable):
                 raise _not_installed() from error
             raise
 
     def job(self, plan_id: str) -> Job | None:
-        rows = self._asked(
+        rows = self._query(
             "SELECT queue_name, priority, status = 'doing', coalesce(reason, '')"
             " FROM procrastinate_jobs LEFT JOIN agents_handed_back ON plan_id = queueing_lock"
             " WHERE queueing_lock = %s AND status IN ('todo', 'doing')"
@@ -152,19 +157,22 @@ class ProcrastinateQueue:
         return Job(**dict(zip(names, rows[0], strict=True))) if rows else None
 
     def cancel(self, plan_id: str, *, waiting_only: bool = False) -> bool:
-        jobs = self._asked(
+        jobs = self._query(
             "SELECT procrastinate_cancel_job_v1(id, %s, false) FROM procrastinate_jobs"
             " WHERE queueing_lock = %s AND status IN ('todo', 'doing')",
             (not waiting_only, plan_id),
         )
         if any(job for (job,) in jobs):
-            self._asked("DELETE FROM agents_handed_back WHERE plan_id = %s", (plan_id,))
+            self._query("DELETE FROM agents_handed_back WHERE plan_id = %s", (plan_id,))
             return True
         return False
 
-    def work(self, run: Run, submit: Submit, *, queues: Sequence[str], at_once: int) -> None:
-        self._asked("SELECT 1 FROM agents_workers LIMIT 0")
-        deliveries = Deliveries(self._given(), self._lease, run, submit)
+    def work(
+        self, run: Run, submit: Submit, tell: Told, *, queues: Sequence[str], at_once: int
+    ) -> None:
+        self._query("SELECT 1 FROM agents_workers LIMIT 0")
+        shown = address.public(self._url)
+        deliveries = Deliveries(self._given(), shown, self._lease, run, submit, tell)
         asyncio.run(deliveries.until_stopped(list(queues), at_once))
 
     def schedule(self, schedule: Schedule) -> None:
@@ -172,7 +180,7 @@ class ProcrastinateQueue:
             raise UsageError(
                 f"not a cron expression: {schedule.cron!r}", "five fields, as in '0 3 * * *'"
             )
-        self._asked(
+        self._query(
             "INSERT INTO agents_schedules (name, body, since) VALUES (%s, %s, %s)"
             " ON CONFLICT (name) DO UPDATE SET body = excluded.body, since = excluded.since",
             (schedule.name, msgspec.json.encode(schedule).decode(), int(time.time())),
@@ -180,15 +188,15 @@ class ProcrastinateQueue:
 
     def unschedule(self, name: str) -> bool:
         return bool(
-            self._asked("DELETE FROM agents_schedules WHERE name = %s RETURNING 1", (name,))
+            self._query("DELETE FROM agents_schedules WHERE name = %s RETURNING 1", (name,))
         )
 
     def schedules(self) -> list[Schedule]:
-        rows = self._asked("SELECT body FROM agents_schedules ORDER BY name")
+        rows = self._query("SELECT body FROM agents_schedules ORDER BY name")
         return [codec.from_json(body, Schedule) for (body,) in rows]
 
     def counts(self) -> list[Count]:
-        rows = self._asked(
+        rows = self._query(
             "SELECT queue_name, count(*) FILTER (WHERE ready AND status = 'todo'),"
             " count(*) FILTER (WHERE status = 'doing'), count(*) FILTER (WHERE NOT ready),"
             " coalesce(max(extract(epoch FROM now() - since)) FILTER (WHERE ready AND"
@@ -202,7 +210,7 @@ class ProcrastinateQueue:
         return [Count(**dict(zip(names, row, strict=True))) for row in rows]
 
     def workers(self) -> list[Worker]:
-        rows = self._asked(
+        rows = self._query(
             "SELECT coalesce(a.name, 'worker ' || w.id),"
             " extract(epoch FROM now() - w.last_heartbeat)::float8,"
             " (SELECT coalesce(array_agg(j.args->>'plan_id' ORDER BY j.id), '{}')"
@@ -217,7 +225,7 @@ class ProcrastinateQueue:
         ]
 
     def handed_back(self) -> list[HandedBack]:
-        rows = self._asked("SELECT plan_id, worker, reason FROM agents_handed_back ORDER BY at")
+        rows = self._query("SELECT plan_id, worker, reason FROM agents_handed_back ORDER BY at")
         names = ("plan_id", "worker", "reason")
         return [HandedBack(**dict(zip(names, row, strict=True))) for row in rows]
 

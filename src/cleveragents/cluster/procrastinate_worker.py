@@ -5,6 +5,7 @@ store's server may go away and come back.
 """
 
 import asyncio
+import logging
 import os
 import signal
 import time
@@ -13,21 +14,39 @@ from contextlib import suppress
 from typing import Any, LiteralString
 
 import msgspec
+import psycopg
 from croniter import croniter
 from procrastinate import App, BaseRetryStrategy, JobContext, PsycopgConnector, RetryDecision
-from procrastinate.exceptions import AlreadyEnqueued, ConnectorException, JobAborted
+from procrastinate.exceptions import (
+    AlreadyEnqueued,
+    ConnectorException,
+    JobAborted,
+    UniqueViolation,
+)
 from procrastinate.job_context import AbortReason
 from procrastinate.jobs import Job
 from procrastinate.manager import JobManager
 from procrastinate.worker import Worker
 
 from cleveragents import codec
-from cleveragents.cluster.queue import OF_A_MACHINE, HandBack, Run, Schedule, Submit, own_queue
+from cleveragents.cluster.queue import (
+    OF_A_MACHINE,
+    HandBack,
+    Run,
+    Schedule,
+    Submit,
+    Told,
+    own_queue,
+)
 from cleveragents.lease import host_name
+from cleveragents.sandbox.postgres.server import said
+from cleveragents.store.postgres import not_allowed
 
 PLAN, SUBMIT = "plan", "submit"
 BEAT = 1.0
 """Seconds between two signs of life; less where the lease is shorter than three of them."""
+ANSWERS_WITHIN = 10.0
+"""Seconds after which a server counts as away."""
 MISSED = 5.0
 """Seconds between two looks for plans that were cancelled; usually the server says so at once."""
 
@@ -93,6 +112,28 @@ that wait; tell who has room, as only a new job does by itself. Next: the second
 one that was silent for longest counts as dead, if it stays so."""
 
 
+FETCH = """
+WITH first AS (
+    SELECT id FROM procrastinate_jobs job
+    WHERE status = 'todo' AND queue_name = ANY(%(queues)s)
+    AND (scheduled_at IS NULL OR scheduled_at <= now())
+    AND NOT EXISTS (
+        SELECT 1 FROM procrastinate_jobs other
+        WHERE other.lock = job.lock AND (other.status = 'doing' OR (
+            other.status = 'todo' AND other.queue_name = ANY(%(queues)s)
+            AND (other.scheduled_at IS NULL OR other.scheduled_at <= now())
+            AND (other.priority, job.id) > (job.priority, other.id)
+        ))
+    )
+    ORDER BY priority DESC, id LIMIT 1 FOR UPDATE OF job SKIP LOCKED
+)
+UPDATE procrastinate_jobs SET status = 'doing', worker_id = %(worker)s
+FROM first WHERE procrastinate_jobs.id = first.id RETURNING procrastinate_jobs.*
+"""
+"""Procrastinate's own has a plan wait for every other of its limit key, also for one that is not to
+run yet, was handed back, or is in a queue that nobody takes from."""
+
+
 REGISTERED = """
 WITH alive AS (
     INSERT INTO procrastinate_workers (id) OVERRIDING SYSTEM VALUE VALUES (%(id)s)
@@ -106,7 +147,8 @@ ON CONFLICT (worker_id) DO UPDATE SET at_once = excluded.at_once
 
 
 class OwnMachine(JobManager):
-    """Whoever takes from every queue leaves those of other machines alone."""
+    """Whoever takes from every queue leaves those of other machines alone, and a plan waits only
+    for those of its limit key that could be taken, or run."""
 
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
         if queues is None:
@@ -114,15 +156,23 @@ class OwnMachine(JobManager):
                 QUEUES, others=f"{OF_A_MACHINE}%", own=own_queue(host_name())
             )
             queues = [row["name"] for row in rows]
-        return await super().fetch_job(queues, worker_id)
+        with suppress(UniqueViolation):  # whoever takes from other queues began one with its key
+            rows = await self.connector.execute_query_all_async(
+                FETCH, queues=list(queues), worker=worker_id
+            )
+            return Job.from_row(rows[0]) if rows else None
+        return None
 
 
 class Deliveries:
     """What one worker is handed, until it is told to stop."""
 
-    def __init__(self, server: dict[str, Any], lease: float, run: Run, submit: Submit) -> None:
-        self._server, self._lease = server, lease
-        self._run, self._submit = run, submit
+    def __init__(
+        self, server: dict[str, Any], shown: str, lease: float, run: Run, submit: Submit, tell: Told
+    ) -> None:
+        self._server, self._shown, self._lease = server, shown, lease
+        self._run, self._submit, self._tell = run, submit, tell
+        self._is_away = False
         self._beat = min(BEAT, lease / 3)
         self._name = f"{host_name()}:{os.getpid()}"
         self._signals = 0
@@ -133,11 +183,28 @@ class Deliveries:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
+        loop.set_exception_handler(_unless_away)
+        _hush()
         while not self._signals:
             try:
                 await self._until_disconnected(queues, at_once)
-            except ConnectorException:
+            except ConnectorException as error:
+                if isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege):
+                    raise not_allowed(self._shown, error.__cause__) from error
+                self._away(error)
                 await asyncio.sleep(self._beat)
+
+    def _away(self, error: ConnectorException) -> None:
+        """Told once, until it answers again."""
+        if not self._is_away:
+            why = said(error.__cause__) if isinstance(error.__cause__, psycopg.Error) else "no word"
+            self._tell(f"the store at {self._shown} does not answer, and is asked again: {why}")
+        self._is_away = True
+
+    def _back(self) -> None:
+        if self._is_away:
+            self._tell("the store answers again")
+        self._is_away = False
 
     def _stop(self) -> None:
         """First: no more plans. Again: those that run are stopped, and handed back."""
@@ -149,7 +216,11 @@ class Deliveries:
                 task.cancel()
 
     async def _until_disconnected(self, queues: list[str], at_once: int) -> None:
-        app = App(connector=PsycopgConnector(kwargs=self._server, min_size=1, max_size=4))
+        app = App(
+            connector=PsycopgConnector(
+                kwargs=self._server, min_size=1, max_size=4, timeout=ANSWERS_WITHIN
+            )
+        )
         app.job_manager = OwnMachine(app.connector)
         app.task(name=PLAN, pass_context=True, retry=OnlyReturned())(self._plan)
         app.task(name=SUBMIT, pass_context=True, retry=OnlyReturned())(self._scheduled)
@@ -179,7 +250,7 @@ class Deliveries:
             if worker.worker_id is None:
                 continue
             rest, takes = self._beat, 0 if self._signals else at_once
-            with suppress(ConnectorException):
+            try:
                 if told != takes:
                     await _execute(
                         app,
@@ -191,9 +262,12 @@ class Deliveries:
                     )
                     told = takes
                 found = await self._deliver_again(app, worker.worker_id)
+                self._back()
                 rest = min(self._beat, self._beat if found["next"] is None else found["next"])
                 told = told if found["known"] else -1
                 await self._submit_due(app)
+            except ConnectorException as error:
+                self._away(error)
 
     async def _deliver_again(self, app: App, worker_id: int) -> dict[str, Any]:
         """What workers had that were not heard of; when to look again, and if we count as alive."""
@@ -258,6 +332,23 @@ class Deliveries:
             return HandBack("its worker was stopped", 0)
         finally:
             self._running.discard(task)
+
+
+def _hush() -> None:
+    """Of a server that is away its libraries tell at length, each thread at each attempt."""
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.addFilter(
+        lambda record: not isinstance((record.exc_info or (0, 0))[1], ConnectorException)
+    )
+    logging.getLogger("procrastinate").addHandler(handler)
+    logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)
+
+
+def _unless_away(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What a plan ended with could not be noted with its server away: it is delivered again."""
+    if not isinstance(context.get("exception"), ConnectorException):
+        loop.default_exception_handler(context)
 
 
 def due(made: Iterable[tuple[Schedule, int]], now: float) -> list[tuple[Schedule, int]]:

@@ -106,6 +106,8 @@ With options: apply it.
 """
 Submit = Callable[[Schedule, int], Awaitable[HandBack | None]]
 """Submit a schedule's file for one of its moments, in seconds since 1970."""
+Told = Callable[[str], None]
+"""A line for whoever started the worker."""
 
 
 class Queue(Protocol):
@@ -133,13 +135,16 @@ class Queue(Protocol):
         """
         ...
 
-    def work(self, run: Run, submit: Submit, *, queues: Sequence[str], at_once: int) -> None:
+    def work(
+        self, run: Run, submit: Submit, tell: Told, *, queues: Sequence[str], at_once: int
+    ) -> None:
         """Take plans until SIGTERM or SIGINT; then those that run are waited for.
 
         A queue that begins with `@` is for the workers on the machine of that name, whatever
         `queues` says; no queue named means every other one.
         A second signal cancels them. A worker that dies is noticed by the others within the
-        time of a lease, and its plans are delivered again, before those that wait.
+        time of a lease, and its plans are delivered again, before those that wait. Where the
+        engine is away the worker says so, waits and goes on; what can never work is raised.
         """
         ...
 

@@ -4,7 +4,7 @@ import time
 
 from cleveragents.cluster.queue import Order, Queue, Worker
 from cleveragents.context import Context
-from cleveragents.errors import ConfigError, StoreError
+from cleveragents.errors import ConfigError, NotInBucket, StoreError
 from cleveragents.execution.actor_executor import executor_for
 from cleveragents.execution.leasing import work_on
 from cleveragents.lease import holder
@@ -57,7 +57,14 @@ def submit(ctx: Context, plan_id: str, queue: Queue, order: Order) -> None:
             executor.strategize()
             executor.prepare()
         # A worker on another machine sees only what is in the bucket.
-        ctx.checkpoints.wait_until_there(plan_id)
+        ctx.checkpoints.let_arrive(plan_id, lambda: None)
+        if ctx.settings.content_url and ctx.store.segments.pending(plan_id):
+            ctx.talk.tell("uploading", {})
+        try:
+            ctx.checkpoints.wait_until_there(plan_id)
+        except NotInBucket as error:
+            again = f"when it answers: agents plan submit {plan_id}"
+            raise NotInBucket(error.message, again) from None
         with leased.transaction():
             leased.write()
             queue.submit(plan_id, order, ctx.store.connection)

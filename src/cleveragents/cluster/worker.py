@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from cleveragents.cluster.needs import missing
-from cleveragents.cluster.queue import HandBack, Options, Order, Schedule
+from cleveragents.cluster.queue import HandBack, Options, Order, Schedule, Told
 from cleveragents.errors import AgentsError
 from cleveragents.lease import spec_of
 from cleveragents.model.settings import Settings
@@ -36,7 +36,6 @@ NOT_HERE = frozenset(
     | {"NotInBucket"}
 )
 INTERRUPTED = 130
-Told = Callable[[str], None]
 T = TypeVar("T")
 
 
@@ -52,30 +51,30 @@ class PlanRunner:
         if apply is not None:
             self._tell(f"{plan_id} is to be applied")
             words = ("plan", "apply", plan_id, "--yes", *apply)
-            return self._told(plan_id, outcome(*await self._process(*words)))
+            return self._report(plan_id, outcome(*await self._process(*words)))
         lacking = await asyncio.to_thread(self._lacking, plan_id)
         if isinstance(lacking, HandBack):
-            return self._told(plan_id, lacking)
+            return self._report(plan_id, lacking)
         if lacking:
-            return self._told(plan_id, HandBack("; ".join(lacking), LATER))
+            return self._report(plan_id, HandBack("; ".join(lacking), LATER))
         self._tell(f"{plan_id} begins")
         code, said = await self._process("plan", "resume", plan_id)
         back = outcome(code, said) or await asyncio.to_thread(self._left, plan_id)
-        return self._told(plan_id, back, _error(said).get("message", "") if code else "")
+        return self._report(plan_id, back, _error(said).get("message", "") if code else "")
 
     async def submit(self, schedule: Schedule, moment: int) -> HandBack | None:
         if not os.path.exists(schedule.file):
             return HandBack(f"{schedule.file} is not on this machine", LATER)
         words = ("plan", "submit", schedule.file, *order_options(schedule.order))
         code, said = await self._process(*words, cwd=os.path.dirname(schedule.file))
-        return self._told(schedule.name, outcome(code, said))
+        return self._report(schedule.name, outcome(code, said))
 
-    def _told(self, name: str, back: HandBack | None, failed: str = "") -> HandBack | None:
+    def _report(self, name: str, back: HandBack | None, failed: str = "") -> HandBack | None:
         ended = f"{name} ended: {failed}" if failed else f"{name} ended"
         self._tell(ended if back is None else f"{name} handed back: {back.reason}")
         return back
 
-    def _asked(self, read: Callable[[Database], T]) -> T:
+    def _read_rows(self, read: Callable[[Database], T]) -> T:
         """Over one connection, for whichever thread asks: a plan is not worth one of its own."""
         with self._guard:
             self._rows = self._rows or PostgresDatabase(self._settings.store_url)
@@ -83,8 +82,8 @@ class PlanRunner:
 
     def _lacking(self, plan_id: str) -> list[str] | HandBack:
         try:
-            plan = self._asked(lambda rows: PlanRepository(rows).get(plan_id))
-            resources = self._asked(lambda rows: ResourceRepository(rows).of_plan(plan_id))
+            plan = self._read_rows(lambda rows: PlanRepository(rows).get(plan_id))
+            resources = self._read_rows(lambda rows: ResourceRepository(rows).of_plan(plan_id))
         except AgentsError as error:
             return HandBack(error.message, LATER)
         path = self._environ.get("PATH")
@@ -97,7 +96,7 @@ class PlanRunner:
         if not self._settings.content_url:
             return None
         try:
-            left = len(self._asked(lambda rows: SegmentRepository(rows).pending(plan_id)))
+            left = len(self._read_rows(lambda rows: SegmentRepository(rows).pending(plan_id)))
         except AgentsError as error:
             return HandBack(error.message, LATER)
         said = f"{plural(left, 'group')} of it not in the bucket yet"

@@ -167,7 +167,9 @@ def _known(name: str, source: str) -> Key:
     if name not in BY_NAME:
         where = f"{source}: " if source else ""
         hint = f"correct it or remove it from {source}" if source else "agents config list"
-        raise ConfigError(f"{where}unknown setting {name!r}{nearest(name, BY_NAME)}", hint)
+        sections = {known.rpartition(".")[0] for known in BY_NAME} - {name}
+        names = (*BY_NAME, *sections)
+        raise ConfigError(f"{where}unknown setting {name!r}{nearest(name, names)}", hint)
     return BY_NAME[name]
 
 

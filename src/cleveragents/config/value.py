@@ -144,12 +144,12 @@ def _refuse_password(given: Given) -> None:
     """A database's may come with the URL, from outside of files; a bucket's never does."""
     if given.key.field == "content_url":
         raise ConfigError(
-            "the URL contains a password", "leave it to variables such as AWS_SECRET_ACCESS_KEY"
+            "the URL contains a password", "put it into variables such as AWS_SECRET_ACCESS_KEY"
         )
     if given.is_kept:
         raise ConfigError(
             "the URL contains a password, and settings are kept in a file",
-            "leave it to PGPASSWORD or ~/.pgpass, or give the URL in CLEVERAGENTS_STORE_URL",
+            "put it into PGPASSWORD or ~/.pgpass, or give the URL in CLEVERAGENTS_STORE_URL",
         )
 
 

@@ -19,6 +19,8 @@ from cleveragents.content.keys import (
     BLOB,
     CHUNKS,
     GIT,
+    git_algorithm,
+    git_key,
     key_of,
     matches,
 )
@@ -244,12 +246,13 @@ def git_hash(like: bytes, size: int) -> Digest:
     """What a blob of that size is hashed with, by the algorithm of the key `like`."""
     import hashlib
 
-    make = hashlib.sha1 if len(like) == 21 else hashlib.sha256
-    return make(b"blob %d\0" % size, usedforsecurity=False)
+    return hashlib.new(git_algorithm(like), b"blob %d\0" % size, usedforsecurity=False)
 
 
 def hash_git(source: Iterator[bytes], size: int, like: bytes) -> bytes:
     """The git key of content of that size, by the algorithm of the key `like`."""
+    if size < CHUNK:
+        return git_key(next(source, b""), git_algorithm(like))
     digest = git_hash(like, size)
     for block in source:
         digest.update(block)

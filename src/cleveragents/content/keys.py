@@ -12,7 +12,7 @@ def key_of(kind: bytes, data: bytes | memoryview) -> bytes:
     return kind + blake3(data).digest()
 
 
-def git_key(data: bytes, algorithm: str = "sha1") -> bytes:
+def git_key(data: bytes | memoryview, algorithm: str = "sha1") -> bytes:
     """The key of a git blob: the object id git itself would give these bytes."""
     if algorithm == "sha1" and (name := _compiled_name()):
         return GIT + name(data)
@@ -23,16 +23,21 @@ def git_key(data: bytes, algorithm: str = "sha1") -> bytes:
 
 
 @functools.cache
-def _compiled_name() -> Callable[[bytes], bytes] | None:
+def _compiled_name() -> Callable[[bytes | memoryview], bytes] | None:
     """Where the processor itself can: `hashlib` takes longer to import than this to hash 5 MB."""
     from cleveragents.content.native.compiled import copy
 
     return copy.blob_name if copy is not None and copy.KNOWS_SHA else None
 
 
-def matches(key: bytes, data: bytes) -> bool:
+def git_algorithm(key: bytes) -> str:
+    """What a git key was made with; its length tells."""
+    return "sha1" if len(key) == 21 else "sha256"
+
+
+def matches(key: bytes, data: bytes | memoryview) -> bool:
     if key[:1] == GIT:
-        return git_key(data, "sha1" if len(key) == 21 else "sha256") == key
+        return git_key(data, git_algorithm(key)) == key
     return key_of(key[:1], data) == key
 
 

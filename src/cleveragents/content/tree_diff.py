@@ -33,6 +33,10 @@ class Difference(msgspec.Struct, frozen=True):
             return Action.ADDED
         return Action.REMOVED if self.after is None else Action.CHANGED
 
+    @property
+    def is_directory(self) -> bool:
+        return all(side.kind is EntryKind.DIRECTORY for side in (self.before, self.after) if side)
+
 
 def diff(
     load: Loader, before: Tree, after: Tree, touched: list[Difference] | None = None

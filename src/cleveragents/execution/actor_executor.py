@@ -111,16 +111,16 @@ class ActorExecutor(PlanExecutor):
         spec = checked_step(asked, self._leased.spec, asked.id or self._next_id(ids), ids)
         if decision_id is None and asked.decision is not None:
             decision_id = self._named(asked.decision)
-        return self._run_asked(spec, decision_id)
+        return self._run_proposed(spec, decision_id)
 
     def run_child(self, asked: SubplanProposal) -> Ran:
         """A child plan to its end, merged back."""
         decision_id = self._named(asked.decision) if asked.decision else None
         child = checked_child(self._ctx, self._leased, asked)
         step_id = asked.id or self._next_id({step.step_id for step in self._steps})
-        return self._run_asked(StepSpec(id=step_id, tool=SUBPLAN, subplan=child), decision_id)
+        return self._run_proposed(StepSpec(id=step_id, tool=SUBPLAN, subplan=child), decision_id)
 
-    def _run_asked(self, spec: StepSpec, decision_id: str | None) -> Ran:
+    def _run_proposed(self, spec: StepSpec, decision_id: str | None) -> Ran:
         self._go_on()
         self._last_call = None
         number = self._add(spec, decision_id or self._last_decision)
@@ -220,7 +220,7 @@ class ActorExecutor(PlanExecutor):
             number = len(self._steps)
             self._steps.append(step)
         elif self._steps[number].done:
-            raise UsageError(f"there is a step {spec.id!r} already, and it is done")
+            raise UsageError(f"step {spec.id!r} already exists and is done")
         else:
             old = self._steps[number]
             step = msgspec.structs.replace(step_of(plan_id, old.index, spec), attempts=old.attempts)

@@ -8,7 +8,6 @@ for all of them before the first is merged.
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import msgspec
@@ -185,6 +184,8 @@ def _side_by_side(
 
     One at a time is this process's own; the others may be run by somebody else meanwhile.
     """
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
     ended, own = threading.Event(), threading.Lock()
 
     def stop() -> None:
@@ -204,28 +205,19 @@ def _side_by_side(
             if is_own:
                 own.release()
 
+    ran: dict[str, Outcome] = {}
     with ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="child") as pool:
-        futures = {pool.submit(work, child): child for child in children}
+        futures = [pool.submit(work, child) for child in children]
         try:
-            return _gathered(futures, fail_fast, ended.set)
+            for future in as_completed(futures):
+                outcome = future.result()
+                ran[outcome.plan_id] = outcome
+                if outcome.error and fail_fast:
+                    ended.set()
         except BaseException:
             ended.set()
             raise
-
-
-def _gathered(
-    futures: dict[Future[Outcome], Plan], fail_fast: bool, end: Callable[[], None]
-) -> dict[str, Outcome]:
-    found: dict[str, Outcome] = {}
-    running = set(futures)
-    while running:
-        done, running = wait(running, return_when=FIRST_COMPLETED)
-        for future in done:
-            outcome = future.result()
-            found[outcome.plan_id] = outcome
-            if outcome.error and fail_fast:
-                end()
-    return found
+    return ran
 
 
 def merge_children(

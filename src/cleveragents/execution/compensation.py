@@ -6,7 +6,7 @@ compensated, and that is run after it, by this process or by the next one.
 
 import json
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from itertools import groupby
 
 import msgspec
@@ -36,10 +36,7 @@ LONGEST_VARIABLE = 100_000
 
 
 def compensate_waiting(
-    ctx: Context,
-    leased: LeasedPlan,
-    only: Collection[str] | None = None,
-    sleep: Callable[[float], None] = time.sleep,
+    ctx: Context, leased: LeasedPlan, only: Collection[str] | None = None
 ) -> tuple[Effect, ...]:
     """Run what has to be compensated, last first; one that fails does not keep the others back."""
     waiting = [
@@ -50,7 +47,7 @@ def compensate_waiting(
     if not waiting:
         return ()
     edited = _differs(ctx, leased)
-    done = tuple(_compensate(ctx, leased, effect, sleep) for effect in waiting)
+    done = tuple(_compensate(ctx, leased, effect) for effect in waiting)
     head = leased.plan.head_group_id
     if head is not None and not edited and _differs(ctx, leased):
         # A compensation is for the world outside: what it left in the sandboxes goes.
@@ -106,13 +103,11 @@ def _differs(ctx: Context, leased: LeasedPlan) -> bool:
         return True
 
 
-def _compensate(
-    ctx: Context, leased: LeasedPlan, effect: Effect, sleep: Callable[[float], None]
-) -> Effect:
+def _compensate(ctx: Context, leased: LeasedPlan, effect: Effect) -> Effect:
     ctx.talk.tell("compensate", {"id": effect.step_id, "tool": effect.tool})
     for attempt in range(TRIES):
         if attempt:
-            sleep(BACK_OFF[attempt - 1])
+            time.sleep(BACK_OFF[attempt - 1])
         effect = msgspec.structs.replace(effect, attempts=effect.attempts + 1)
         _put(leased, effect)
         result = _run(ctx, leased, effect)
@@ -141,7 +136,7 @@ def _run(ctx: Context, leased: LeasedPlan, effect: Effect) -> ToolResult:
         run=effect.compensate,
         timeout=declared.timeout,
         network=declared.network,
-        env={**declared.env, **_told(ctx, effect)},
+        env={**declared.env, **_environment(ctx, effect)},
     )
     try:
         context = call_context(ctx, leased, effect.step_id, effect.resource)
@@ -152,7 +147,7 @@ def _run(ctx: Context, leased: LeasedPlan, effect: Effect) -> ToolResult:
         )
 
 
-def _told(ctx: Context, effect: Effect) -> dict[str, str]:
+def _environment(ctx: Context, effect: Effect) -> dict[str, str]:
     """What a compensation is told of the call: its inputs, and the output if it came back."""
     calls = ctx.store.calls.of_plan(effect.plan_id)
     output = next((call.output for call in calls if call.call_id == effect.call_id), "")

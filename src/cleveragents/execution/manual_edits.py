@@ -35,9 +35,7 @@ def without_kept_folders(found: tuple[Change, ...], paths: dict[str, str]) -> tu
     return tuple(kept[::-1])
 
 
-def adopt_edits(
-    ctx: Context, leased: LeasedPlan, kind: CheckpointType = CheckpointType.EXTERNAL_EDIT
-) -> CheckpointGroup:
+def adopt_edits(ctx: Context, leased: LeasedPlan) -> CheckpointGroup:
     """What a person changed in the sandbox becomes part of the plan, and can be undone as one."""
     entry = leased.opened(Operation.EXTERNAL_EDIT)
     request = CheckpointRequest(
@@ -45,4 +43,4 @@ def adopt_edits(
         reason="manual edit",
         record=lambda _before, _now: ctx.store.journal.put(leased.closed(entry)),
     )
-    return ctx.checkpoints.create_checkpoint(kind, leased, request)
+    return ctx.checkpoints.create_checkpoint(CheckpointType.EXTERNAL_EDIT, leased, request)

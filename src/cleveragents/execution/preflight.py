@@ -69,7 +69,7 @@ def besides(ctx: Context, error: PlanFileError, source: str) -> PlanFileError:
         if any(f" resource {item.name!r}:" in text for text in error.problems)
     }
     try:
-        found = problems_with(ctx, error.spec, source, os.path.dirname(source))
+        found = problems_with(ctx, error.spec, source, os.path.dirname(source) or ".")
     except UsageError:
         # A child plan calls a tool that is not there: that is named already.
         return error
@@ -84,6 +84,9 @@ def problems_with(ctx: Context, spec: PlanSpec, source: str, folder: str) -> lis
         for item in spec.resources
         for text in _resource(ctx, item)
     ]
+    if spec.resources and not any(is_captured(item) for item in spec.resources):
+        names = ", ".join(repr(item.name) for item in spec.resources)
+        problems.append(f"{source}: no resource has a sandbox: {names}; a plan needs one that has")
     problems += [f"{source}: {text}" for text in _children(spec)]
     problems += [f"{source}: {text}" for text in _actor(spec, folder)]
     problems += [
@@ -244,7 +247,8 @@ def _actor(spec: PlanSpec, folder: str) -> list[str]:
         ]
     if kind not in KINDS:
         return [f"actor kind {kind!r} is not available yet"]
-    problem = KINDS[kind].problem_with(spec.actor, folder)
+    is_named = bool(spec.actor.command or spec.actor.target or spec.actor.model)  # else it is said
+    problem = KINDS[kind].problem_with(spec.actor, folder) if is_named else None
     given = [f"'steps' do not go with an actor of kind {kind!r}: it asks for its own"]
     return ([f"the actor: {problem}"] if problem else []) + (given if spec.steps else [])
 

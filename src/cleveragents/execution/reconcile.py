@@ -40,6 +40,8 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
     """What may have happened and would be done a second time."""
     compensable: tuple[Effect, ...] = ()
     """What the step of a dead process may have done, and is compensated before it runs again."""
+    from_group: str | None = None
+    """The group that the plan stood at."""
 
 
 def next_step(ctx: Context, plan: Plan) -> str | None:
@@ -123,6 +125,7 @@ def reconcile(ctx: Context, leased: LeasedPlan, discard_edits: bool) -> Resumpti
     compensation.compensate_waiting(ctx, leased)
     return Resumption(
         resumed_from=leased.plan.last_checkpoint_id,
+        from_group=leased.plan.head_group_id,
         reconciled=reconciled,
         changes=changes,
         next_step=next_step(ctx, leased.plan),

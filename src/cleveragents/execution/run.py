@@ -94,6 +94,7 @@ def preview_resume(ctx: Context, plan: Plan, discard_edits: bool = False) -> Res
     reconciled, changes = difference(ctx, plan, discard_edits)
     return Resumption(
         resumed_from=plan.last_checkpoint_id,
+        from_group=plan.head_group_id,
         reconciled=reconciled,
         changes=changes,
         next_step=next_step(ctx, plan),

@@ -48,6 +48,7 @@ class FileDiff(msgspec.Struct, frozen=True, kw_only=True):
     insertions: int
     deletions: int
     binary: bool = False
+    is_directory: bool = False
     renamed_from: str | None = None
     tables: tuple[TableChange, ...] = ()
     """Of a database: what is different in it."""
@@ -59,6 +60,7 @@ class FileDiff(msgspec.Struct, frozen=True, kw_only=True):
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
     files_changed: int
+    """Of `files`, without the directories."""
     insertions: int
     deletions: int
     files: tuple[FileDiff, ...]
@@ -127,7 +129,7 @@ class Comparison:
         pieces = list(self.pieces())
         files = tuple(file for piece in pieces for file in piece.files)
         return Diff(
-            files_changed=len(files),
+            files_changed=sum(not item.is_directory for item in files),
             insertions=sum(item.insertions for item in files),
             deletions=sum(item.deletions for item in files),
             files=files,
@@ -261,6 +263,7 @@ def _file(change: Change, lines: Lines, tables: tuple[TableChange, ...]) -> File
         insertions=max(lines.added, 0),
         deletions=max(lines.removed, 0),
         binary=lines.added < 0,
+        is_directory=change.is_directory,
         renamed_from=None if was is None else show_path(was),
         tables=tables,
     )

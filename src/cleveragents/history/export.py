@@ -101,8 +101,10 @@ def left_behind(groups: list[CheckpointGroup], entries: list[JournalEntry]) -> f
             target = next((g for g in groups if g.group_id == entry.detail.get("to")), None)
             since = target.version if target else since
         until = entry.after.version if entry.after else since
-        # Who undoes a rollback is where they were when they rolled back, edits included.
-        back = entry.before.group_id if entry.entry_id not in done else None
+        # Who undoes a rollback is where they were when they rolled back, edits included; one that
+        # counts stands where it led, in place to a group of its own.
+        led = entry.after.group_id if entry.after else None
+        back = entry.before.group_id if entry.entry_id not in done else led
         left |= {g.group_id for g in groups if since < g.version <= until and g.group_id != back}
     return frozenset(left)
 
@@ -225,7 +227,7 @@ def export_branch(
 
 def export_patches(ctx: Context, plan: Plan, *, on: str | None = None) -> tuple[Patch, ...]:
     """One patch for each group that changed something, resource by resource."""
-    sandboxes = [s for s in _made(ctx, plan, on) if isinstance(s, PathByPath)]
+    sandboxes = [s for s in _existing_sandboxes(ctx, plan, on) if isinstance(s, PathByPath)]
     if not sandboxes:
         raise NotAllowed(
             f"plan {plan.name!r} has no resource that patches can be made of",
@@ -300,7 +302,7 @@ def write_patches(patches: tuple[Patch, ...], folder: str, *, force: bool = Fals
     return paths
 
 
-def _made(ctx: Context, plan: Plan, on: str | None) -> list[Sandbox]:
+def _existing_sandboxes(ctx: Context, plan: Plan, on: str | None) -> list[Sandbox]:
     """The plan's sandboxes that were ever made, or the one that was named."""
     opened = ctx.manager.sandboxes(plan.plan_id)
     if on is not None and on not in opened.paths:
@@ -312,7 +314,7 @@ def _made(ctx: Context, plan: Plan, on: str | None) -> list[Sandbox]:
 
 
 def _repository(ctx: Context, plan: Plan, on: str | None) -> GitTarget:
-    found = repositories(_made(ctx, plan, on))
+    found = repositories(_existing_sandboxes(ctx, plan, on))
     if not found:
         what = f"resource {on!r} of plan {plan.name!r}" if on else f"plan {plan.name!r}"
         raise NotAllowed(

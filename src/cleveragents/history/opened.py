@@ -74,11 +74,11 @@ def _own_place(ctx: Context, plan: Plan, group: CheckpointGroup) -> str:
 def _require_free(ctx: Context, where: str) -> None:
     sandboxes = os.path.realpath(ctx.settings.sandboxes)
     if os.path.realpath(where).startswith(f"{sandboxes}/"):
-        raise NotAllowed(f"{where} lies among the sandboxes", "choose another folder")
+        raise NotAllowed(f"{where} is inside the folder of the sandboxes", "choose another folder")
     hint = "choose a folder that does not exist yet"
     # The folder becomes read-only: behind a link that would be one that nobody named.
     if os.path.islink(where) or (os.path.lexists(where) and not os.path.isdir(where)):
-        raise NotAllowed(f"{where} is there already and is not a folder", hint)
+        raise NotAllowed(f"{where} already exists and is not a folder", hint)
     if os.path.lexists(where) and os.listdir(where):
         raise NotAllowed(f"{where} is not empty", hint)
 

@@ -247,7 +247,7 @@ def _require_git_idle(root: str, wanted: dict[bytes, str]) -> None:
     lock = f"{root}/.git/index.lock"
     if any(path.startswith(b".git/") for path in wanted) and os.path.exists(lock):
         raise NotAllowed(
-            f"git is at work in {root}", f"wait for it; if no git runs there: rm {lock}"
+            f"git is running in {root}", f"wait for it; if no git runs there: rm {lock}"
         )
 
 
@@ -282,14 +282,22 @@ def changes_in(
 
 
 def require_no_conflict(found: Outlook, plan: Plan, group: CheckpointGroup) -> None:
-    if not found.conflicts:
-        return
-    shown = ", ".join(f"{c.resource}:{c.path}" for c in found.conflicts[:5])
-    command = f"agents plan rollback {plan.plan_id} {group.group_id}"
-    raise RollbackConflict(
-        f"nothing was changed: {plural(len(found.conflicts), 'path has', 'paths have')} changes of"
-        f" the agent and of somebody else that do not go together: {shown}",
-        found.conflicts,
+    require_decided(found.conflicts, plan.plan_id, group.group_id)
+
+
+def require_decided(conflicts: Sequence[Conflict], plan_id: str, group_id: str) -> None:
+    if conflicts:
+        raise refusal(conflicts, plan_id, group_id)
+
+
+def refusal(conflicts: Sequence[Conflict], plan_id: str, group_id: str) -> RollbackConflict:
+    """What a rollback is refused with, and what a preview says of it."""
+    shown = ", ".join(f"{c.resource}:{c.path}" for c in conflicts[:5])
+    command = f"agents plan rollback {plan_id} {group_id}"
+    return RollbackConflict(
+        f"{plural(len(conflicts), 'path was', 'paths were')} changed by the agent and by somebody"
+        f" else, in ways that conflict: {shown}; nothing was changed",
+        tuple(conflicts),
         f"{command} --keep-mine leaves them as they are now, --take-checkpoint gives up what"
         " somebody else changed; for one of them --keep-mine=PATH",
     )
@@ -338,7 +346,7 @@ def restore_in_place(
 
     fields = {name: value for name, value in todo.plan.items() if name != "view_mark"}
     todo = msgspec.structs.replace(todo, group_id=new_id(), plan=fields)
-    about = About(CheckpointType.EXTERNAL_EDIT, f"rolled back to {group.group_id}")
+    about = About(CheckpointType.POST_ROLLBACK, f"rolled back to {group.group_id}")
     changes = ctx.checkpoints.restore_made(
         leased, about, make, todo, check=check, spared=group.group_id
     )

@@ -53,17 +53,20 @@ class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def timeline(ctx: Context, plan: Plan) -> list[TimelineEntry]:
-    """Oldest first. A group that leads here is compared with the last such one before it."""
+    """Oldest first. A group that leads here is compared with the last such one before it; not if
+    what they hold is on another machine alone.
+    """
     groups = ctx.store.checkpoints.groups(plan.plan_id)
     here = {group.group_id for group in leading_here(ctx.store, plan)}
     sizes = ctx.store.checkpoints.sizes(plan.plan_id)
     found: list[TimelineEntry] = []
     led: CheckpointGroup | None = None
     wrote = _Writes(ctx, plan)
+    is_here = ctx.manager.sandboxes(plan.plan_id).only_on is None
     for number, group in enumerate(groups):
         in_force = group.group_id in here
         before = led if in_force else groups[number - 1] if number else None
-        changes = _changes(ctx, plan, before, group)
+        changes = _changes(ctx, plan, before, group) if is_here else ()
         found.append(
             TimelineEntry(
                 group=group,

@@ -67,7 +67,7 @@ def preview(ctx: Context, plan: Plan, redo: bool = False) -> Undone:
     moment = entry.before if way is Operation.UNDO else entry.after
     assert moment is not None
     group, todo = _way_to(ctx, plan, moment)
-    return _told(entry, previewed(ctx, plan, group, todo))
+    return _undone(entry, previewed(ctx, plan, group, todo))
 
 
 def _has_edits(ctx: Context, plan: Plan) -> bool:
@@ -94,10 +94,10 @@ def _travel(
         moment = entry.before if way is Operation.UNDO else entry.after
         assert moment is not None
         result = _go(ctx, leased, moment, leased.opened(way), entry, accept_loss, remember)
-        return _told(entry, result)
+        return _undone(entry, result)
 
 
-def _told(entry: JournalEntry, result: RollbackResult) -> Undone:
+def _undone(entry: JournalEntry, result: RollbackResult) -> Undone:
     return Undone(
         operation=str(entry.operation),
         entry_id=entry.entry_id,

@@ -145,7 +145,9 @@ def _begins(payload: dict[str, Any], anchor: Anchor) -> Event:
 
 def _ended(payload: dict[str, Any], anchor: Anchor) -> Event:
     response = payload.get("tool_response")
-    output = text(response, "stdout") or shown(response)
+    said = [text(response, name) for name in ("stdout", "stderr")]
+    is_shell = isinstance(response, dict) and "stdout" in response
+    output = "\n".join(filter(None, said)) if is_shell else shown(response)
     return StepEnded(anchor=anchor, call=anchor.call_id, ok=True, output=output)
 
 

@@ -112,13 +112,13 @@ def bounded(text: str, limit: int) -> str:
     return f"{text[:half]}\n... ({len(text)} characters) ...\n{text[-half:]}"
 
 
-def bounded_inputs(inputs: dict[str, Any], limit: int = LARGEST_INPUTS) -> dict[str, Any]:
+def bounded_inputs(inputs: dict[str, Any]) -> dict[str, Any]:
     """A tool's inputs as they are kept: long texts are cut until all of it fits."""
-    longest = limit // 2
+    longest = LARGEST_INPUTS // 2
     kept = inputs
-    while len(msgspec.json.encode(kept)) > limit:
+    while len(msgspec.json.encode(kept)) > LARGEST_INPUTS:
         if longest < _SHORTEST:
-            return {"inputs": bounded(msgspec.json.encode(inputs).decode(), limit // 2)}
+            return {"inputs": bounded(msgspec.json.encode(inputs).decode(), LARGEST_INPUTS // 2)}
         kept = {name: _cut(value, longest) for name, value in inputs.items()}
         longest //= 2
     return kept

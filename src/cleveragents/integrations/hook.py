@@ -41,9 +41,9 @@ def payload_in(data: bytes) -> dict[str, Any]:
             # Half of a pair cannot be stored: the agent's text is kept with a mark in its place.
             found = json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"a hook was given no JSON: {error}") from None
+        raise UsageError(f"the input of a hook is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise UsageError("a hook was given JSON that is no object")
+        raise UsageError("the input of a hook is JSON, but not an object")
     return found  # pyright: ignore[reportUnknownVariableType]
 
 
@@ -53,7 +53,7 @@ def events_of(hooked: Hooked) -> tuple[Event, ...]:
     for session in {event.anchor.session_id for event in found} - {""}:
         # It becomes a key of the store, part of a path and a word of the command that continues.
         if not SESSION_NAME.fullmatch(session):
-            raise UsageError(f"a hook named a session that cannot be one: {session[:40]!r}")
+            raise UsageError(f"a hook named a session that is not a valid id: {session[:40]!r}")
     return tuple(event for event in found if event.anchor.session_id)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from cleveragents.context import Context
-from cleveragents.execution.observed.executor import Asked, Late, ObservedExecutor, in_time
+from cleveragents.execution.observed.executor import CallRequest, Late, ObservedExecutor, in_time
 from cleveragents.execution.observed.plan import ObservedPlan
 from cleveragents.integrations.events import (
     LARGEST_OUTPUT,
@@ -94,7 +94,7 @@ class Observer:
         followed = self._follow(session.plan_id)
         with followed.taken(self._verb(event)) as executor:
             executor.late = late
-            answer = self._told(session.plan_id, event)
+            answer = self._reminder(session.plan_id, event)
             self._note(executor, event)
         if isinstance(event, Quiet | SessionEnded):
             background = event.background if isinstance(event, Quiet) else ()
@@ -158,7 +158,7 @@ class Observer:
                 text = bounded(event.text, LARGEST_PROMPT)
                 executor.prompt(text, state_at(anchor, Point.BEFORE), event.parent_call)
             case StepBegins():
-                executor.begin(_asked(event), state_at(anchor, Point.BEFORE))
+                executor.begin(_call_request(event), state_at(anchor, Point.BEFORE))
             case StepEnded():
                 executor.end(event.call, _result(event), state_at(anchor))
             case Quiet():
@@ -167,7 +167,7 @@ class Observer:
             case SessionEnded():
                 executor.quiet(None)
 
-    def _told(self, plan_id: str, event: Event) -> Answer:
+    def _reminder(self, plan_id: str, event: Event) -> Answer:
         """What the agent has to know: its files were changed under its memory."""
         if not isinstance(event, SessionStarted | Prompt) or getattr(event, "parent_call", ""):
             return Answer()
@@ -184,11 +184,11 @@ def _is_open(plan: Plan) -> bool:
     return not plan.is_final
 
 
-def _asked(event: StepBegins) -> Asked:
+def _call_request(event: StepBegins) -> CallRequest:
     outside = event.network
     if outside is None:
         outside = event.writes is not False and not SHELL_INPUTS.isdisjoint(event.inputs)
-    return Asked(
+    return CallRequest(
         key=event.call,
         tool=event.tool,
         inputs=bounded_inputs(event.inputs),

@@ -183,7 +183,7 @@ def end_of(messages: list[dict[str, Any]], anchor: Anchor, point: Point) -> str:
     """The first message that the conversation at the anchor does not have; "" if it has all."""
     ids = [text(message, "info", "id") for message in messages]
     if anchor.call_id:
-        own = [n for n, one in enumerate(messages) if _made(one, anchor.call_id)]
+        own = [n for n, one in enumerate(messages) if _has_call(one, anchor.call_id)]
         if not own:
             raise _not_there(f"call {anchor.call_id}", anchor)
         at = own[-1] + (point is Point.AFTER)
@@ -199,7 +199,7 @@ def end_of(messages: list[dict[str, Any]], anchor: Anchor, point: Point) -> str:
     return ids[later[0]] if later else ""
 
 
-def _made(message: dict[str, Any], call: str) -> bool:
+def _has_call(message: dict[str, Any], call: str) -> bool:
     return any(text(part, "callID") == call for part in items(message, "parts"))
 
 

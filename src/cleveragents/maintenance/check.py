@@ -17,6 +17,7 @@ from cleveragents.execution.manual_edits import changes_since
 from cleveragents.maintenance.borrowed import Loose, find_loose
 from cleveragents.maintenance.bucket import there
 from cleveragents.maintenance.gc import reachable
+from cleveragents.maintenance.move import put_back
 from cleveragents.model.resource import SandboxState
 from cleveragents.sandbox.marks import is_marked
 from cleveragents.sandbox.registry import has_copy
@@ -95,8 +96,13 @@ def _places(ctx: Context) -> list[str]:
     """Whether the store is where it was made, and every sandbox says that it is this store's."""
     identity = ctx.store.identity
     if identity.is_elsewhere:
-        return [f"{identity.said}; {identity.hint}"]
-    return [
+        return [f"{identity.message}; {identity.hint}"]
+    again = [
+        f"plan {record.plan_id}: {record.root} is not the directory this plan made;"
+        " if the store was put back from a backup: agents doctor --adopt"
+        for record in put_back(ctx)
+    ]
+    return again + [
         f"the row of sandbox {record.sandbox_id} of plan {record.plan_id} points to {record.root},"
         " which is not marked as that sandbox: nothing is written there;"
         f" agents plan delete {record.plan_id} leaves it alone"
@@ -110,10 +116,10 @@ def _places(ctx: Context) -> list[str]:
 
 def _bases(ctx: Context) -> list[str]:
     """Whether what plans borrow is still in the users' repositories, and held there."""
-    return [f"plan {one.plan_id}: {_said(one)}" for one in find_loose(ctx)]
+    return [f"plan {one.plan_id}: {_describe(one)}" for one in find_loose(ctx)]
 
 
-def _said(one: Loose) -> str:
+def _describe(one: Loose) -> str:
     if not one.is_gone:
         return (
             f"no ref of ours holds commit {one.commit} in {one.where} any more, so that git gc may"

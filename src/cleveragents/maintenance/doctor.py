@@ -76,7 +76,7 @@ def examine(ctx: Context, fix: bool = False) -> Report:
     """Look at everything; with `fix`, remove what no plan of this store refers to."""
     settings, identity = ctx.settings, ctx.store.identity
     if fix and identity.is_elsewhere:
-        raise StoreElsewhere(identity.said, identity.hint)
+        raise StoreElsewhere(identity.message, identity.hint)
     fsio.make_private_dir(settings.sandboxes)
     # First: a ref that is left over may be all that holds what another plan borrows.
     loose = tuple(keep(ctx, one) if fix else one for one in find_loose(ctx))

@@ -7,6 +7,7 @@ import msgspec
 
 from cleveragents import codec
 from cleveragents.apply import database_backups
+from cleveragents.checkpoints.sandboxes import is_elsewhere
 from cleveragents.content import trees
 from cleveragents.content.keys import (
     BLOB,
@@ -42,15 +43,21 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def roots_of(ctx: Context) -> list[tuple[str, bytes]]:
-    """(plan id, key) of every state that must stay: checkpoints and what sandboxes began with."""
+    """(plan id, key) of every state that must stay: checkpoints and what sandboxes began with.
+
+    Without a bucket, what another home has is that home's.
+    """
+    sandboxes = ctx.store.resources.all_sandboxes()
+    home = "" if ctx.settings.content_url else ctx.store.home_id
+    theirs = {record.plan_id for record in sandboxes if is_elsewhere(record, home)}
     roots = [(plan, root) for plan, _, root in ctx.store.checkpoints.roots() if root]
-    for record in ctx.store.resources.all_sandboxes():
+    for record in sandboxes:
         state = record.origin.get("state")
         if state:
             roots.append((record.plan_id, codec.convert(state["root"], bytes)))
         if base := record.origin.get("base_pack"):
             roots.append((record.plan_id, bytes.fromhex(base)))
-    return roots
+    return [(plan, root) for plan, root in roots if plan not in theirs]
 
 
 def live_keys(ctx: Context) -> set[bytes]:

@@ -19,11 +19,12 @@ from cleveragents.store import Identity
 
 
 class Adopted(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a store that was moved."""
+    """What became of a store that was moved, or put back from a backup."""
 
     moved_from: str
+    """Where it was; "" if it is in its place."""
     sandboxes: tuple[str, ...] = ()
-    """Those that were found and are its own at their new place."""
+    """Those that are its own at their new place, or again in their old one."""
     missing: tuple[str, ...] = ()
     """Those that are not where the store is now, nor where they were."""
 
@@ -55,10 +56,10 @@ def _is_old_and_ours(ctx: Context, record: SandboxRecord) -> bool:
 
 
 def adopt(ctx: Context) -> Adopted:
-    """Make a moved store's rows and marks name the place where it is now."""
+    """Make a moved store's rows and marks name the place where it is now; or those put back."""
     store, identity = ctx.store, ctx.store.identity
     if not identity.is_elsewhere:
-        return Adopted(moved_from="")
+        return Adopted(moved_from="", sandboxes=_adopt_put_back(ctx))
     if _is_there(identity):
         raise NotAllowed(
             f"this is a copy: its original is still at {identity.made_at}",
@@ -88,6 +89,30 @@ def adopt(ctx: Context) -> Adopted:
     ctx.manager.close()
     _mend_links(ctx, found)
     return Adopted(moved_from=identity.made_at, sandboxes=tuple(found), missing=tuple(missing))
+
+
+def put_back(ctx: Context) -> list[SandboxRecord]:
+    """Sandboxes that a backup brought back: other directories than were made, with our marks."""
+    return [
+        record
+        for record in ctx.store.resources.all_sandboxes()
+        if _is_copy(ctx, record)
+        and record.state is SandboxState.READY
+        and os.path.lexists(record.root)
+        and not fsio.is_inode(record.root, record.identity)
+        and is_marked(ctx.store.identity.store_id, record)
+    ]
+
+
+def _adopt_put_back(ctx: Context) -> tuple[str, ...]:
+    found = put_back(ctx)
+    if found:
+        with ctx.store.unguarded():
+            for record in found:
+                here = msgspec.structs.replace(record, identity=fsio.identity(record.root))
+                ctx.store.resources.put_sandbox(here)
+        ctx.manager.close()
+    return tuple(record.root for record in found)
 
 
 def _mend_links(ctx: Context, roots: Collection[str]) -> None:

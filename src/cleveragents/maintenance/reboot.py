@@ -42,7 +42,7 @@ def reconcile(ctx: Context, leased: LeasedPlan) -> None:
         reason = "found after the machine was restarted"
         ctx.checkpoints.rollback_to_checkpoint(leased, todo, label=label, reason=reason)
         leased.finish_background()
-        ctx.talk.tell("warning", {"message": _told(plan, head, damaged, label, todo)})
+        ctx.talk.tell("warning", {"message": _report(plan, head, damaged, label, todo)})
     _note(ctx, leased)
 
 
@@ -86,7 +86,7 @@ def _put(ctx: Context, leased: LeasedPlan, record: SandboxRecord) -> None:
     ctx.manager.sandboxes(record.plan_id).records[record.resource_id] = record
 
 
-def _told(
+def _report(
     plan: Plan, head: CheckpointGroup, damaged: int, label: str | None, todo: Restoration
 ) -> str:
     said = f"plan {plan.name!r}: after the machine was restarted"

@@ -71,7 +71,9 @@ def status(settings: Settings) -> StoreStatus:
     """What is known of the store; also of one that cannot be worked with yet."""
     if not settings.store_url:
         with closing(open_store(settings.home)) as store:
-            return _found(settings, store.shown, store.identity.store_id, store.plans, store.leases)
+            return _status(
+                settings, store.shown, store.identity.store_id, store.plans, store.leases
+            )
     with closing(PostgresDatabase(settings.store_url)) as db:
         if (number := db.version()) != max(scripts()):
             return StoreStatus(
@@ -82,10 +84,10 @@ def status(settings: Settings) -> StoreStatus:
                 needed=max(scripts()),
             )
         store_id = copying.id_of(db)
-        return _found(settings, db.shown, store_id, PlanRepository(db), LeaseRepository(db))
+        return _status(settings, db.shown, store_id, PlanRepository(db), LeaseRepository(db))
 
 
-def _found(
+def _status(
     settings: Settings, where: str, store_id: str, plans: PlanRepository, leases: LeaseRepository
 ) -> StoreStatus:
     return StoreStatus(

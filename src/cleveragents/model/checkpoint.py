@@ -28,6 +28,7 @@ class CheckpointType(StrEnum):
     POST_EXECUTE = "post_execute"
     PRE_APPLY = "pre_apply"
     PRE_ROLLBACK = "pre_rollback"
+    POST_ROLLBACK = "post_rollback"
     MANUAL = "manual"
     EXTERNAL_EDIT = "external_edit"
     MILESTONE = "milestone"

@@ -2,10 +2,17 @@
 
 from cleveragents.errors import NotAllowed, PlanApplied, PlanCancelled, RollbackDisabled
 from cleveragents.model.plan import Phase, Plan, State
+from cleveragents.model.resource import IN_PLACE
 
 
 def require_not_final(plan: Plan, verb: str) -> None:
     if plan.state is State.APPLIED:
+        applied = (plan.result or {}).get("applied", ())
+        if applied and all(item["mode"] == IN_PLACE for item in applied):
+            raise PlanApplied(
+                f"plan {plan.name!r} worked in place and was ended: it cannot be {verb}",
+                f"agents plan open {plan.plan_id} CHECKPOINT writes the files of one to look at",
+            )
         raise PlanApplied(
             f"plan {plan.name!r} is applied and cannot be {verb}",
             f"agents plan revert-applied {plan.plan_id} creates a plan that reverts it",

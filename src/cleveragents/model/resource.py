@@ -123,6 +123,16 @@ class Change(msgspec.Struct, frozen=True):
     def shown(self) -> str:
         return show_path(self.path)
 
+    @property
+    def is_directory(self) -> bool:
+        return all(side.startswith("d:") for side in (self.before, self.after) if side)
+
+    @property
+    def makes_way(self) -> bool:
+        """Whether a directory becomes something else or the other way round: one goes first."""
+        sides = {side.startswith("d:") for side in (self.before, self.after) if side}
+        return len(sides) > 1
+
 
 def show_path(path: bytes) -> str:
     """The path as text; bytes that are not UTF-8 appear as \\xNN."""

@@ -101,12 +101,12 @@ def _keep_extra(
         for candidate in candidates[-policy.keep_last :]:
             fixed.setdefault(candidate.group.group_id, f"among the last {policy.keep_last}")
     if policy.keep_within:
-        for candidate, made in zip(candidates, _made(candidates, now), strict=True):
+        for candidate, made in zip(candidates, _creation_times(candidates, now), strict=True):
             if now - made <= policy.keep_within:
                 fixed.setdefault(candidate.group.group_id, f"within {policy.keep_within}")
 
 
-def _made(candidates: Sequence[Candidate], now: datetime) -> list[datetime]:
+def _creation_times(candidates: Sequence[Candidate], now: datetime) -> list[datetime]:
     """When each was made: no earlier than the one before it, and not after now.
 
     A clock that was wrong for a while makes a group younger than it is, never older.

@@ -18,7 +18,6 @@ CONFIGURABLE = (
     CheckpointType.ON_SUBPLAN_SPAWN,
     CheckpointType.AFTER_SUBPLAN,
     CheckpointType.ON_ERROR,
-    CheckpointType.ON_QUIET,
 )
 ALWAYS = frozenset(
     {
@@ -35,7 +34,6 @@ DEFAULT = (
     CheckpointType.ON_SUBPLAN_SPAWN,
     CheckpointType.AFTER_SUBPLAN,
     CheckpointType.ON_ERROR,
-    CheckpointType.ON_QUIET,
 )
 
 
@@ -44,9 +42,30 @@ def valid_names() -> tuple[str, ...]:
 
 
 def closest(name: str, valid: Iterable[str]) -> str | None:
-    import difflib
+    """What was meant: one slip in four letters away, or the only one with its stem inside."""
+    names = list(valid)
+    near = min(names, key=lambda one: _slips(name, one), default="")
+    far = _slips(name, near)
+    if far <= max(1, max(len(name), len(near)) // 4) and far < len(name):
+        return near
+    stem = name if len(name) < 5 else name[:-1]
+    around = [one for one in names if stem in one]
+    return around[0] if len(stem) > 2 and len(around) == 1 else None
 
-    return next(iter(difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)), None)
+
+def _slips(typed: str, name: str) -> int:
+    """Letters that were left out, put in, exchanged or turned round."""
+    before: list[int] = []
+    row = list(range(len(name) + 1))
+    for i, letter in enumerate(typed, 1):
+        last, before = before, row
+        row = [i]
+        for j, other in enumerate(name, 1):
+            here = min(before[j] + 1, row[-1] + 1, before[j - 1] + (letter != other))
+            if i > 1 and j > 1 and typed[i - 2 : i] == other + name[j - 2]:
+                here = min(here, last[j - 2] + 1)
+            row.append(here)
+    return row[-1]
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

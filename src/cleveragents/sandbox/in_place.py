@@ -142,7 +142,7 @@ class DirectoryInPlace(NothingToApply, TreeSandbox):
         """Always as strictly: what cannot be read is not made readable, for it is not ours."""
         if not os.path.isdir(self.place.root):
             raise CheckpointFailed(
-                f"{self.place.root} is no directory any more",
+                f"{self.place.root} is no longer a directory",
                 f"mkdir {self.place.root}, then run it again",
             )
         return super().capture(batch, previous, strict=True)

@@ -171,22 +171,24 @@ class _Target:
             self._conflict(item, _describe(found), "changed on both sides")
             return
         mode = merge_mode(before.mode, after.mode, stat.S_IMODE(found.st_mode))
-        text = self._merge_text(fd, name, before, after)
+        source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+        with os.fdopen(source, "rb") as target:
+            theirs = target.read()
+        text = self._merge_text(theirs, before, after)
         if text is None or mode is None:
             self._conflict(item, _describe(found), "changed on both sides in the same place")
             return
-        key, size = store_blocks(iter(_blocks(text)), self._batch)
         its_mode, own = stat.S_IMODE(found.st_mode), before.xattrs
+        if (text, mode) == (theirs, its_mode) and _has_attributes(fd, name, item):
+            return  # it has the plan's change beside its own, as after an apply
+        key, size = store_blocks(iter(_blocks(text)), self._batch)
         there = Entry(name, EntryKind.FILE, its_mode, found.st_size, state=own)
         result = Entry(name, EntryKind.FILE, mode, size, NO_TIME, key, after.xattrs)
         self._take(Difference(item.path, there, result), found)
         self._merge.merged.append(show_path(item.path))
 
-    def _merge_text(self, fd: int, name: bytes, before: Entry, after: Entry) -> bytes | None:
+    def _merge_text(self, theirs: bytes, before: Entry, after: Entry) -> bytes | None:
         """The merged text; None if either is binary or the same lines changed."""
-        source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
-        with os.fdopen(source, "rb") as target:
-            theirs = target.read()
         base = b"".join(content_blocks(self._read, before.key))
         ours = b"".join(content_blocks(self._read, after.key))
         if theirs == base:

@@ -20,7 +20,7 @@ class NoSandbox(WholeState):
             raise SandboxError(
                 f"resource {self.place.resource.name!r} asks for no sandbox:"
                 " what is done to it cannot be rolled back",
-                "say require_sandbox: false if that is meant",
+                "set require_sandbox: false if you mean it",
             )
         return {"path": self.place.resource.path}
 

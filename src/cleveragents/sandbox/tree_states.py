@@ -14,6 +14,7 @@ from cleveragents.content.entry import Entry, EntryKind, Tree
 from cleveragents.content.packs import Batch
 from cleveragents.content.restore.links import MOST, Names, by_file
 from cleveragents.content.tree_diff import Difference
+from cleveragents.errors import SandboxError
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import Action, Change, show_path
 from cleveragents.sandbox.protocol import Merged, Place, scope_of
@@ -85,7 +86,7 @@ class TreeStates:
         self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True
     ) -> SandboxCheckpoint:
         if strict:
-            self.engine.require_links()
+            require_links(self.place.root, self.engine.scope.links)
         else:
             removal.open_up(self.place.root)
         before = batch.added_bytes
@@ -280,3 +281,20 @@ def links_of(state: SandboxCheckpoint) -> Names:
 
 def _links_noted(state: SandboxCheckpoint) -> dict[str, Any]:
     return {"links": state.metadata["links"]} if "links" in state.metadata else {}
+
+
+def require_links(root: str, links: dict[bytes, bytes]) -> None:
+    """Inner resources are still linked in; what replaced one would escape every checkpoint."""
+    for place, text in links.items():
+        try:
+            with fsio.directory(root) as top, fsio.parent_of(top, place) as (fd, name):
+                found = os.readlink(name, dir_fd=fd)
+        except OSError:
+            found = b""
+        # An older version made them relative.
+        where = os.path.join(os.fsencode(root), os.path.dirname(place))
+        if not found or os.path.normpath(os.path.join(where, found)) != text:
+            raise SandboxError(
+                f"{show_path(place)} is no longer the link to the resource that belongs there",
+                "a tool replaced it: write through the link instead",
+            )

@@ -67,6 +67,7 @@ class TreeTarget(TreeStates):
             "ops": msgspec.to_builtins(ops),
             "notes": notes,
             "files": len(proposal.files),
+            "directories": sum(item.is_directory for item in work.differences),
             "mode": proposal.mode,
         }
 
@@ -108,7 +109,8 @@ class TreeTarget(TreeStates):
 
     def applied(self, staged: dict[str, Any]) -> Applied:
         notes = tuple(staged.get("notes", ()))
-        return Applied(resource=self.name, files=staged["files"], mode=staged["mode"], notes=notes)
+        files = staged["files"] - staged.get("directories", 0)
+        return Applied(resource=self.name, files=files, mode=staged["mode"], notes=notes)
 
     def _target_switch(self, staged: dict[str, Any]) -> Switch:
         ops = codec.convert(staged["ops"], tuple[Op, ...])

@@ -134,7 +134,7 @@ class Store:
 
     def _require_writable(self) -> None:
         if self._guarded:
-            raise StoreElsewhere(self.identity.said, self.identity.hint)
+            raise StoreElsewhere(self.identity.message, self.identity.hint)
         self.reserve.give_back_below(LOW)
 
     def _commit(self, lasts: bool = True, alone: bool = True) -> AbstractContextManager[None]:

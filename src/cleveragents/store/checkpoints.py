@@ -105,8 +105,9 @@ class CheckpointRepository:
         ).fetchall()
         members: dict[str, dict[str, str]] = {row[0]: {} for row in rows}
         for group_id, resource_id, checkpoint_id in self._db.execute(
-            "SELECT group_id, resource_id, checkpoint_id FROM group_members WHERE group_id IN"
-            f" (SELECT group_id FROM checkpoint_groups {where})",
+            "SELECT m.group_id, m.resource_id, m.checkpoint_id FROM group_members m"
+            " JOIN resources r ON r.resource_id = m.resource_id WHERE m.group_id IN"
+            f" (SELECT group_id FROM checkpoint_groups {where}) ORDER BY +r.seq",
             parameters,
         ):
             if group_id in members:  # another process may have added one meanwhile

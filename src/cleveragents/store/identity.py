@@ -26,7 +26,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
             return True
 
     @property
-    def said(self) -> str:
+    def message(self) -> str:
         return f"this store was made at {self.made_at} and is now at {self.home}: it is only read"
 
     @property

@@ -214,6 +214,11 @@ class CallRepository:
         )
         return [(row[0], WRITES.value(row[1:])) for row in rows]
 
+    def that_wrote(self, plan_id: str) -> frozenset[str]:
+        """The calls; known also where no checkpoint tells of it any more."""
+        rows = self._db.execute("SELECT DISTINCT call_id FROM writes WHERE plan_id = ?", (plan_id,))
+        return frozenset(call_id for (call_id,) in rows)
+
     def writes(self, plan_id: str) -> list[Write]:
         return WRITES.select(self._db, "WHERE plan_id = ? ORDER BY path", (plan_id,))
 
@@ -279,10 +284,10 @@ class JournalRepository:
         )
         return row.fetchone()[0]
 
-    def interrupted(self, most: int = 200) -> list[JournalEntry]:
-        """Of all plans, the newest first."""
+    def interrupted(self) -> list[JournalEntry]:
+        """Of all plans, the newest first; no more than anybody reads."""
         return JOURNAL.select(
-            self._db, "WHERE state = ? ORDER BY seq DESC LIMIT ?", ("interrupted", most)
+            self._db, "WHERE state = ? ORDER BY seq DESC LIMIT ?", ("interrupted", 200)
         )
 
     def open_entries(self, plan_id: str) -> list[JournalEntry]:

@@ -106,7 +106,7 @@ class QueueContract(ABC):
 
     def test_a_plan_waits_once(self, opened: Opened) -> None:
         self.submit(opened, "ok-1")
-        with pytest.raises(NotAllowed, match="waits"):
+        with pytest.raises(NotAllowed, match="waiting"):
             self.submit(opened, "ok-1")
 
     def test_higher_priorities_come_first_and_a_queue_is_chosen(self, opened: Opened) -> None:
@@ -181,6 +181,30 @@ class QueueContract(ABC):
         wait_for(lambda: "begin slow-2" in opened.noted(), "then the second does")
         worker.kill()
         worker.wait()
+
+    def test_one_that_cannot_run_yet_holds_up_no_other_of_its_limit_key(
+        self, opened: Opened
+    ) -> None:
+        later = datetime.now(UTC) + timedelta(days=1)
+        self.submit(opened, "ok-later", limit_key="k", not_before=later, priority=5)
+        self.submit(opened, "ok-for-nobody", limit_key="k", queue="nobody")
+        self.submit(opened, "ok-1", limit_key="k")
+        worker = opened.worker(queues=("default",))
+        self.ended(opened, "ok-1")
+        worker.terminate()
+        worker.wait()
+
+    def test_of_one_limit_key_the_higher_priority_comes_first(self, opened: Opened) -> None:
+        self.submit(opened, "ok-1", limit_key="k")
+        self.submit(opened, "ok-2", limit_key="k", priority=5)
+        self.submit(opened, "ok-3", limit_key="k", queue="other")
+        workers = [opened.worker(queues=("default",)), opened.worker(queues=("other",))]
+        self.ended(opened, "ok-1", "ok-2", "ok-3")
+        of_both = [text for text in opened.noted() if not text.endswith("3")]
+        assert of_both == ["begin ok-2", "end ok-2", "begin ok-1", "end ok-1"]
+        for worker in workers:
+            worker.terminate()
+            worker.wait()
 
     def test_a_cancelled_plan_is_stopped_or_never_begun(self, opened: Opened) -> None:
         self.submit(opened, "ok-waits", queue="nobody")

@@ -19,6 +19,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
+from cleveragents.errors import ToolFailed
 from cleveragents.tools import ctty
 from cleveragents.tools.confinement.bwrap import failure
 from cleveragents.tools.limits import Capture
@@ -222,7 +223,8 @@ class Attached:
                 select.select([], [target], [])
             except OSError as error:
                 if error.errno not in (errno.EPIPE, errno.EIO):
-                    raise
+                    reason = error.strerror
+                    raise ToolFailed(f"the answer cannot be written: {reason}") from error
                 if reader in self._routes and reader != self._master:
                     del self._routes[reader]
                     os.close(reader)

@@ -214,7 +214,7 @@ class Conversation:
         if deadline.passed():
             raise ActorFailed(
                 f"the actor did not answer within {self._patience:g} s",
-                "a longer time: agents config set actors.answer-timeout 1h",
+                "allow it more time: agents config set actors.answer-timeout 1h",
             )
         self._wait(deadline.pause())
 

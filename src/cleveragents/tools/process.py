@@ -120,6 +120,9 @@ def _run(
 def start(argv: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
     """A process, or none if Ctrl-C comes meanwhile."""
     made: list[subprocess.Popen[bytes]] = []
+    # In the child coverage or a debugger may want a lock of a thread that does not exist there.
+    watching = sys.gettrace()
+    sys.settrace(None)
     try:
         with _interrupted_afterwards():
             made.append(subprocess.Popen[bytes](argv, **options))
@@ -128,6 +131,8 @@ def start(argv: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
             signal_group(process, signal.SIGKILL)
             process.wait()
         raise
+    finally:
+        sys.settrace(watching)
     return made[0]
 
 

@@ -72,7 +72,9 @@ def run_sql(
         raise ToolFailed("the script holds a character that SQL cannot have")
     statements = list(split(script))
     if params and len(statements) != 1:
-        raise ToolFailed(f"params go with one statement, and the script has {len(statements)}")
+        raise ToolFailed(
+            f"params are for a script of one statement, and this one has {len(statements)}"
+        )
     for path in (database, f"{database}-wal", f"{database}-shm", f"{database}-journal"):
         _require_own_file(path, missing_ok=path != database)
     with (

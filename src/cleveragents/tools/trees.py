@@ -2,7 +2,6 @@
 
 import errno
 import os
-import secrets
 import shutil
 import stat
 from collections.abc import Generator
@@ -21,7 +20,7 @@ OLD = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 @contextmanager
 def staged(spot: Spot) -> Generator[str]:
     """A name beside the spot that takes the spot's place if the block ends well."""
-    temp = f".agents-{secrets.token_hex(8)}.tmp"
+    temp = f".agents-{os.urandom(8).hex()}.tmp"
     try:
         yield temp
         os.rename(temp, spot.name, src_dir_fd=spot.dir_fd, dst_dir_fd=spot.dir_fd)
@@ -63,7 +62,9 @@ def remove_empty(spot: Spot) -> None:
     except OSError as error:
         if error.errno != errno.ENOTEMPTY:
             raise
-        raise ToolFailed(f"{spot} is not empty", "recursive: true deletes all in it") from None
+        raise ToolFailed(
+            f"{spot} is not empty", "recursive: true deletes everything in it"
+        ) from None
 
 
 def _copy_entry(from_fd: int, name: str, to_fd: int, new: str, deadline: Deadline) -> None:

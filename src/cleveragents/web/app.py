@@ -25,7 +25,7 @@ from cleveragents.web.acts import Acts
 from cleveragents.web.guard import Guard, Keys
 from cleveragents.web.live import events, running_call
 from cleveragents.web.render import render
-from cleveragents.web.site import Page, plan_id, wrong
+from cleveragents.web.site import Page, error_response, plan_id
 from cleveragents.web.view.changes import summary, summary_of_changes
 from cleveragents.web.view.cluster import seen_of
 from cleveragents.web.view.compare import Shown, comparison
@@ -147,7 +147,7 @@ class Screens(Acts):
         try:
             name = await run_in_threadpool(known)
         except AgentsError as error:
-            return wrong(error)
+            return error_response(error)
         return StreamingResponse(events(self.settings, name), media_type="text/event-stream")
 
     def since(self, ws: Workspace, request: Request) -> Response:

@@ -85,7 +85,7 @@ def markdown_report(ws: Workspace, handle: PlanHandle) -> str:
 
 def _total(diff: object) -> str:
     total, plus, minus = (getattr(diff, n) for n in ("files_changed", "insertions", "deletions"))
-    return f"{count(total, 'path')} changed, +{plus:,} -{minus:,}"
+    return f"{count(total, 'file')} changed, +{plus:,} -{minus:,}"
 
 
 def _line(moment: Moment) -> str:
@@ -93,7 +93,7 @@ def _line(moment: Moment) -> str:
     row = moment.row
     asked = f" ({plain(row.question)})" if row.question else ""
     said = ". ".join(part for part in (_words(moment.did), plain(moment.told)) if part)
-    who = "" if row.who != "you" or moment.title.startswith("You ") else "you: "
+    who = "" if row.who != "you" or moment.title.startswith(("You ", "Your ")) else "you: "
     return f"- **{who}{plain(moment.title)}**{asked}{f': {said}' if said else ''}"
 
 

@@ -49,7 +49,7 @@ class Site:
                 with open_workspace(settings=self.settings) as ws:
                     return show(ws, request)
             except AgentsError as error:
-                return wrong(error)
+                return error_response(error)
 
         return endpoint
 
@@ -90,7 +90,7 @@ def plan_id(ws: Workspace, request: Request) -> str:
     return ws.find(request.path_params["plan"]).plan_id
 
 
-def wrong(error: AgentsError, status: int = 0) -> Response:
+def error_response(error: AgentsError) -> Response:
     """An error as the command line says it."""
-    code = status or {2: 400, 3: 404, 4: 409}.get(error.exit_code, 500)
+    code = {2: 400, 3: 404, 4: 409}.get(error.exit_code, 500)
     return HTMLResponse(render("wrong.html", message=error.message, hint=error.hint), code)

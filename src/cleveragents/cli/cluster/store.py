@@ -35,7 +35,7 @@ def migrate(options: Options) -> Reply:
 
 
 @command("store copy", context=False)
-@click.option("--back", is_flag=True, help="From the shared database into this home.")
+@click.option("--back", is_flag=True, help="Copy from the shared database into this home.")
 def copy(options: Options, back: bool) -> Reply:
     """Copy all plans into the database that store.url names, and compare every row."""
     settings = settings_here(overrides=options.settings)
@@ -51,15 +51,18 @@ def copy(options: Options, back: bool) -> Reply:
 
 
 def _reply(found: shared.StoreStatus, *blocks: Block) -> Reply:
+    ready = found.schema == found.needed
     state = f"{found.schema}"
-    if found.schema != found.needed:
+    if found.schema > found.needed:
+        state = f"{found.schema}, made by a newer version: upgrade cleveragents"
+    elif not ready:
         word = "agents store init" if not found.schema else "agents store migrate"
         state = f"{found.schema}, and this version needs {found.needed}: {word}"
     rows = (
         ("rows in", found.where),
         ("content in", found.home),
         ("schema", state),
-        ("plans", str(found.plans)),
+        *((("plans", str(found.plans)),) if ready else ()),
         *((("bucket", found.bucket),) if found.bucket else ()),
     )
     held = tuple(

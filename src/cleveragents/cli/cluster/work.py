@@ -23,8 +23,14 @@ if TYPE_CHECKING:
 @command("plan submit")
 @click.argument("file", metavar="FILE|PLAN")
 @click.option("--queue", default=DEFAULT, show_default=True, help="Choose the queue.")
-@click.option("--priority", type=int, default=0, show_default=True, help="Higher comes first.")
-@click.option("--at", metavar="TIME", help="Not before this time (RFC 3339, or HH:MM today).")
+@click.option(
+    "--priority",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Run plans with a higher number first.",
+)
+@click.option("--at", metavar="TIME", help="Start no earlier than this (RFC 3339, or HH:MM today).")
 @click.option("--every", metavar="CRON", help="Submit FILE at these times, in UTC.")
 @click.option("--limit-key", default="", help="Run only one plan with this key at a time.")
 def submit_plan(
@@ -79,12 +85,16 @@ def _schedule(ws: Workspace, engine: Queue, file: str, cron: str, order: Order) 
 
 
 @command("worker")
-@click.option("--queues", metavar="NAMES", help="Only these queues, with commas between.")
+@click.option("--queues", metavar="NAMES", help="Take plans from these queues only: A,B.")
 @click.option(
-    "--at-once", type=click.IntRange(1), default=1, show_default=True, help="Plans at a time."
+    "--at-once",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Run this many plans at a time.",
 )
 def worker(ws: Workspace, options: Options, queues: str | None, at_once: int) -> Reply:
-    """Run submitted plans until SIGTERM, and finish those that run; another hands them back."""
+    """Run submitted plans until SIGTERM, then finish them; a second SIGTERM hands them back."""
     from cleveragents.cluster.worker import PlanRunner
 
     names = [name for name in (queues or "").split(",") if name]
@@ -97,13 +107,13 @@ def worker(ws: Workspace, options: Options, queues: str | None, at_once: int) ->
 
     runner = PlanRunner(ws.ctx.settings, os.environ, tell)
     tell(f"waiting for plans in {', '.join(names) or 'every queue'}, {at_once} at a time")
-    engine.work(runner.run, runner.submit, queues=names, at_once=at_once)
+    engine.work(runner.run, runner.submit, tell, queues=names, at_once=at_once)
     return Reply(data={"queues": names, "at_once": at_once}, blocks=(Text("stopped"),))
 
 
 @command("cluster status")
 def cluster_status(ws: Workspace, options: Options) -> Reply:
-    """Show workers, queues, schedules, plans that changed hands, and how far the bucket is."""
+    """Show workers, queues, schedules, plans that changed hands, and what the bucket lacks."""
     from cleveragents.cluster.status import cluster_status as status_now
 
     now = status_now(ws.ctx)
@@ -122,6 +132,8 @@ def cluster_status(ws: Workspace, options: Options) -> Reply:
             "Queues",
         ),
     ]
+    if not now.workers:
+        blocks[0] = Text("no worker is heard of: agents worker, on any machine with this store")
     more = (
         (("schedule", "UTC", "file"), [(s.name, s.cron, s.file) for s in now.schedules]),
         (
@@ -155,7 +167,7 @@ def _bucket(bucket: "Bucket | None") -> tuple[Block, ...]:
 @command("cluster unschedule")
 @click.argument("name")
 def unschedule(ws: Workspace, options: Options, name: str) -> Reply:
-    """Submit a plan file no more."""
+    """Stop submitting a plan file on its schedule."""
     if not queue_of(ws.ctx.settings).unschedule(name):
         raise NotFound(f"no schedule is called {name!r}", "agents cluster status")
     return Reply(data={"unscheduled": name}, blocks=(Text(f"{name} is submitted no more"),))

@@ -1,5 +1,6 @@
 """`agents plan apply`."""
 
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -8,6 +9,7 @@ import msgspec
 from cleveragents.cli.common import Options, command, found
 from cleveragents.cli.options import Consent, consent_options, plan_argument
 from cleveragents.cli.render import Block, Reply, Table, Text
+from cleveragents.model.resource import IN_PLACE
 from cleveragents.model.units import plural, show_when
 from cleveragents.plan_handle import PlanHandle
 from cleveragents.workspace import Workspace
@@ -46,12 +48,12 @@ def apply(
         return do()
     if not consent.dry_run and (host := one.machine_that_applies()):
         if not consent.yes:
-            asked = f"agents plan apply {plan or one.plan_id} --yes"
+            asked = f"agents plan apply {quote(plan or one.plan_id)} --yes"
             options.confirm(f"apply it on {host}, which has the target?", asked)
         return do()
     return consent.preview_ask_do(
         options,
-        f"agents plan apply {plan or one.plan_id}",
+        f"agents plan apply {quote(plan or one.plan_id)}",
         preview=lambda: one.preview_apply(mode, ignored=ignored, hooks=hooks),
         show=lambda todo: _proposal_reply(one, todo, (*notes, *dropped_backups(ws, one, todo))),
         question=lambda todo: apply_question(todo, dropped_backups(ws, one, todo)),
@@ -72,8 +74,13 @@ def apply_question(proposals: "tuple[Proposal, ...]", dropped: tuple[str, ...]) 
     controls = [name for item in proposals for name in item.control_files]
     warning = f" It changes control files: {', '.join(controls)}." if controls else ""
     warning += "".join(f" Also, {text}." for text in dropped)
+    if proposals and all(item.mode == IN_PLACE for item in proposals):
+        return f"end the plan?{_ENDS}"
     count = sum(len(item.files) for item in proposals)
     return f"apply {plural(count, 'change')}?{warning}"
+
+
+_ENDS = " Its work is in place already; once it is ended, nothing of it can be rolled back."
 
 
 def _applied(
@@ -128,5 +135,7 @@ def _proposal_reply(
         if item.control_files:
             shown = ", ".join(item.control_files)
             blocks.append(Text(f"{item.resource}: control files: {shown}", "yellow"))
+        if item.mode == IN_PLACE:
+            blocks.append(Text(f"{item.resource}:{_ENDS}", "yellow"))
         blocks += [Text(f"conflict: {c.path}: {c.reason}", "red") for c in item.conflicts]
     return Reply(data=data, blocks=tuple(blocks), messages=notes)

@@ -1,5 +1,6 @@
 """`plan checkpoint`: one group of a plan, made, shown, pinned, deleted."""
 
+from shlex import quote
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from cleveragents.cli.options import (
     yes_option,
 )
 from cleveragents.cli.render import Panel, Reply, Text
+from cleveragents.lookup import short_group
 from cleveragents.model.units import plural, show_when
 from cleveragents.workspace import Workspace
 
@@ -27,7 +29,7 @@ def create(ws: Workspace, options: Options, plan: str, label: str | None) -> Rep
     data = reports.group_data(ws.ctx, one.plan, group)
     own = next(row["checkpoint_id"] for row in data["checkpoints"] if row["own"])
     data["checkpoint_id"] = own
-    text = f"checkpoint {own} in group {group.group_id}"
+    text = f"checkpoint {short_group(ws.ctx.store, one.plan_id, group.group_id)}"
     return Reply(data=data, blocks=(Text(text),), messages=notes)
 
 
@@ -68,7 +70,8 @@ def pin(ws: Workspace, options: Options, plan: str, checkpoint: str, off: bool) 
     one, notes = found(ws, plan)
     group = one.unpin(checkpoint) if off else one.pin(checkpoint)
     data = {"group_id": group.group_id, "pinned": not off}
-    text = f"{'unpinned' if off else 'pinned'} {group.group_id}"
+    short = short_group(ws.ctx.store, one.plan_id, group.group_id)
+    text = f"checkpoint {short} {'unpinned' if off else 'pinned'}"
     return Reply(data=data, blocks=(Text(text),), messages=notes)
 
 
@@ -79,11 +82,12 @@ def delete(ws: Workspace, options: Options, plan: str, checkpoint: str, yes: boo
     """Delete a checkpoint group; the first, the current and reachable ones stay."""
     one, notes = found(ws, plan)
     group = one.group(checkpoint)
+    short = short_group(ws.ctx.store, one.plan_id, group.group_id)
     if not yes:
         options.confirm(
-            f"drop group {group.group_id}?",
-            f"agents plan checkpoint delete {plan or one.plan_id} {checkpoint} --yes",
+            f"delete checkpoint {short}?",
+            f"agents plan checkpoint delete {quote(plan or one.plan_id)} {quote(checkpoint)} --yes",
         )
     one.delete_checkpoint(group.group_id)
     data = {"group_id": group.group_id, "deleted": True}
-    return Reply(data=data, blocks=(Text(f"dropped {group.group_id}"),), messages=notes)
+    return Reply(data=data, blocks=(Text(f"checkpoint {short} deleted"),), messages=notes)

@@ -66,14 +66,14 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--name-only", is_flag=True, help="List the names of the files only.")
 @click.option("--ignored", is_flag=True, help="Include ignored files.")
 @click.option(
-    "--pager/--no-pager", default=True, help="Use $PAGER where it is longer than the screen."
+    "--pager/--no-pager", default=True, help="Use $PAGER if it is longer than the screen."
 )
 def diff(ws: "Workspace", options: Options, plan: str, **given: Any) -> Reply:
     """Show what changed between two checkpoints of a plan."""
     wanted = Wanted(**given)
     one, notes = found(ws, plan)
     if wanted.correction is not None and (wanted.start or wanted.end):
-        raise UsageError("--correction goes without --from and --to")
+        raise UsageError("--correction cannot be combined with --from or --to")
     with _compared(one, wanted) as comparison:
         if options.form in ("json", "yaml"):
             from cleveragents.history.timeline import with_owners
@@ -146,8 +146,10 @@ def _named(change: "Change", with_resource: bool) -> str:
 def summary(files: "list[FileDiff]") -> str:
     added = sum(file.insertions for file in files)
     removed = sum(file.deletions for file in files)
+    folders = sum(file.is_directory for file in files)
+    also = f", {plural(folders, 'directory', 'directories')}" if folders else ""
     return (
-        f"{plural(len(files), 'file')} changed, {plural(added, 'insertion')},"
+        f"{plural(len(files) - folders, 'file')}{also} changed, {plural(added, 'insertion')},"
         f" {plural(removed, 'deletion')}"
     )
 

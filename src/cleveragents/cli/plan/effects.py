@@ -1,18 +1,29 @@
 """What a plan did outside the sandboxes: the ledger, and how a way back speaks of it."""
 
+from typing import Any
+
 import click
 import msgspec
 
-from cleveragents.cli import data as reports
 from cleveragents.cli import rollback_data
 from cleveragents.cli.common import Options, command, failure, found
-from cleveragents.cli.plan.read import WORDS, plan_argument
+from cleveragents.cli.options import plan_argument
 from cleveragents.cli.render import Block, Panel, Reply, Table
 from cleveragents.errors import CompensationFailed
 from cleveragents.model.effect import Effect, EffectState, Outlook
 from cleveragents.model.plan import Plan
 from cleveragents.plan_handle import PlanHandle
 from cleveragents.workspace import Workspace
+
+STATES = {
+    "intended": "may have happened",
+    "happened": "happened",
+    "compensating": "waiting for its compensation",
+    "compensated": "compensated",
+    "failed": "its compensation failed",
+    "accepted": "accepted as lost",
+    "lost": "could not be undone",
+}
 
 
 @command("plan effects")
@@ -30,7 +41,7 @@ def effects(ws: Workspace, options: Options, plan: str, retry: bool) -> Reply:
             effect.tool,
             "not known" if effect.effect_class == "unknown" else str(effect.effect_class),
             ", ".join(effect.side_effects),
-            WORDS[effect.state] + (f": {effect.error}" if effect.error else ""),
+            STATES[effect.state] + (f": {effect.error}" if effect.error else ""),
         )
         for effect in recorded
     )
@@ -38,7 +49,7 @@ def effects(ws: Workspace, options: Options, plan: str, retry: bool) -> Reply:
         data={
             "plan_id": one.plan_id,
             "effects": [rollback_data.effect_data(effect) for effect in recorded],
-            "count": reports.effects_count(recorded),
+            "count": rollback_data.effects_count(recorded),
         },
         blocks=(Table(("step", "tool", "class", "what", "state"), rows),),
         messages=notes,
@@ -48,13 +59,19 @@ def effects(ws: Workspace, options: Options, plan: str, retry: bool) -> Reply:
     )
 
 
+def outside_line(effect: dict[str, Any]) -> str:
+    what = ", ".join(effect["side_effects"]) or "not known"
+    why = f": {effect['error']}" if effect["error"] else ""
+    return f"step {effect['step']}, {effect['tool']}: {what}, {STATES[effect['state']]}{why}"
+
+
 def _line(effect: Effect) -> str:
     from cleveragents.checkpoints.effects import (
         shown,
     )
 
     why = f": {effect.error}" if effect.error else ""
-    return f"{shown(effect)}, {WORDS[effect.state]}{why}" if _ended(effect) else shown(effect)
+    return f"{shown(effect)}, {STATES[effect.state]}{why}" if _ended(effect) else shown(effect)
 
 
 def _ended(effect: Effect) -> bool:

@@ -1,5 +1,7 @@
 """Commands that end a plan, or drop what it holds: cancel, delete, prune."""
 
+from shlex import quote
+
 import click
 import msgspec
 
@@ -40,7 +42,7 @@ def delete(ws: Workspace, options: Options, plan: str, yes: bool) -> Reply:
     if not yes and options.interactive and (count := one.unapplied()):
         options.confirm(
             f"{plural(count, 'change was', 'changes were')} never applied; delete the plan?",
-            f"agents plan delete {plan} --yes",
+            f"agents plan delete {quote(plan)} --yes",
         )
         yes = True
     dropped = [{**msgspec.to_builtins(held), "state": "gone"} for held in ws.backups(one)]

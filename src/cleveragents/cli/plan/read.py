@@ -11,6 +11,7 @@ from cleveragents.cli.options import (
     decision_argument,
     plan_argument,
 )
+from cleveragents.cli.plan.effects import outside_line
 from cleveragents.cli.plan.read_data import output_data, timeline_data
 from cleveragents.cli.render import Block, Panel, Reply, Table, Text
 from cleveragents.errors import NotFound
@@ -46,6 +47,8 @@ def checkpoints(ws: Workspace, options: Options, plan: str) -> Reply:
     blocks: tuple[Block, ...] = (
         (groups_table(groups), legend) if groups else (Text("no checkpoint yet"),)
     )
+    if (machine := reports.content_on(ws.ctx, one.plan)) is not None:
+        notes = (*notes, f"what each of them changed is only on {machine}")
     return Reply(data={"checkpoints": rows, "groups": groups}, blocks=blocks, messages=notes)
 
 
@@ -98,13 +101,16 @@ def log(ws: Workspace, options: Options, plan: str) -> Reply:
     """List every operation on a plan, oldest first."""
     one, notes = found(ws, plan)
     entries = one.log()
+    moments = [moment.group_id for e in entries for moment in (e.before, e.after) if moment]
+    kept = [group.group_id for group in ws.ctx.store.checkpoints.groups(one.plan_id)]
+    groups = short_ids([*kept, *filter(None, moments)])
     rows = tuple(
         (
             e.entry_id[-6:],
             str(e.operation),
             e.shown_state,
-            (e.before.group_id or "-")[-6:],
-            ((e.after.group_id if e.after else None) or "-")[-6:],
+            groups.get(e.before.group_id or "", "-"),
+            groups.get((e.after and e.after.group_id) or "", "-"),
             show_when(e.started_at),
         )
         for e in entries
@@ -150,6 +156,9 @@ def explain(ws: Workspace, options: Options, decision: str) -> Reply:
     """Explain one decision: why, the alternatives, what it wrote."""
     one, notes = named_decision(ws.ctx.store, decision)
     data = reports.explain_data(ws.ctx, one)
+    # An observed plan has no longer what was rolled back of it.
+    there = {step.step_id for step in ws.ctx.store.plans.steps(one.plan_id)}
+    steps = {s["id"]: s["state"] if s["id"] in there else "rolled back" for s in data["steps"]}
     rows = (
         ("question", data["question"]),
         ("chosen", data["chosen"]),
@@ -157,7 +166,7 @@ def explain(ws: Workspace, options: Options, decision: str) -> Reply:
         ("alternatives", ", ".join(data["alternatives"]) or "none"),
         ("rationale", data["rationale"] or "none given"),
         ("confidence", "not given" if data["confidence"] is None else str(data["confidence"])),
-        ("steps", ", ".join(f"{s['id']} ({s['state']})" for s in data["steps"]) or "none"),
+        ("steps", ", ".join(f"{step} ({state})" for step, state in steps.items()) or "none"),
         ("wrote", ", ".join(w["path"] for w in data["wrote"]) or "nothing"),
     )
     return Reply(data=data, blocks=(Panel("Decision", rows),), messages=notes)
@@ -216,20 +225,3 @@ def errors(ws: Workspace, options: Options, plan: str) -> Reply:
     if failed and failed["patch"]:
         blocks.append(Text(failed["patch"], "patch", verbatim=True))
     return Reply(data=data, blocks=tuple(blocks), messages=notes)
-
-
-def outside_line(effect: dict[str, Any]) -> str:
-    what = ", ".join(effect["side_effects"]) or "not known"
-    why = f": {effect['error']}" if effect["error"] else ""
-    return f"step {effect['step']}, {effect['tool']}: {what}, {WORDS[effect['state']]}{why}"
-
-
-WORDS = {
-    "intended": "may have happened",
-    "happened": "happened",
-    "compensating": "waiting for its compensation",
-    "compensated": "compensated",
-    "failed": "its compensation failed",
-    "accepted": "accepted as lost",
-    "lost": "could not be undone",
-}

@@ -27,6 +27,7 @@ from cleveragents.cli.options import (
 )
 from cleveragents.cli.plan.effects import not_compensated, outside_blocks, outside_text
 from cleveragents.cli.render import Block, Panel, Reply, Table, Text
+from cleveragents.lookup import short_group
 from cleveragents.model.checkpoint import RollbackResult
 from cleveragents.model.lifecycle import require_rollback
 from cleveragents.model.plan import Plan
@@ -68,17 +69,16 @@ def rollback(
     if not part.files:
         return roll_back_alone(one, going, group, notes, consent.dry_run)
     group_id = group.group_id
-    command = f"agents plan rollback {plan or one.plan_id} {checkpoint}"
+    command = f"agents plan rollback {quote(plan or one.plan_id)} {quote(checkpoint)}"
 
     def question(todo: RollbackResult) -> str:
+        from cleveragents.history.rollback_in_place import require_decided
+
+        require_decided(todo.conflicts, one.plan_id, group_id)
         if only:
             return f"roll back {plural(len(todo.changes), 'change')}, and leave the plan as it is?"
         consent.require_accepted(todo.effects, command)
-        return (
-            f"{outside_text(todo.effects)}roll back {plural(len(todo.changes), 'change')}, "
-            f"{plural(todo.decisions_after, 'decision')} and"
-            f" {plural(todo.tool_calls_after, 'tool call')}?"
-        )
+        return f"{outside_text(todo.effects)}roll back {_listed(todo)}?"
 
     def do() -> RollbackResult:
         if only:
@@ -95,30 +95,33 @@ def rollback(
         command,
         preview=lambda: one.preview_rollback(group_id, *only, choices=choices),
         show=lambda todo: would_change(
-            rollback_reply(before, todo, notes), going.conversation, part
+            rollback_reply(ws, before, todo, notes), going.conversation, part
         ),
         question=question,
-        do=lambda: with_conversation(rollback_reply(before, do(), notes), going.conversation),
+        do=lambda: with_conversation(rollback_reply(ws, before, do(), notes), going.conversation),
     )
 
 
-def rollback_reply(plan: Plan, result: RollbackResult, notes: tuple[str, ...]) -> Reply:
+def rollback_reply(
+    ws: Workspace, plan: Plan, result: RollbackResult, notes: tuple[str, ...]
+) -> Reply:
     data = rollback_data.rollback_data(plan, result)
     summary, impact, after = (
         data["rollback_summary"],
         data["impact"],
         data["post_rollback_state"],
     )
-    blocks: tuple[Block, ...] = (
-        Panel(
-            "Rollback Summary",
-            (
-                ("plan", f"{plan.name}  {summary['plan']}"),
-                ("checkpoint", summary["checkpoint"]),
-                ("label", summary["label"] or "none"),
-                ("reverted", _reverted(summary, result.dry_run)),
-            ),
+    reverted = "nothing" if result.conflicts else _reverted(summary, result.dry_run)
+    about = Panel(
+        "Rollback Summary",
+        (
+            ("plan", f"{plan.name}  {summary['plan']}"),
+            ("checkpoint", short_group(ws.ctx.store, plan.plan_id, result.group_id)),
+            ("label", summary["label"] or "none"),
+            ("reverted", reverted),
         ),
+    )
+    would: tuple[Block, ...] = (
         Table(
             ("action", "resource", "file"),
             tuple(
@@ -146,9 +149,18 @@ def rollback_reply(plan: Plan, result: RollbackResult, notes: tuple[str, ...]) -
             ),
         ),
     )
-    blocks = (*blocks, *in_place.owner_blocks(result), *outside_blocks(result.effects))
+    owners = in_place.owner_blocks(result, "plan rollback")
+    blocks = (about, *(() if result.conflicts else would), *owners)
+    blocks = (*blocks, *outside_blocks(result.effects))
     reply = Reply(data=data, blocks=blocks, messages=(*notes, *result.notes))
     return reply if result.dry_run else not_compensated(reply, plan, result.effects)
+
+
+def _listed(todo: RollbackResult) -> str:
+    """What there is of it: `2 changes, 1 decision and 3 tool calls`."""
+    counts = (todo.decisions_after, "decision"), (todo.tool_calls_after, "tool call")
+    told = [plural(len(todo.changes), "change"), *(plural(*one) for one in counts if one[0])]
+    return " and ".join((", ".join(told[:-1]), told[-1])) if told[1:] else told[0]
 
 
 def _reverted(summary: dict[str, Any], dry_run: bool) -> str:
@@ -212,7 +224,7 @@ def _travelled(plan: Plan, done: "Undone", word: str, notes: tuple[str, ...]) ->
     )
     if done.result.conflicts:
         told = f"would not be {word}: {what}; {plural(len(done.result.conflicts), 'conflict')}"
-    owners = in_place.owner_blocks(done.result) if done.result.dry_run else ()
+    owners = in_place.owner_blocks(done.result, "plan undo") if done.result.dry_run else ()
     blocks = (Text(told), *owners, *outside_blocks(done.result.effects))
     reply = Reply(data=data, blocks=blocks, messages=(*notes, *done.result.notes))
     return reply if done.result.dry_run else not_compensated(reply, plan, done.result.effects)

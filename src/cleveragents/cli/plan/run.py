@@ -21,6 +21,7 @@ from cleveragents.cli.plan.read_data import last_lines
 from cleveragents.cli.plan.status import status_blocks
 from cleveragents.cli.render import Panel, Reply, Text
 from cleveragents.errors import UsageError
+from cleveragents.lookup import short_group
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.plan import Phase, Plan, State
 from cleveragents.model.tool import Attach
@@ -48,7 +49,7 @@ def plan_reply(
     failed = plan.state is State.ERRORED and plan.error is not None
     if failed:
         data["error"] = reports.error_data(plan)
-    blocks = list(status_blocks(reports.status_data(ws.ctx, plan))[:2])
+    blocks = list(status_blocks(ws, plan, reports.status_data(ws.ctx, plan))[:2])
     if plan.state is State.COMPLETE:
         name = quote(plan.name)
         blocks.append(Text(f"next: agents plan diff {name}, agents plan apply {name}"))
@@ -215,7 +216,7 @@ def resume(
     if (agent := resumed(ws, options, one)) is not None:
         return agent
     if consent.dry_run:
-        return _would_resume(before, one.preview_resume(discard_edits=discard_edits), notes)
+        return _would_resume(ws, before, one.preview_resume(discard_edits=discard_edits), notes)
     done = one.resume(
         discard_edits=discard_edits,
         plan_file=plan_file or None,
@@ -225,11 +226,18 @@ def resume(
     return _continued(ws, before, done, notes, revised=bool(plan_file))
 
 
-def _would_resume(plan: Plan, todo: "Resumption", notes: tuple[str, ...]) -> Reply:
+def _from(ws: Workspace, plan: Plan, done: "Resumption") -> str:
+    """Where it continued from, as lists show it; "" if nothing was done before, or is left."""
+    if done.resumed_from is None or done.from_group is None:
+        return ""
+    return short_group(ws.ctx.store, plan.plan_id, done.from_group)
+
+
+def _would_resume(ws: Workspace, plan: Plan, todo: "Resumption", notes: tuple[str, ...]) -> Reply:
     from cleveragents.checkpoints.effects import shown
 
     rows = (
-        ("from", todo.resumed_from or "the beginning"),
+        ("from", _from(ws, plan, todo) or "the beginning"),
         ("differences", f"{len(todo.changes)} ({todo.reconciled})"),
         ("next step", todo.next_step or _nothing_waits(plan)),
         *(("compensated first", shown(effect)) for effect in todo.compensable),
@@ -275,8 +283,8 @@ def _continued(
 ) -> Reply:
     from cleveragents.execution.reconcile import Reconciled
 
-    if done.resumed_from:
-        notes = (*notes, f"resumed from checkpoint {done.resumed_from}")
+    if short := _from(ws, plan, done):
+        notes = (*notes, f"resumed from checkpoint {short}")
     elif plan.state is State.COMPLETE and not revised:
         notes = (*notes, "all steps are already done: nothing was run")
     if done.reconciled is not Reconciled.NOTHING:

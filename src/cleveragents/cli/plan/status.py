@@ -7,6 +7,8 @@ from cleveragents.cli import in_place
 from cleveragents.cli.common import Options, command, found
 from cleveragents.cli.options import plan_argument
 from cleveragents.cli.render import Block, Panel, Reply, Table, Text
+from cleveragents.lookup import short_group
+from cleveragents.model.plan import Plan
 from cleveragents.model.units import plural, show_bytes, show_duration
 from cleveragents.workspace import Workspace
 
@@ -17,7 +19,7 @@ def status(ws: Workspace, options: Options, plan: str) -> Reply:
     """Show a plan's status: steps, checkpoints, sandboxes, and why it stopped."""
     one, notes = found(ws, plan)
     data = reports.status_data(ws.ctx, one.plan)
-    return Reply(data=data, blocks=status_blocks(data), messages=notes)
+    return Reply(data=data, blocks=status_blocks(ws, one.plan, data), messages=notes)
 
 
 def _so_far(counts: dict[str, int | None]) -> str:
@@ -29,11 +31,13 @@ def _so_far(counts: dict[str, int | None]) -> str:
     return ", ".join(said.values())
 
 
-def status_blocks(data: dict[str, Any]) -> tuple[Block, ...]:
+def status_blocks(ws: Workspace, plan: Plan, data: dict[str, Any]) -> tuple[Block, ...]:
+    head = plan.head_group_id
+    last = short_group(ws.ctx.store, plan.plan_id, head) if head else "none"
     rows = [
         ("plan", f"{data['name']}  {data['plan_id']}"),
         ("state", f"{data['phase']}/{data['state']}, attempt {data['attempt']}"),
-        ("last checkpoint", data["last_checkpoint_id"] or "none"),
+        ("last checkpoint", last),
         ("so far", _so_far(data["execution"])),
         *in_place.places(data),
         *((f"never captured in {n}", ", ".join(r)) for n, r in data["exclude"].items()),

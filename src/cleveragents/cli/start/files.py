@@ -19,7 +19,7 @@ FIRST_PLAN = "plan.yaml"
 
 @command("init", context=False)
 def init(options: Options) -> Reply:
-    """Write settings and a first plan into the current directory; what is there stays.
+    """Write settings and a first plan into the current directory; no file is replaced.
 
     The plan covers the git repository around this directory, or the directory itself, and the
     SQLite databases in it.
@@ -65,8 +65,9 @@ def new(
     file: str | None,
     commands: tuple[str, ...],
 ) -> Reply:
-    """Write a plan file over the current directory, from commands if you have them.
+    """Write a plan file for the current directory, from commands if you have them.
 
+    \b
     agents plan new --from-commands "npm install" "npm test"
     agents plan new --from-commands - < commands.txt
     """

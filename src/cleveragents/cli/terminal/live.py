@@ -78,7 +78,7 @@ class LiveProgress(Progress):
             self._bar = None
             self._draw(at_once=True)
 
-    def _told(self, event: str, data: dict[str, Any]) -> None:
+    def _on_event(self, event: str, data: dict[str, Any]) -> None:
         key: Key = (*data.get("within", ()), data.get("id", ""))
         if event in ("total", "copying", "copied", "capturing"):
             self._fill(event, data)
@@ -94,7 +94,7 @@ class LiveProgress(Progress):
         elif event in ("done", "failed"):
             self._ended(key, event, data)
         else:
-            super()._told(event, data)
+            super()._on_event(event, data)
         self._draw(at_once=True)
 
     def _fill(self, event: str, data: dict[str, Any]) -> None:

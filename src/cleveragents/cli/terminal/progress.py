@@ -26,7 +26,7 @@ class Progress:
 
     def tell(self, event: str, data: dict[str, Any]) -> None:
         with self._lock:
-            self._told(event, data)
+            self._on_event(event, data)
 
     def idle(self) -> None:
         """Called again and again while a tool runs."""
@@ -36,7 +36,7 @@ class Progress:
         with self._lock:
             self._end_line()
 
-    def _told(self, event: str, data: dict[str, Any]) -> None:
+    def _on_event(self, event: str, data: dict[str, Any]) -> None:
         if event in ("copying", "copied"):
             self._copy(data["resource"], data["bytes"], event == "copied")
         elif event == "total":
@@ -136,7 +136,7 @@ class Kept(Progress):
         super().__init__(stream)
         self._warnings = warnings
 
-    def _told(self, event: str, data: dict[str, Any]) -> None:
+    def _on_event(self, event: str, data: dict[str, Any]) -> None:
         if event == "warning":
             self._warnings.append(data["message"])
         elif event == "output" and self._stream:

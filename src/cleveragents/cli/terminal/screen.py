@@ -27,7 +27,8 @@ _PATCH = {"+": "green", "-": "red", "@": "cyan", "d": "bold", "i": "bold", "r": 
 
 def write(reply: Reply, out: TextIO) -> None:
     for number, block in enumerate(reply.blocks):
-        if number and isinstance(block, Table) and not isinstance(reply.blocks[number - 1], Text):
+        is_open = isinstance(block, Table) and not block.title
+        if number and is_open and not isinstance(reply.blocks[number - 1], Text):
             out.write("\n")
         for line in lines_of(block, out):
             out.write(line + "\n")
@@ -35,9 +36,11 @@ def write(reply: Reply, out: TextIO) -> None:
 
 def lines_of(block: Block, out: TextIO) -> Iterator[str]:
     if isinstance(block, Panel):
-        yield from _box(block, out)
+        yield from _panel(block, out)
     elif isinstance(block, Table):
-        yield from _columns(block, out)
+        lines = list(_columns(block, out))
+        boxed = [(styled(text, style, out), width(text)) for text, style in lines]
+        yield from _box(block.title, boxed, out) if block.title else (text for text, _ in boxed)
     elif block.style == PATCH:
         yield from patch_lines(block.text.removesuffix("\n"), out)
     else:
@@ -57,8 +60,7 @@ def patch_lines(text: str, out: TextIO) -> Iterator[str]:
         yield styled(line, "bold" if is_header and style else style, out)
 
 
-def _box(panel: Panel, out: TextIO) -> Iterator[str]:
-    """Closed on the right if everything fits; else open, and long lines go on."""
+def _panel(panel: Panel, out: TextIO) -> Iterator[str]:
     names = [safe_cell(name) for name, _ in panel.rows]
     side = max((width(name) for name in names), default=0)
     rows = [
@@ -66,35 +68,40 @@ def _box(panel: Panel, out: TextIO) -> Iterator[str]:
         for name, (_, value) in zip(names, panel.rows, strict=True)
         for number, part in enumerate(safe(value).split("\n"))
     ]
-    inner = max((side + 2 + width(part) for _, part in rows), default=0)
-    title = f"─ {safe_cell(panel.title)} "
-    inner = max(inner, width(title) - 1)
+    lines = [
+        (f"{styled(padded(name, side), 'dim', out)}  {part}", side + 2 + width(part))
+        for name, part in rows
+    ]
+    yield from _box(panel.title, lines, out)
+
+
+def _box(title: str, lines: list[tuple[str, int]], out: TextIO) -> Iterator[str]:
+    """Closed on the right if everything fits; else open, and long lines go on."""
+    title = f"─ {safe_cell(title)} "
+    inner = max(width(title) - 1, *(size for _, size in lines), 0)
     room = columns_of(out)
     closed = inner + 4 <= room
     line = inner + 2 if closed else room - 2
     yield f"╭{title}{'─' * (line - width(title))}{'╮' if closed else '─'}"
-    for name, part in rows:
-        text = f"{styled(padded(name, side), 'dim', out)}  {part}"
-        end = " " * (inner - side - 2 - width(part)) + " │" if closed else ""
-        yield f"│ {text}{end}"
+    for text, size in lines:
+        yield f"│ {text}{' ' * (inner - size) + ' │' if closed else ''}"
     yield f"╰{'─' * line}{'╯' if closed else '─'}"
 
 
-def _columns(table: Table, out: TextIO) -> Iterator[str]:
+def _columns(table: Table, out: TextIO) -> Iterator[tuple[str, str]]:
+    """Lines, each with its style."""
     header = tuple(safe_cell(column) for column in table.columns)
     rows = [tuple(safe_cell(cell) for cell in row) for row in table.rows]
     sizes = [max(width(row[n]) for row in (header, *rows)) for n in range(len(header))]
-    over = sum(sizes) + 2 * len(sizes) - columns_of(out)
+    room = columns_of(out) - (4 if table.title else 0)  # beside a frame
+    over = sum(sizes) + 2 * len(sizes) - room
     if table.shortened in table.columns and over > 0:
         at = table.columns.index(table.shortened)
         sizes[at] = max(sizes[at] - over, 12)
         rows = [(*row[:at], fitted(row[at], sizes[at]), *row[at + 1 :]) for row in rows]
-    if table.title:
-        yield styled(safe_cell(table.title), "bold", out)
-    yield styled(_joined(header, sizes), "dim", out)
+    yield _joined(header, sizes), "dim"
     for number, row in enumerate(rows):
-        style = table.styles[number] if table.styles else ""
-        yield styled(_joined(row, sizes), style, out)
+        yield _joined(row, sizes), table.styles[number] if table.styles else ""
 
 
 def _joined(row: tuple[str, ...], sizes: list[int]) -> str:

@@ -4,7 +4,6 @@
 """
 
 import os
-import secrets
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -82,7 +81,7 @@ class Bucket:
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
-        name = f"probe-{secrets.token_hex(8)}"
+        name = f"probe-{os.urandom(8).hex()}"
         with _Told(self.url, "written"):
             store = self._store()
             obstore.put(store, name, b"first", mode="create", use_multipart=False)
@@ -96,7 +95,7 @@ class Bucket:
         if not refused or kept != b"first":
             raise BucketRefused(
                 f"{self.url} overwrites an object although it was told not to (If-None-Match)",
-                "use a bucket that honours conditional puts; agents doctor asks it again",
+                "use a bucket that honours conditional puts; agents doctor tries it again",
             )
 
     def _store(self) -> "ObjectStore":
@@ -141,7 +140,7 @@ class _Told:
         if isinstance(error, BaseError | OSError):
             said = str(error).partition("\n")[0]
             raise BucketUnreachable(
-                f"{self._url} cannot be {self._what}: {said}", "agents doctor asks it again"
+                f"{self._url} cannot be {self._what}: {said}", "agents doctor tries it again"
             ) from error
 
 

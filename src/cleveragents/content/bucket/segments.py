@@ -39,16 +39,16 @@ def cut(folder: str, records: Iterable[tuple[bytes, bytes]]) -> Iterator[Segment
     size = 0
     for key, record in records:
         if size and size + len(record) > LIMIT:
-            yield _made(folder, parts, entries)
+            yield _segment(folder, parts, entries)
             entries, parts, size = [], [MAGIC], 0
         entries.append((key, len(record)))
         parts.append(record)
         size += len(record)
     if entries:
-        yield _made(folder, parts, entries)
+        yield _segment(folder, parts, entries)
 
 
-def _made(folder: str, parts: list[bytes], entries: list[tuple[bytes, int]]) -> Segment:
+def _segment(folder: str, parts: list[bytes], entries: list[tuple[bytes, int]]) -> Segment:
     data = b"".join(parts)
     return Segment(f"{folder}/{blake3(data).hexdigest()}", data, msgspec.msgpack.encode(entries))
 

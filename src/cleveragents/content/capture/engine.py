@@ -36,8 +36,7 @@ from cleveragents.content.scope import Scope
 from cleveragents.content.trees import (
     Manifests,
 )
-from cleveragents.errors import CheckpointFailed, ContentDamaged, SandboxError
-from cleveragents.model.resource import show_path
+from cleveragents.errors import CheckpointFailed, ContentDamaged
 
 Replaced = tuple[Tree, list[tuple[Entry, Entry | None]]]
 """A tree, and entries of it that are not there any more with what came in their place."""
@@ -175,6 +174,7 @@ class TreeEngine:
         self.known = Known(tree, *(read or (self.known.stats, self.known.taken_ns)))
         if read is not None:
             self._old_from = None
+            self._keep()
 
     def _commit_events(
         self, result: Pass, seen: dict[bytes, frozenset[bytes]], dirty: Dirty, read: Read | None
@@ -322,6 +322,8 @@ class TreeEngine:
             self._old_from = proves_from(walker.newest(max(young))) if is_much else None
             self.linked = linked
             self._synced = self.tracker.sure
+            # Others look at the tree for as long as this process follows it.
+            self._keep()
 
     def _watch_all(self) -> None:
         """Watch every directory there is, before anything in them is looked at."""
@@ -345,22 +347,6 @@ class TreeEngine:
             if isinstance(code, int) and code != errno.ENOENT and not self.scope.leaves_out(path):
                 raise unreadable(path, code)
         return stats
-
-    def require_links(self) -> None:
-        """Inner resources are still linked in; what replaced one would escape every checkpoint."""
-        for place, text in self.scope.links.items():
-            try:
-                with fsio.directory(self.root) as top, fsio.parent_of(top, place) as (fd, name):
-                    found = os.readlink(name, dir_fd=fd)
-            except OSError:
-                found = b""
-            # An older version made them relative.
-            where = os.path.join(os.fsencode(self.root), os.path.dirname(place))
-            if not found or os.path.normpath(os.path.join(where, found)) != text:
-                raise SandboxError(
-                    f"{show_path(place)} is no longer the link to the resource that lives there",
-                    "a tool replaced it: write through the link instead",
-                )
 
     def _read_again(self) -> Read | None:
         """Stat data of now, once, if that of the last walk was too young and would not be now.
@@ -393,6 +379,10 @@ class TreeEngine:
         if self.tracker is not None:
             self.tracker.close()
             self.tracker = None
+        self._keep()
+
+    def _keep(self) -> None:
+        """Have what is known for other processes; a cache may be lost."""
         with suppress(OSError):
             if self._cache is not None and self.known is not None and os.path.isdir(self.root):
                 self._cache.keep(self.known)

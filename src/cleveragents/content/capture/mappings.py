@@ -5,7 +5,6 @@ A kernel of 6.11 or later tells it when asked. Before, all that a process has ma
 which takes the kernel long to write.
 """
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -25,14 +24,16 @@ def mapped_by(pid: str) -> list[bytes]:
     """Paths that a process has mapped for writing; none if it is not ours to ask, or gone."""
     try:
         with open(f"/proc/{pid}/maps", "rb", buffering=0) as maps:
-            told = _told(maps.fileno())
-            return _listed(maps.read()) if told is None else told
+            told = _query_kernel(maps.fileno())
+            return _parse_maps(maps.read()) if told is None else told
     except OSError:
         return []
 
 
-def _told(maps: int) -> list[bytes] | None:
+def _query_kernel(maps: int) -> list[bytes] | None:
     """As the kernel tells; None if it does not, or not in full."""
+    import ctypes
+
     found: list[bytes] = []
     name = ctypes.create_string_buffer(4096)
     address = 0
@@ -49,7 +50,7 @@ def _told(maps: int) -> list[bytes] | None:
             found.append(name.value)
 
 
-def _listed(text: bytes) -> list[bytes]:
+def _parse_maps(text: bytes) -> list[bytes]:
     found = (line.split(None, 5) for line in text.splitlines())
     return [
         fields[5].replace(b"\\012", b"\n")

@@ -21,6 +21,7 @@ from cleveragents.content.keys import (
     BLOB,
     GIT,
     key_of,
+    matches,
 )
 from cleveragents.content.native.filecopy import (
     BYTES,
@@ -104,11 +105,8 @@ class FileCopier:
     def key(self, path: bytes, data: memoryview) -> bytes | None:
         """The name of what was copied, if anybody wants to know."""
         base = self._base(path) if self._base is not None else None
-        if base is not None and base[1] == len(data):
-            digest = git_hash(base[0], len(data))
-            digest.update(data)
-            if digest.digest() == base[0][1:]:
-                return base[0]
+        if base is not None and base[1] == len(data) and matches(base[0], data):
+            return base[0]
         return key_of(BLOB, data) if self._batch is not None else None
 
     def blob(self, path: bytes, size: int, digest: bytes) -> bytes | None:

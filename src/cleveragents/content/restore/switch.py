@@ -35,6 +35,8 @@ from cleveragents.model.resource import show_path
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
+BESIDE = b".before-apply"
+"""Behind the name of what was there, where somebody else has the name by now."""
 MOST_OPEN = 200
 """Directories that are kept open."""
 
@@ -66,6 +68,13 @@ def put_times_back(root: str, touched: Iterable[Difference]) -> None:
                 found = fsio.lstat_at(fd, name)
                 if found is not None and kind_of(found.st_mode) is item.after.kind:
                     set_entry_times(fd, name, item.after)
+
+
+def changed_meanwhile(op: Op) -> ApplyRefused:
+    return ApplyRefused(
+        f"{show_path(op.path)} changed while it was being applied",
+        "no target was changed; fix the cause and apply again",
+    )
 
 
 class Switch:
@@ -106,6 +115,8 @@ class Switch:
             self._set_attributes()
             self._set_modes((op.path, op.after) for op in reversed(self._ops))
             self._sync()
+            for op in self._ops:
+                self._require_untouched(op)
 
     def backward(self) -> None:
         """Undo whatever part of `forward` has happened."""
@@ -251,10 +262,7 @@ class Switch:
 
     def _require_expected(self, op: Op, found: os.stat_result) -> None:
         if op.checked and op.expected != inode_of(found):
-            raise ApplyRefused(
-                f"{show_path(op.path)} changed while it was being applied",
-                "no target was changed; fix the cause and apply again",
-            )
+            raise changed_meanwhile(op)
 
     def _check_swapped(self, op: Op, fd: int, name: bytes) -> None:
         """What the exchange took out must be what we meant to take out."""
@@ -264,10 +272,18 @@ class Switch:
         if found is not None and inode_of(found) == op.expected:
             return
         fsio.exchange(op.new, self._staging, name, fd)
-        raise ApplyRefused(
-            f"{show_path(op.path)} changed while it was being applied",
-            "no target was changed; fix the cause and apply again",
-        )
+        raise changed_meanwhile(op)
+
+    def _require_untouched(self, op: Op) -> None:
+        """What was taken out is what we meant: nobody replaced it just before, or had it open."""
+        if not op.checked:
+            return
+        taken = fsio.lstat_at(self._staging, op.old)
+        swapped = fsio.lstat_at(self._staging, op.new)
+        if swapped is not None and not op.is_in_place(swapped):
+            taken = swapped
+        if taken is not None and inode_of(taken) != op.expected:
+            raise changed_meanwhile(op)
 
     def _undo_put(self, op: Op) -> None:
         parent = self._open_parent(op.path)
@@ -280,7 +296,7 @@ class Switch:
                 return
             if is_directory(op.after):
                 if not is_directory(op.before) and stat.S_ISDIR(found.st_mode):
-                    self._remove_directory(fd, op.path, op.before is None)
+                    self._remove_directory(fd, op.path, may_stay=True)
             elif op.is_in_place(found):
                 self._restore_old(op, fd, name, found)
         finally:
@@ -291,7 +307,7 @@ class Switch:
         if inode_of(found) != op.staged:
             # Somebody edited it meanwhile: theirs stays, what was there before goes beside it.
             if has_old:
-                fsio.rename(op.new, self._staging, name + b".before-apply", fd)
+                fsio.rename(op.new, self._staging, name + BESIDE, fd)
         elif has_old:
             fsio.exchange(op.new, self._staging, name, fd)
         else:
@@ -300,11 +316,14 @@ class Switch:
     def _put_old_back(self, op: Op) -> None:
         assert op.before is not None
         with self._parent(op.path) as (fd, name):
+            is_free = fsio.lstat_at(fd, name) is None
             if is_directory(op.before):
-                if fsio.lstat_at(fd, name) is None:
+                if is_free:
                     os.mkdir(name, self._first_mode(op.before), dir_fd=fd)
             elif fsio.lstat_at(self._staging, op.old) is not None:
-                fsio.rename(op.old, self._staging, name, fd)
+                # Somebody made another one meanwhile: theirs stays, this goes beside it.
+                put = name if is_free else name + BESIDE
+                fsio.rename(op.old, self._staging, put, fd)
 
     def _set_modes(self, wanted: Iterable[tuple[bytes, Entry | None]]) -> None:
         final = {path: entry.mode for path, entry in wanted if entry and is_directory(entry)}

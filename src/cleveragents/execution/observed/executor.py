@@ -33,7 +33,7 @@ def in_time() -> str:
     return ""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class CallRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A call that somebody is about to make."""
 
     key: str
@@ -120,14 +120,14 @@ class ObservedExecutor(PromptedExecutor):
         self._make(CheckpointType.ON_DECISION, request)
         return decision
 
-    def decide(self, asked: DecisionProposal) -> Decision:
+    def decide(self, proposal: DecisionProposal) -> Decision:
         """A decision of the agent's own, below the prompt that it works for."""
         above = self._current() or self._root_decision()
         decision = msgspec.structs.replace(
-            self._decision(asked.question, above, asked.rationale),
-            chosen=asked.chosen,
-            alternatives=asked.alternatives,
-            confidence=asked.confidence,
+            self._decision(proposal.question, above, proposal.rationale),
+            chosen=proposal.chosen,
+            alternatives=proposal.alternatives,
+            confidence=proposal.confidence,
         )
         request = CheckpointRequest(
             decisions=(decision,),
@@ -138,35 +138,35 @@ class ObservedExecutor(PromptedExecutor):
         self._make(CheckpointType.ON_DECISION, request)
         return decision
 
-    def begin(self, asked: Asked, state: Any = None) -> ToolCall:
+    def begin(self, request: CallRequest, state: Any = None) -> ToolCall:
         """Note that a call is about to be made; edits from before it are the person's."""
-        known = self._calls.get(asked.key)
+        known = self._calls.get(request.key)
         if known is not None and known.state is CallState.RUNNING:
             return known  # told twice, by somebody who got no answer the first time
-        decision_id = self._decision_for(asked.parent)
-        if asked.writes and not self._busy():
+        decision_id = self._decision_for(request.parent)
+        if request.writes and not self._busy():
             self._keep_edits(state)
-        step = self._step(asked, decision_id)
+        step = self._step(request, decision_id)
         call = ToolCall(
             call_id=new_id(),
             plan_id=step.plan_id,
             step_id=step.step_id,
             attempt=1,
-            tool=asked.tool,
-            inputs=asked.inputs,
+            tool=request.tool,
+            inputs=request.inputs,
             state=CallState.RUNNING,
             started_at=self._ctx.now(),
             decision_id=decision_id,
             group_id=self._leased.plan.head_group_id,
         )
-        tool = ToolSpec(name=asked.tool, unsafe=asked.outside, network=asked.outside)
+        tool = ToolSpec(name=request.tool, unsafe=request.outside, network=request.outside)
         with self._leased.transaction():
             self._continue_operation(anew=True)
             self._ctx.store.calls.put(call)
             effects.note(self._ctx.store, tool, call, step.resource)
             self._leased.write(steps=(step,), view_changed=True, **_AT_WORK)
         self._steps.append(step)
-        self._calls[asked.key] = call
+        self._calls[request.key] = call
         return call
 
     def end(self, key: str, result: ToolResult, state: Any) -> None:
@@ -340,16 +340,18 @@ class ObservedExecutor(PromptedExecutor):
         calls = self._ctx.store.calls.of_plan(self._leased.plan.plan_id)
         return calls[-1] if calls else None
 
-    def _step(self, asked: Asked, decision_id: str | None) -> Step:
+    def _step(self, request: CallRequest, decision_id: str | None) -> Step:
         self._number += 1
-        spec = StepSpec(id=f"s{self._number}", tool=asked.tool, on=asked.on, inputs=asked.inputs)
+        spec = StepSpec(
+            id=f"s{self._number}", tool=request.tool, on=request.on, inputs=request.inputs
+        )
         index = self._steps[-1].index + 1 if self._steps else 0
         step = step_of(self._leased.plan.plan_id, index, spec)
         own: dict[str, Any] = {
-            "call": asked.key,
-            "writes": asked.writes,
-            "paths": asked.paths,
-            "parent_call": asked.parent,
+            "call": request.key,
+            "writes": request.writes,
+            "paths": request.paths,
+            "parent_call": request.parent,
         }
         return msgspec.structs.replace(
             step,

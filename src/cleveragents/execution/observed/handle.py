@@ -71,12 +71,14 @@ class CallersPlan:
         `outside=True`: it may act on the world outside, which is listed as not known. Blocks may
         overlap: what they write together is kept with the last of them.
         """
-        from cleveragents.execution.observed.executor import Asked
+        from cleveragents.execution.observed.executor import CallRequest
         from cleveragents.execution.observed.plan import observed_step
 
         given = dict(inputs or {})
-        asked = Asked(key="", tool=tool, inputs=given, on=on, writes=writes, outside=outside)
-        with observed_step(self._followed(), asked) as step:
+        request = CallRequest(
+            key="", tool=tool, inputs=given, on=on, writes=writes, outside=outside
+        )
+        with observed_step(self._followed(), request) as step:
             yield step
 
     def prompt(self, text: str, state: Any = None) -> str:

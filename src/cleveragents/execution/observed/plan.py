@@ -16,7 +16,7 @@ from cleveragents.actors import CALLER, OBSERVED
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed, PlanBusy
 from cleveragents.execution.leasing import take
-from cleveragents.execution.observed.executor import Asked, ObservedExecutor
+from cleveragents.execution.observed.executor import CallRequest, ObservedExecutor
 from cleveragents.execution.reconcile import reconcile
 from cleveragents.lease import LeasedPlan
 from cleveragents.model.lifecycle import require_not_final
@@ -130,22 +130,24 @@ class ObservedStep:
 
 
 @contextmanager
-def observed_step(observed: ObservedPlan, asked: Asked) -> Generator[ObservedStep]:
+def observed_step(observed: ObservedPlan, request: CallRequest) -> Generator[ObservedStep]:
     """Note what the block does as a step; an exception makes it a failed one and goes on."""
-    asked = asked if asked.key else replace(asked, key=uuid.uuid4().hex)
-    with observed.taken(f"step {asked.tool}") as executor:
-        call = executor.begin(asked)
+    request = request if request.key else replace(request, key=uuid.uuid4().hex)
+    with observed.taken(f"step {request.tool}") as executor:
+        call = executor.begin(request)
     step = ObservedStep(call.step_id, executor.leased.plan.actor_state)
     try:
         yield step
     except BaseException as error:
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        _end(observed, asked, step, text)
+        _end(observed, request, step, text)
         raise
-    _end(observed, asked, step, None)
+    _end(observed, request, step, None)
 
 
-def _end(observed: ObservedPlan, asked: Asked, step: ObservedStep, error: str | None) -> None:
+def _end(
+    observed: ObservedPlan, request: CallRequest, step: ObservedStep, error: str | None
+) -> None:
     result = ToolResult(
         ok=error is None,
         state=CallState.FAILED if error else CallState.OK,
@@ -153,8 +155,8 @@ def _end(observed: ObservedPlan, asked: Asked, step: ObservedStep, error: str | 
         output_bytes=len(step.text.encode()),
         error=error,
     )
-    with observed.taken(f"step {asked.tool}") as executor:
-        executor.end(asked.key, result, step.state)
+    with observed.taken(f"step {request.tool}") as executor:
+        executor.end(request.key, result, step.state)
         if not executor.open_calls and executor.leased.spec.actor.kind == CALLER:
             executor.close()
 

@@ -127,7 +127,7 @@ def write(file: str, text: str) -> None:
     try:
         fsio.write_new(file, text.encode(), 0o666)
     except FileExistsError:
-        raise NotAllowed(f"{file} is there already", "choose another: --output FILE") from None
+        raise NotAllowed(f"{file} already exists", "choose another: --output FILE") from None
     except FileNotFoundError:
         raise UsageError(f"no such folder: {os.path.dirname(file)}") from None
 

@@ -142,9 +142,10 @@ class StepExecutor:
         return call, result
 
     def _are_points_wanted(self) -> bool:
+        """Who wants a group after a tool that writes wants those after its parts."""
         service, leased = self._ctx.checkpoints, self._leased
         return (
-            service.is_configured(CheckpointType.ON_QUIET, leased)
+            service.is_configured(CheckpointType.AFTER_TOOL_EXECUTE, leased)
             and leased.plan.head_group_id is not None
         )
 

@@ -65,14 +65,14 @@ class PlanSaver(BaseCheckpointSaver[Any]):
         """Where the graph stood when the files were as they are now, also after a rollback."""
         state: dict[str, Any] = self.thread.ask(lambda plan: plan.actor_state) or {}
         if not state.get("checkpoint_id"):
-            raise NotFound("the plan stands at no checkpoint of a graph")
+            raise NotFound("the plan is not at a checkpoint of a graph")
         return {"configurable": {"checkpoint_ns": "", **state}}
 
     def travel(self, config: RunnableConfig) -> RunnableConfig:
         """Restore the files and databases of a checkpoint of the graph."""
         group = self.group_of(config)
         if not group:
-            raise NotFound("no group is noted with this checkpoint of the graph")
+            raise NotFound("no group is recorded for this checkpoint of the graph")
         self.thread.ask(lambda plan: _go_to(plan, group))
         return config
 

@@ -57,7 +57,7 @@ def read(stored: str) -> Address:
 def storable(expanded: str, written: str, branch: str) -> str:
     """What may be stored of a URL that is written so in the plan file."""
     if branch and _NO_BRANCH.search(branch):
-        raise UsageError(f"{branch!r} is not a name for a branch", "git check-ref-format --help")
+        raise UsageError(f"{branch!r} is not a valid branch name", "git check-ref-format --help")
     if has_secret(written):
         raise UsageError(
             "the URL contains a password, and the plan file is kept in the store",

@@ -110,6 +110,7 @@ class GitTarget(Committable):
             "notes": notes if is_commit else [],
             "flags": git_index.flags(self.repository, (op.path for op in ops)) if is_commit else {},
             "files": len(proposal.files),
+            "directories": sum(item.is_directory for item in work.differences),
             "mode": proposal.mode,
             "ref": target,
             "old": parent if proposal.mode == "commit" else None,

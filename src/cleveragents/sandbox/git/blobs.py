@@ -67,7 +67,7 @@ class Blobs:
     def __init__(self, repository: Callable[[], Repository]) -> None:
         self._repository = repository
         self._process: _Spoken | None = None
-        self._asked: list[bytes] = []
+        self._requested: list[bytes] = []
         """Keys that git was asked for and whose answers nobody has read."""
         self._ahead: dict[bytes, bytes] = {}
 
@@ -77,26 +77,26 @@ class Blobs:
 
     def ask(self, key: bytes) -> None:
         """It will be wanted soon; after `begin` git fetches it meanwhile."""
-        if len(self._asked) < self.TOGETHER and key not in self._asked:
+        if len(self._requested) < self.TOGETHER and key not in self._requested:
             self._send(b"contents " + key[1:].hex().encode() + b"\n")
-            self._asked.append(key)
+            self._requested.append(key)
 
     def begin(self) -> None:
         """Let git fetch what it was asked for."""
-        if self._asked:
+        if self._requested:
             self._flush()
 
     def get(self, key: bytes) -> bytes:
         if key not in self._ahead:
-            self._read_asked()
+            self._read_requested()
         if key not in self._ahead:
             self.ask(key)
-            self._read_asked()
+            self._read_requested()
         return self._ahead.pop(key)
 
     def get_many(self, keys: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
         """Several at once: asked for together, so that git does not wait for us."""
-        self._read_asked()
+        self._read_requested()
         for key in [key for key in keys if key in self._ahead]:
             yield key, self._ahead[key]
         missing = [key for key in keys if key not in self._ahead]
@@ -104,13 +104,13 @@ class Blobs:
         for start in range(0, len(missing), self.TOGETHER):
             for key in missing[start : start + self.TOGETHER]:
                 self.ask(key)
-            self._read_asked()
+            self._read_requested()
             found, self._ahead = self._ahead, {}
             yield from found.items()
 
     def about(self, revision: bytes) -> tuple[bytes, int] | None:
         """Key and size of the blob a revision names; None if there is none."""
-        self._read_asked()
+        self._read_requested()
         answers = self._send(b"info " + revision + b"\n")
         self._flush()
         words = answers.readline().split()
@@ -120,10 +120,10 @@ class Blobs:
             return None
         return GIT + bytes.fromhex(words[0].decode()), int(words[2])
 
-    def _read_asked(self) -> None:
+    def _read_requested(self) -> None:
         self.begin()
-        while self._asked:
-            key = self._asked.pop(0)
+        while self._requested:
+            key = self._requested.pop(0)
             self._ahead[key] = self._answer(key)
 
     def _answer(self, key: bytes) -> bytes:
@@ -163,7 +163,7 @@ class Blobs:
         return SandboxError(f"git cannot read the base commit in {self._repository().top}")
 
     def close(self) -> None:
-        self._asked, self._ahead = [], {}
+        self._requested, self._ahead = [], {}
         if self._process is not None:
             self._process.close()
             self._process = None
@@ -181,22 +181,22 @@ class BaseTree:
         self._commit = commit
         self._blobs = blobs or Blobs(repository)
         self._all: dict[bytes, tuple[bytes, int]] | None = None if commit else {}
-        self._asked: dict[bytes, tuple[bytes, int] | None] = {}
+        self._requested: dict[bytes, tuple[bytes, int] | None] = {}
 
     def get(self, path: bytes, /) -> tuple[bytes, int] | None:
-        if path in self._asked:
-            return self._asked[path]
+        if path in self._requested:
+            return self._requested[path]
         if self._all is not None:
             return self._all.get(path)
-        if len(self._asked) >= self.MANY or b"\n" in path:
+        if len(self._requested) >= self.MANY or b"\n" in path:
             self.load()
             return self.get(path)
-        self._asked[path] = self._blobs.about(f"{self._commit}:".encode() + path)
-        return self._asked[path]
+        self._requested[path] = self._blobs.about(f"{self._commit}:".encode() + path)
+        return self._requested[path]
 
     def know(self, path: bytes, key: bytes, size: int) -> None:
         """A checkpoint says so: that need not be asked, and cannot be if the commit is gone."""
-        self._asked[path] = key, size
+        self._requested[path] = key, size
 
     def load(self) -> None:
         """Read it all: for a process that will ask often."""

@@ -5,8 +5,7 @@ from contextlib import suppress
 
 from cleveragents.content import fsio, trees
 from cleveragents.content.entry import Entry, EntryKind
-from cleveragents.content.files import git_hash
-from cleveragents.content.keys import GIT
+from cleveragents.content.keys import GIT, matches
 from cleveragents.content.native.filecopy import open_source
 from cleveragents.content.packs import Batch, Packs
 from cleveragents.errors import AgentsError
@@ -63,9 +62,7 @@ def borrowed_entries(roots: list[bytes], packs: Packs) -> Iterator[tuple[bytes, 
 
 def _in_sandbox(sandbox: str, paths: list[bytes], key: bytes) -> bytes | None:
     for data in _contents(sandbox, paths):
-        digest = git_hash(key, len(data))
-        digest.update(data)
-        if digest.digest() == key[1:]:
+        if matches(key, data):
             return data
     return None
 

@@ -57,7 +57,7 @@ def require_branch(repository: command.Repository, name: str, force: bool) -> st
     """The ref of a branch that may be written; an existing one only if forced."""
     ref = f"refs/heads/{name}"
     if name.startswith("-") or name == "HEAD" or not _is_valid(repository, ref):
-        raise UsageError(f"{name!r} is not a name for a branch", "git check-ref-format --help")
+        raise UsageError(f"{name!r} is not a valid branch name", "git check-ref-format --help")
     shown = repository.git("for-each-ref", "--format=%(objectname) %(worktreepath)", ref)
     listed = [line for line in shown.decode("utf-8", "replace").splitlines() if line]
     if not listed:

@@ -68,7 +68,7 @@ class Remote:
         if commit is None:
             raise SandboxError(
                 f"{self.url} has no branch {ref.removeprefix(HEADS)}",
-                f"git ls-remote --heads {self.url} lists those that are there",
+                f"git ls-remote --heads {self.url} lists those that exist",
             )
         return commit
 
@@ -108,9 +108,7 @@ class Remote:
         with self._alone(min(seconds, ANSWER)) as held:
             code, out, said = _run(words, _environment(user, password), held, seconds)
         if code is None:
-            raise SandboxError(
-                f"{self.url} does not answer", f"git ls-remote {self.url} tells more"
-            )
+            raise SandboxError(f"{self.url} does not answer", f"git ls-remote {self.url} shows why")
         if code:
             raise self._failed(arguments, said, password)
         return out

@@ -34,7 +34,7 @@ def storable(expanded: str, written: str) -> str:
     if has_secret(written):
         raise UsageError(
             "the URL contains a password, and the plan file is kept in the store",
-            "url: $DATABASE_URL, or leave the password to PGPASSWORD or ~/.pgpass",
+            "url: $DATABASE_URL, or put the password into PGPASSWORD or ~/.pgpass",
         )
     names_variables = any(not match[1] for match in VARIABLE.finditer(written))
     return _joined(parts) + (f"#{quote(written, safe='')}" if names_variables else "")

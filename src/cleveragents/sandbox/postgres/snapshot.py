@@ -174,7 +174,9 @@ class PostgresSnapshot(CloneTarget):
         statements = list(split(script))
         require_local(statements)
         if params and len(statements) != 1:
-            raise ToolFailed(f"params go with one statement, and the script has {len(statements)}")
+            raise ToolFailed(
+                f"params are for a script of one statement, and this one has {len(statements)}"
+            )
         try:
             with self.server.connect(self.work) as db, limited(db, limit):
                 if read_only:

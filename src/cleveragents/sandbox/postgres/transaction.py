@@ -246,7 +246,7 @@ class TransactionRollback(WholeState):
         except Moved as moved:
             db.execute(b"ROLLBACK")
             raise ApplyRefused(
-                f"database {self._target!r} does not answer as when the plan ran: {moved}",
+                f"database {self._target!r} gives other answers than when the plan ran: {moved}",
                 "nothing was changed; roll back and run the plan again",
             ) from moved
         fsio.point("committed")
@@ -290,7 +290,9 @@ class TransactionRollback(WholeState):
         require_local(statements)
         require_no_control(statements)
         if params and len(statements) != 1:
-            raise ToolFailed(f"params go with one statement, and the script has {len(statements)}")
+            raise ToolFailed(
+                f"params are for a script of one statement, and this one has {len(statements)}"
+            )
         with open(self._file, "rb") as file:
             entries = read_entries(file.read())
         try:

@@ -31,7 +31,7 @@ def holder_of(root: str, paths: Iterable[bytes]) -> Holder | None:
                 with suppress(OSError):
                     there = os.lstat(top + b"/" + path)
                     found[there.st_dev, there.st_ino] = base
-    return _asked(found) if found else None
+    return _find_holder(found) if found else None
 
 
 def _base(path: bytes) -> bytes:
@@ -53,7 +53,7 @@ def _is_database(path: bytes) -> bool:
     return False
 
 
-def _asked(wanted: dict[tuple[int, int], bytes]) -> Holder | None:
+def _find_holder(wanted: dict[tuple[int, int], bytes]) -> Holder | None:
     """Of the processes that are ours to ask."""
     processes = os.listdir("/proc") if os.path.isdir("/proc/self") else ()
     for pid in (name for name in processes if name.isdigit() and int(name) != os.getpid()):

@@ -59,7 +59,7 @@ def changed_rows(db: sqlite3.Connection, pair: Pair) -> tuple[RowChange, ...]:
         return _by_key(db, pair)
     if pair.columns_before != pair.columns_after:
         return ()
-    told = ", ".join(_told(c) for c in pair.columns_after)
+    told = ", ".join(_limited_value(c) for c in pair.columns_after)
     only = (
         f"SELECT {told} FROM (SELECT * FROM {{}} EXCEPT SELECT * FROM {{}}) LIMIT {MOST_ROWS + 1}"
     )
@@ -72,8 +72,8 @@ def changed_rows(db: sqlite3.Connection, pair: Pair) -> tuple[RowChange, ...]:
 
 
 def _by_key(db: sqlite3.Connection, pair: Pair) -> tuple[RowChange, ...]:
-    old = ", ".join(_told(c, "x.") for c in pair.columns_before)
-    new = ", ".join(_told(c, "y.") for c in pair.columns_after)
+    old = ", ".join(_limited_value(c, "x.") for c in pair.columns_before)
+    new = ", ".join(_limited_value(c, "y.") for c in pair.columns_after)
     a, b = f"a.{quoted(pair.before)} x", f"b.{quoted(pair.after)} y"
     same = " AND ".join(f"x.{quoted(c)} IS y.{quoted(c)}" for c in pair.key)
     ordered = "ORDER BY {} LIMIT " + str(MOST_ROWS + 1)
@@ -124,7 +124,7 @@ def columns_of(db: sqlite3.Connection, side: str, table: str) -> dict[str, int]:
     return {row[1]: row[5] for row in listed.fetchall()}
 
 
-def _told(column: str, side: str = "") -> str:
+def _limited_value(column: str, side: str = "") -> str:
     """Its value, of which no more is read than is shown."""
     name = f"{side}{quoted(column)}"
     cut = f"substr({name}, 1, {LONGEST_VALUE + 1})"

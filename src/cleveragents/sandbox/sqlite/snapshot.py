@@ -354,7 +354,9 @@ def _locked(path: str) -> Generator[tuple[int, bool]]:
         with closing(hardened(path, isolation_level=None, timeout=5)) as db:
             busy = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
             if busy:
-                raise CheckpointFailed(f"{path} is being written to", "end the process that does")
+                raise CheckpointFailed(
+                    f"{path} is being written to", "end the process that writes to it"
+                )
             db.execute("BEGIN IMMEDIATE")
             # Closing any descriptor of ours drops SQLite's locks: so this one closes last.
             with opened(path, os.O_RDONLY) as fd:

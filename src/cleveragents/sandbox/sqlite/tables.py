@@ -149,7 +149,7 @@ class _Comparison:
         renamed = self._renamed(old, new)
         gone = set(renamed.values())
         found = [
-            self._one(
+            self._table_change(
                 key,
                 old.get(renamed.get(key, key)),
                 new.get(key),
@@ -181,7 +181,7 @@ class _Comparison:
                     found[key] = before
         return found
 
-    def _one(
+    def _table_change(
         self, key: Key, old: Definition | None, new: Definition | None, old_name: str
     ) -> TableChange | None:
         kind, name = key

@@ -111,14 +111,14 @@ def _quick(ws: Workspace, plan_id: str, before: str, after: str) -> Did:
 
 def summary_of_changes(changes: Iterable[Change]) -> Did:
     """Changes as they come from two trees; folders and git's own files are not told of."""
-    shown = [c for c in changes if not c.path.startswith(b".git/") and not _is_folder(c)]
+    shown = [c for c in changes if not c.path.startswith(b".git/") and not c.is_directory]
     counts: dict[str, int] = {}
     for change in shown:
         counts[change.resource] = counts.get(change.resource, 0) + 1
     removed = {c.before for c in shown if c.action is Action.REMOVED}
     moved = {c.after for c in shown if c.action is Action.ADDED} & removed
     rest = [c for c in shown if not ({c.before, c.after} & moved)]
-    text = _told(
+    text = _summary(
         [c.shown for c in rest if c.action is Action.CHANGED],
         [c.shown for c in rest if c.action is Action.ADDED],
         [c.shown for c in rest if c.action is Action.REMOVED],
@@ -129,17 +129,14 @@ def summary_of_changes(changes: Iterable[Change]) -> Did:
     return Did(text, counts=counts, names=_named(paths), below=below)
 
 
-def _is_folder(change: Change) -> bool:
-    return all(side.startswith("d:") for side in (change.before, change.after) if side)
-
-
 def summary(diff: Diff) -> Did:
     """The same from a difference with lines and tables."""
     counts: dict[str, int] = {}
-    for file in diff.files:
+    files = [file for file in diff.files if not file.is_directory]
+    for file in files:
         counts[file.resource] = counts.get(file.resource, 0) + 1
-    told = [file for file in diff.files if not file.tables]
-    text = _told(
+    told = [file for file in files if not file.tables]
+    text = _summary(
         [f.path for f in told if f.status == "changed"],
         [f.path for f in told if f.status == "added"],
         [f.path for f in told if f.status == "removed"],
@@ -148,7 +145,7 @@ def summary(diff: Diff) -> Did:
     tables = [first_upper(table_words(t)) for file in diff.files for t in file.tables]
     if len(tables) > 3:
         tables = [*tables[:3], count(len(tables) - 3, "more table")]
-    paths = [file.path for file in diff.files]
+    paths = [file.path for file in files]
     some = _beginning([file.path for file in told]) if not _names(paths) else ""
     words = ". ".join([*tables, text] if text and told else tables)
     return Did(
@@ -217,7 +214,7 @@ def _columns(table: Any) -> list[str]:
     return said
 
 
-def _told(changed: list[str], added: list[str], removed: list[str], renamed: int) -> str:
+def _summary(changed: list[str], added: list[str], removed: list[str], renamed: int) -> str:
     said: list[str] = []
     if changed:
         said.append(_names(changed) or count(len(changed), "file"))

@@ -29,12 +29,12 @@ def seen_of(ws: Workspace, now: ClusterStatus) -> Seen:
         status=now,
         names=names,
         title=count(len(now.workers), "worker") if now.workers else "No worker is there",
-        said=_said(running, waiting, oldest, bool(now.workers)),
+        said=_summary(running, waiting, oldest, bool(now.workers)),
         at=utc_now(),
     )
 
 
-def _said(running: int, waiting: int, oldest: float, anybody: bool) -> str:
+def _summary(running: int, waiting: int, oldest: float, anybody: bool) -> str:
     runs = f"{count(running, 'plan')} {'runs' if running == 1 else 'run'}"
     if not waiting:
         return f"{runs}, none waits."

@@ -36,6 +36,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Group -> what it added to the store."""
     calls: tuple[ToolCall, ...]
     """Without what they printed."""
+    wrote: frozenset[str]
+    """Calls that wrote something, also where its checkpoints are pruned."""
     order: dict[str, int]
     """Id of a decision, group or call -> its place in time."""
     entries: tuple[JournalEntry, ...]
@@ -63,9 +65,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_quiet(self) -> bool:
-        """A session of which all that was begun is done: it is continued in its agent."""
-        queued = self.plan.state is State.QUEUED
-        return queued and self.is_session and all(step.done for step in self.steps)
+        """A session in which nothing runs: it is continued in its agent, also after a failure."""
+        return self.plan.state is State.QUEUED and self.is_session and self.held is None
 
     def state(self, group: CheckpointGroup) -> dict[str, str]:
         """Resource -> hash of its state."""
@@ -89,6 +90,7 @@ def facts_of(ws: Workspace, plan_id: str) -> Facts:
         hashes=store.checkpoints.hashes(plan_id),
         sizes=store.checkpoints.sizes(plan_id),
         calls=tuple(store.calls.without_output(plan_id)),
+        wrote=store.calls.that_wrote(plan_id),
         order=store.order_of(plan_id),
         entries=tuple(entries),
         left=left_behind(groups, entries),

@@ -50,13 +50,13 @@ def _turn(facts: Facts, entry: JournalEntry, names: dict[str, str]) -> Row | Non
         if undo is not None:
             row.title, row.is_aside = f"{row.title}, and undid it", True
         else:
-            row.group_id = entry.detail.get("to")
+            row.group_id = _led_to(entry, entry.detail.get("to"))
     elif entry.operation is Operation.UNDO and facts.undone.get(entry.target or "") is entry:
         undone = next((e for e in facts.entries if e.entry_id == entry.target), None)
         if undone is None or undone.operation is Operation.ROLLBACK:
             return None
         row.title = f"You undid {OPERATIONS.get(undone.operation, 'the last operation')}"
-        row.group_id = undone.before.group_id
+        row.group_id = _led_to(entry, undone.before.group_id)
     elif entry.operation is Operation.APPLY and facts.plan.state == "applied":
         row.mark, row.title = "system", "Applied"
     elif entry.operation is Operation.CANCEL:
@@ -64,6 +64,11 @@ def _turn(facts: Facts, entry: JournalEntry, names: dict[str, str]) -> Row | Non
     else:
         return None
     return row
+
+
+def _led_to(entry: JournalEntry, asked: str | None) -> str | None:
+    """In place a rollback leads to a group of its own: what others did stays."""
+    return entry.after.group_id if entry.after and entry.after.group_id else asked
 
 
 OPERATIONS = {

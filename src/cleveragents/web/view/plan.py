@@ -131,7 +131,7 @@ def plan_view(
     facts = facts_of(ws, plan_id)
     rows = rows_of(facts)
     items = folded(facts, rows, opened)
-    state = state_of(facts)
+    state = state_of(facts, rows)
     icon, tone = icon_of(facts, state)
     undo, redo = undo_words(facts)
     tracks = tracks_of(facts)
@@ -227,7 +227,8 @@ def _titled(facts: Facts, row: Row, did: Did, shelf: Shelf) -> tuple[str, str]:
     elif row.mark == "looked":
         attempts = max((call.attempt for call in row.calls), default=1)
         again = "; second attempt" if attempts == 2 else f"; attempt {attempts}" * (attempts > 2)
-        said.append(f"Changed nothing{again}")
+        wrote = any(call.call_id in facts.wrote for call in row.calls)
+        said.append(("What it changed is pruned" if wrote else "Changed nothing") + again)
     elif row.mark == "unknown":
         said.append("Another session had a call open when it was written")
     if row.mark == "turn":

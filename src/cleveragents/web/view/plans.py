@@ -68,7 +68,7 @@ def listing(ws: Workspace, query: str = "", before: str = "") -> Listing:
         finished=finished,
         older=shown[-1].plan_id if len(plans) > PAGE else None,
         title=_title(needing, bool(plans), query),
-        said=_said(len(running), len(needing)),
+        said=_summary(len(running), len(needing)),
     )
 
 
@@ -81,7 +81,7 @@ def _title(needing: tuple[Entry, ...], any_at_all: bool, query: str) -> str:
     return f"{first_upper(spelled(number))} plan{'s need' if number > 1 else ' needs'} you"
 
 
-def _said(running: int, needing: int) -> str:
+def _summary(running: int, needing: int) -> str:
     first = ""
     if running:
         first = f"{first_upper(spelled(running))} {'is' if running == 1 else 'are'} running. "
@@ -94,7 +94,7 @@ def _said(running: int, needing: int) -> str:
 def _entry(ws: Workspace, plan: Plan) -> Entry:
     facts = facts_of(ws, plan.plan_id)
     rows = rows_of(facts)
-    state = state_of(facts)
+    state = state_of(facts, rows)
     icon, tone = icon_of(facts, state)
     link, button = _button(facts, state)
     return Entry(
@@ -127,7 +127,7 @@ def picture(facts: Facts, rows: list[Row]) -> Markup:
     if facts.plan.error is not None and waiting:
         first = next(n for n, one in enumerate(signs) if one.kind == "g")
         signs[first] = Sign("f")
-    running = state_of(facts) == "running"
+    running = state_of(facts, rows) == "running"
     if running and any(one.kind == "g" for one in signs):
         first = next(n for n, one in enumerate(signs) if one.kind == "g")
         signs = [msgspec.structs.replace(one, here=False) for one in signs]

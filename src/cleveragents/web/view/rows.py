@@ -163,6 +163,9 @@ class _Builder:
         if kind is CheckpointType.ON_QUIET:
             self._point(group, base, changed)
             return
+        if kind is CheckpointType.POST_ROLLBACK:
+            self._settle(group)  # the row of the rollback itself tells it
+            return
         if kind in OF_THE_PERSON:
             self._settle(last)
         if kind in OF_THE_PERSON or (changed and decision is None and kind not in AFTER):

@@ -6,19 +6,26 @@ from cleveragents.context import utc_now
 from cleveragents.model.decision import DecisionKind
 from cleveragents.model.journal import Operation, undo_stack
 from cleveragents.model.plan import Failure, State
+from cleveragents.model.resource import IN_PLACE
 from cleveragents.web.view.facts import Facts
 from cleveragents.web.view.rows import Row
 from cleveragents.web.view.words import count, lasted, listed, shortened
 
 
-def state_of(facts: Facts) -> str:
-    """The plan's state as the page groups it."""
+def state_of(facts: Facts, rows: list[Row]) -> str:
+    """The plan's state as the page groups it; `nothing`: nobody has to do anything."""
     plan = facts.plan
     if facts.held is not None and not plan.is_final:
         return "running"
-    if (plan.state is State.COMPLETE or facts.is_quiet) and facts.in_place:
+    if plan.state is not State.COMPLETE and not facts.is_quiet:
+        return str(plan.state)
+    if facts.in_place or not has_changed(rows):
         return "nothing"
-    return str(State.COMPLETE if facts.is_quiet else plan.state)
+    return str(State.COMPLETE)
+
+
+def has_changed(rows: list[Row]) -> bool:
+    return any(row.changed for row in rows if not row.is_aside)
 
 
 def sentence(facts: Facts, rows: list[Row]) -> str:
@@ -51,7 +58,7 @@ def _complete(facts: Facts, rows: list[Row]) -> str:
         names = listed([one.name for one in facts.resources])
         return f"{count(done, 'step')} in {names}, in place: there is nothing to apply"
     what = "It is done" if done == 1 else f"All {done:,} steps are done"
-    if not any(row.changed for row in rows if not row.is_aside):
+    if not has_changed(rows):
         return f"{what}. Nothing changed: there is nothing to apply."
     return f"{what}. Nothing is applied: your own files are as they were."
 
@@ -63,7 +70,7 @@ def _session(facts: Facts, rows: list[Row]) -> str:
     said = f"{count(asked, 'prompt')} so far, in {names}"
     if facts.in_place:
         return f"{said}, in place: there is nothing to apply."
-    if not any(row.changed for row in rows if not row.is_aside):
+    if not has_changed(rows):
         return f"{said}. Nothing changed: there is nothing to apply."
     return f"{said}. Nothing is applied: your own files are as they were."
 
@@ -92,7 +99,10 @@ def _running(facts: Facts) -> str:
 
 def _applied(result: dict[str, Any]) -> str:
     told: list[str] = []
-    for item in result.get("applied", ()):
+    items = result.get("applied", ())
+    if items and all(item["mode"] == IN_PLACE for item in items):
+        return f"Ended. {listed([item['resource'] for item in items])}, in place, is as it was left"
+    for item in items:
         commit = f" as commit {item['commit'][:7]}" if item.get("commit") else ""
         mode = f" as {item['mode']}" if not commit and item.get("mode") in ("changes",) else commit
         told.append(f"{item['resource']}{mode}, {count(item['files'], 'file')}")
