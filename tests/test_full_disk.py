@@ -6,6 +6,7 @@ The file systems are real and small, mounted where only the commands under test 
 import os
 import random
 import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Generator
@@ -261,3 +262,17 @@ def test_small_blocks_and_no_room_end_no_process(
             done = disk.run_any(*script)
             assert done.rc == 0, (left, done.rc, done.stderr)
             shutil.rmtree(disk.world / "store")
+
+
+def test_a_file_system_that_is_memory_counts_no_blocks_and_is_not_full(disk: SmallDisk) -> None:
+    memory = disk.mounted / "memory"
+    disk.inside(memory).mkdir()
+    subprocess.run(disk.argv("mount", "-t", "ramfs", "ramfs", str(memory)), check=True)
+    (disk.world / "work/plan.yaml").write_text(
+        "name: fits\nresources: {app: {kind: fs-directory, path: app}}\n"
+        'steps: [{id: note, tool: file.write, with: {path: NOTES, content: "noted"}}]\n'
+    )
+    env = {"CLEVERAGENTS_HOME": str(memory / "store")}
+    disk.run("plan", "run", "plan.yaml", env=env).expect(0)
+    disk.run("rollback", "first", "--yes", env=env).expect(0)
+    assert disk.run("doctor", "--json", env=env).expect(0).data["free_bytes"] > 0

@@ -72,9 +72,16 @@ def of_sqlite(error: sqlite3.Error, path: str) -> StoreError:
     return StoreError(f"the store is damaged: {path}: {error}", "run agents check")
 
 
+def free_bytes(path: str) -> int:
+    """What an ordinary user can still write there; on a file system that is memory, free memory."""
+    space = os.statvfs(path)
+    if space.f_blocks:
+        return space.f_bavail * space.f_frsize
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # ramfs counts nothing
+
+
 def _is_full(path: str) -> bool:
     try:
-        found = os.statvfs(os.path.dirname(path))
+        return free_bytes(os.path.dirname(path)) < 1 << 20
     except OSError:
         return False
-    return found.f_bavail * found.f_frsize < 1 << 20

@@ -365,8 +365,3 @@ def locked(path: str) -> Generator[None]:
         yield
     finally:
         os.close(fd)
-
-
-def free_bytes(path: str) -> int:
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize

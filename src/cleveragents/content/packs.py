@@ -210,7 +210,7 @@ class Packs:
     def _make_room(self, size: int) -> None:
         """The reserve counts too, and no budget does."""
         self._reserve.give_back_below(size + MARGIN)
-        free = fsio.free_bytes(self.directory) - MARGIN
+        free = machine.free_bytes(self.directory) - MARGIN
         if size > free:
             raise DiskFull(
                 f"the disk is full: {self.directory}: {size} bytes to store,"

@@ -8,7 +8,7 @@ holds it or it was given back; what a rollback has to keep may.
 import os
 from contextlib import suppress
 
-from cleveragents.content import fsio
+from cleveragents import machine
 
 SIZE = 32 << 20
 LOW = 8 << 20
@@ -36,12 +36,12 @@ class Reserve:
 
     def room(self) -> int:
         """Bytes for ordinary content."""
-        return fsio.free_bytes(self._home) + self.held - SIZE
+        return machine.free_bytes(self._home) + self.held - SIZE
 
     def give_back_below(self, wanted: int) -> None:
         """Give it back if less than this is free."""
         with suppress(OSError):
-            if fsio.free_bytes(self._home) < wanted and (held := self.held):
+            if machine.free_bytes(self._home) < wanted and (held := self.held):
                 self._set(0)
                 self._given = held
 
@@ -54,12 +54,12 @@ class Reserve:
     def renew(self) -> None:
         """Have all of it, if there is plenty of room."""
         with suppress(OSError):
-            if self.held < SIZE and fsio.free_bytes(self._home) > SIZE + 2 * LOW:
+            if self.held < SIZE and machine.free_bytes(self._home) > SIZE + 2 * LOW:
                 self._hold(SIZE)
 
     def _hold(self, size: int) -> None:
         with suppress(OSError):
-            self._set(min(size, fsio.free_bytes(self._home) + self.held))
+            self._set(min(size, machine.free_bytes(self._home) + self.held))
 
     def _set(self, size: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC

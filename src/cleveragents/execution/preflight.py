@@ -7,7 +7,6 @@ import msgspec
 
 from cleveragents import machine
 from cleveragents.actors import CALLER, KINDS, OBSERVED, STEPS
-from cleveragents.content import fsio
 from cleveragents.content.reserve import Reserve
 from cleveragents.content.scope import Scope
 from cleveragents.context import Context
@@ -192,7 +191,7 @@ def _room(home: str, there: str) -> int:
     """Free bytes; beside the store without its reserve."""
     if os.path.isdir(home) and os.stat(home).st_dev == os.stat(there).st_dev:
         return Reserve(home).room()
-    return fsio.free_bytes(there)
+    return machine.free_bytes(there)
 
 
 def _nearest_there(path: str) -> str:

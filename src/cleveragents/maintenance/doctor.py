@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import msgspec
 
+from cleveragents import machine
 from cleveragents.apply.database_backups import Held, kept, looked_at
 from cleveragents.content import fsio, removal
 from cleveragents.content.native.filecopy import share_blocks
@@ -87,7 +88,7 @@ def examine(ctx: Context, fix: bool = False) -> Report:
         inotify=dict(_inotify()),
         store=settings.home,
         sandboxes=settings.sandboxes,
-        free_bytes=fsio.free_bytes(settings.sandboxes),
+        free_bytes=machine.free_bytes(settings.sandboxes),
         reflink=_shares_blocks(settings.sandboxes),
         leftovers=tuple(_removed(ctx, one) if fix else one for one in find_leftovers(ctx)),
         databases=tuple(looked_at(ctx, one) for one in kept(ctx)),
