@@ -90,7 +90,7 @@ def test_nothing_is_stored_when_the_disk_is_as_good_as_full(
 ) -> None:
     with opened_packs() as store:
         room = reserve.SIZE + reserve.MARGIN + 70
-        full = SimpleNamespace(f_bavail=room, f_frsize=1)
+        full = SimpleNamespace(f_bavail=room, f_blocks=2 * room, f_frsize=1)
         monkeypatch.setattr(os, "statvfs", lambda _path: full)
         with pytest.raises(StoreError, match="the disk is full"):
             put(store, b"x" * 71)
