@@ -109,6 +109,16 @@ class World(Agents):
         self.points = int(points.read_text() or 0)
         return Outcome(argv, *done)
 
+    def die(self, number: int, *argv: str) -> Outcome:
+        """The command, killed at that fault point.
+
+        What goes on in the background may take a point or two less than it did the time before;
+        then the last ones are not reached.
+        """
+        died = self.run(*argv, kill_at=number)
+        assert died.rc == KILLED or self.points < number, died
+        return died
+
     def ok(self, *argv: str) -> dict[str, Any]:
         return self.run(*argv, "--json").expect(0).data
 
@@ -218,9 +228,7 @@ class Crashes:
         for number in numbers(total, total if FULL else sample):
             with self._subtests.test(f"{' '.join(argv)} killed at {number} of {total}"):
                 again()
-                died = world.run(*argv, kill_at=number)
-                # what goes on in the background may take a point or two less the next time
-                assert died.rc == KILLED or world.points < number, died
+                died = world.die(number, *argv)
                 try:
                     check(world, died)
                 except AssertionError as error:

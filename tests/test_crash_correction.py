@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.scratch import query
-from tests.test_crash import FULL, KILLED, Crashes, World, crashes, nothing, numbers, rows
+from tests.test_crash import FULL, Crashes, World, crashes, nothing, numbers, rows
 
 __all__ = ["crashes"]
 SAMPLE = 6
@@ -98,7 +98,7 @@ def test_a_correction_that_dies_anywhere_is_whole_or_can_be_resumed(
     for number in sorted({*numbers(total, total if FULL else SAMPLE), *end}):
         with subtests.test(f"killed at {number} of {total}"):
             again()
-            assert world.run(*argv, kill_at=number).rc == KILLED
+            world.die(number, *argv)
             check_correction(world)
 
 
@@ -137,7 +137,7 @@ def test_child_plans_that_die_anywhere_are_resumed(
     for number in numbers(total, total if FULL else SAMPLE):
         with subtests.test(f"killed at {number} of {total}"):
             again()
-            assert world.run(*argv, kill_at=number).rc == KILLED
+            world.die(number, *argv)
             check_children(world)
 
 
@@ -169,7 +169,7 @@ def test_a_rollback_over_child_plans_that_dies_anywhere_is_whole(
     for number in numbers(total, total if FULL else SAMPLE):
         with subtests.test(f"killed at {number} of {total}"):
             again()
-            assert world.run(*argv, kill_at=number).rc == KILLED
+            world.die(number, *argv)
             check_rollback(world)
 
 
