@@ -70,15 +70,23 @@ class SmallDisk:
                     if self.free >= size:
                         break
 
+    def use_up_files(self) -> None:
+        """Make empty files until there can be no more: bytes are free all the same."""
+        folder = self.world / "files"
+        folder.mkdir(exist_ok=True)
+        with suppress(OSError):
+            while True:
+                (folder / os.urandom(8).hex()).touch()
+
     def remount(self, how: str) -> None:
         subprocess.run(self.argv("mount", "-o", f"remount,{how}", str(self.mounted)), check=True)
 
 
 @contextmanager
 def small_disk(
-    agents: Agents, folder: Path, megabytes: int, block: int = 4096
+    agents: Agents, folder: Path, megabytes: int, block: int = 4096, files: int | None = None
 ) -> Generator[SmallDisk]:
-    """Skips, with the reason, where such a thing cannot be made."""
+    """`files`: about as many as it can hold. Skips, with the reason, where it cannot be made."""
     missing = [name for name in NEEDED if shutil.which(name) is None]
     if os.geteuid() != 0 or missing:
         pytest.skip(f"a file system of our own needs root and {', '.join(NEEDED)}")
@@ -86,7 +94,8 @@ def small_disk(
     mounted.mkdir()
     with open(image, "wb") as file:
         file.truncate(megabytes << 20)
-    subprocess.run(["mkfs.ext4", "-q", "-m", "0", "-b", str(block), str(image)], check=True)
+    most = ["-N", str(files)] if files else []
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", "-b", str(block), *most, str(image)], check=True)
     script = 'mount -o loop "$0" "$1" && echo ready && read _'
     holder = subprocess.Popen(
         ["unshare", "--mount", "sh", "-c", script, str(image), str(mounted)],

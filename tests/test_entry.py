@@ -20,6 +20,11 @@ resources: {work: {kind: fs-directory, path: work}}
 steps: [{id: one, run: "echo one > made"}]
 """
 
+UNWRITTEN = (
+    "error: the answer cannot be written: No space left on device\n"
+    "hint: write it somewhere else; what the command changed stays changed: agents plan log\n"
+)
+
 
 @pytest.fixture
 def planned(tmp_path: Path) -> Agents:
@@ -122,8 +127,8 @@ def test_an_answer_that_cannot_be_written_is_an_error_and_the_work_is_done(
             [*command, *options], cwd=planned.work, env=planned.env, stdout=full, check=False,
             stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-    assert done.returncode == 1
-    assert done.stderr == "error: the answer cannot be written: No space left on device\n"
+    assert done.returncode == 6
+    assert done.stderr == UNWRITTEN
     after = planned.run("plan", "checkpoints", "last", "--json").data["checkpoints"]
     assert len(after) == before + 1
 
@@ -143,8 +148,8 @@ def test_an_answer_that_cannot_be_written_is_the_same_error_of_every_command(
             command, cwd=planned.work, env=planned.env, stdout=full, check=False,
             stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-    assert done.stderr == "error: the answer cannot be written: No space left on device\n"
-    assert done.returncode == 1
+    assert done.stderr == UNWRITTEN
+    assert done.returncode == 6
 
 
 def test_a_command_whose_output_cannot_be_passed_on_says_so(planned: Agents) -> None:

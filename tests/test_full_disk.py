@@ -34,6 +34,15 @@ steps:
   - {id: more, tool: file.write, on: app, with: {path: old, content: "new"}}
 """
 
+MANY = """
+name: many
+resources: {app: {kind: fs-directory, path: app}}
+steps:
+  - {id: note, tool: file.write, on: app, with: {path: old, content: "new"}}
+  - {id: many, on: app, run: "mkdir many; for i in $(seq 1000); do : > many/$i || exit 1; done"}
+policy: {on_failure: stop}
+"""
+
 
 @pytest.fixture
 def disk(agents: Agents, tmp_path: Path) -> Generator[SmallDisk]:
@@ -85,6 +94,41 @@ def test_every_way_out_works_with_zero_bytes_free(disk: SmallDisk) -> None:
     assert not (sandbox(disk) / "big").exists()
     disk.run("plan", "delete", "last", "--yes").expect(0)
     assert not list((disk.world / "store/sandboxes").glob("*/app"))
+
+
+def test_every_way_out_works_when_no_more_files_can_be_made(agents: Agents, tmp_path: Path) -> None:
+    """Room for bytes is there, but no inode: what a step that unpacks a million files leaves."""
+    with small_disk(agents, tmp_path, 128, files=500) as disk:
+        (disk.world / "work/app").mkdir()
+        (disk.world / "work/app/old").write_text("old")
+        (disk.world / "work/plan.yaml").write_text(MANY)
+        disk.run("plan", "run", "plan.yaml").expect(5)
+        disk.use_up_files()
+        for argv in (
+            ("plan", "list"),
+            ("plan", "status", "last"),
+            ("plan", "checkpoints", "last"),
+            ("check",),
+            ("gc", "--grace", "0s"),
+            ("plan", "rollback", "last", "first", "--yes"),
+        ):
+            disk.run(*argv).expect(0)
+            disk.use_up_files()
+            if argv == ("check",):  # one file for each that differs is more than is kept
+                refused = disk.run("plan", "diff", "last").expect(6)
+                assert f"the disk is full: {disk.store}/staging/" in refused.stderr
+        box = sandbox(disk)
+        assert [path.name for path in box.iterdir()] == ["old"]
+        refused = disk.run("run", "--on", "app", "--", "true")
+        assert "the disk is full" in refused.expect(125).stderr
+        disk.run("plan", "delete", "many", "--yes").expect(0)
+        assert not box.exists()
+        shutil.rmtree(disk.world / "files")
+        disk.run("plan", "list").expect(0)
+        kept = len(list((disk.world / "store/reserve.files").iterdir()))
+        disk.use_up_files()
+        disk.run("plan", "list").expect(0)
+        assert len(list((disk.world / "store/reserve.files").iterdir())) == kept
 
 
 def test_the_reserve_is_renewed_when_there_is_room_again(disk: SmallDisk) -> None:

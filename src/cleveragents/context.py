@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from cleveragents import machine
 from cleveragents.checkpoints.manager import CheckpointManager
 from cleveragents.checkpoints.service import CheckpointService
 from cleveragents.content import fsio, removal
@@ -74,5 +75,9 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         fsio.make_private_dir(folder)
         try:
             yield folder
+        except OSError as error:
+            if error.errno in machine.FULL:
+                raise machine.of_os(error, folder) from error
+            raise
         finally:
             removal.remove_tree(folder)

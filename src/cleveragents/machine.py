@@ -1,6 +1,7 @@
 """What the operating system or SQLite refused, as errors that name the place and what to do."""
 
 import errno
+import math
 import os
 import sqlite3
 from collections.abc import Generator
@@ -51,7 +52,8 @@ def named(doing: str, kind: type[AgentsError] = MachineError) -> Generator[None]
 def of_sqlite(error: sqlite3.Error, path: str) -> StoreError:
     """What SQLite says of the store's database; damage is only what it calls so."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY
-    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_full(path)):
+    unwritten = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and _is_full(path)
+    if code == sqlite3.SQLITE_FULL or unwritten:
         return DiskFull(f"the disk is full: {path}: {error}", MAKE_ROOM)
     if code == sqlite3.SQLITE_READONLY:
         return ReadOnlyStore(
@@ -80,8 +82,15 @@ def free_bytes(path: str) -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # ramfs counts nothing
 
 
+def free_files(path: str) -> float:
+    """How many more files can be made there; many file systems have no such limit."""
+    space = os.statvfs(path)
+    return space.f_favail if space.f_files else math.inf
+
+
 def _is_full(path: str) -> bool:
+    folder = os.path.dirname(path)
     try:
-        return free_bytes(os.path.dirname(path)) < 1 << 20
+        return free_bytes(folder) < 1 << 20 or not free_files(folder)
     except OSError:
         return False

@@ -15,6 +15,8 @@ import sys
 from contextlib import suppress
 from typing import Any, NoReturn, TextIO
 
+ELSEWHERE = "hint: write it somewhere else; what the command changed stays changed: agents plan log"
+
 
 class Unwritten(BaseException):
     """The answer cannot be written; nobody on the way takes it for an error of the store's disk."""
@@ -88,9 +90,9 @@ def run() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
     except Unwritten as error:
-        sys.stderr.write(f"error: the answer cannot be written: {error}\n")
+        sys.stderr.write(f"error: the answer cannot be written: {error}\n{ELSEWHERE}\n")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 1
+        code = 6
     except Exception as error:
         if "--debug" not in sys.argv:
             raise

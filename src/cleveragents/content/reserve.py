@@ -1,20 +1,25 @@
-"""Disk space kept for getting out of a full disk: a file that is given back when it is needed.
+"""Disk space kept for getting out of a full disk: files that are given back when they are needed.
 
 Without it a tool that fills the disk locks everybody out: SQLite cannot even be opened for reading
 when there is no room for its side files. Ordinary content never uses this space, whether the file
-holds it or it was given back; what a rollback has to keep may.
+holds it or it was given back; what a rollback has to keep may. A disk is full of files as well as
+of bytes: empty ones hold the places (inodes) that side files, packs and staging take then.
 """
 
 import os
 from contextlib import suppress
 
 from cleveragents import machine
+from cleveragents.content import fsio
 
 SIZE = 32 << 20
 LOW = 8 << 20
 """Free bytes below which it is given back: a commit and what a command opens need room."""
 MARGIN = 2 << 20
 """Free bytes that content never takes: the commit that names it comes after it."""
+FILES = 64
+FEW = 32
+"""Files that can still be made below which the empty ones are given back."""
 
 
 class Reserve:
@@ -23,8 +28,10 @@ class Reserve:
     def __init__(self, home: str) -> None:
         self._home = home
         self._path = f"{home}/reserve"
+        self._files = f"{home}/reserve.files"
         self._given = 0
         """Bytes that this process gave back, and has to take again when it is done with them."""
+        self._gave_files = False
 
     @property
     def held(self) -> int:
@@ -39,7 +46,12 @@ class Reserve:
         return machine.free_bytes(self._home) + self.held - SIZE
 
     def give_back_below(self, wanted: int) -> None:
-        """Give it back if less than this is free."""
+        """Give it back if less than this is free; the files if few more can be made."""
+        with suppress(OSError):
+            if machine.free_files(self._home) < FEW:
+                for name in os.listdir(self._files):
+                    self._gave_files = True
+                    fsio.unlink_if_there(f"{self._files}/{name}")
         with suppress(OSError):
             if machine.free_bytes(self._home) < wanted and (held := self.held):
                 self._set(0)
@@ -50,12 +62,27 @@ class Reserve:
         if self._given:
             self._hold(self._given)
             self._given = 0
+        if self._gave_files:
+            self._hold_files()
+            self._gave_files = False
 
     def renew(self) -> None:
         """Have all of it, if there is plenty of room."""
         with suppress(OSError):
             if self.held < SIZE and machine.free_bytes(self._home) > SIZE + 2 * LOW:
                 self._hold(SIZE)
+        with suppress(OSError):
+            last = f"{self._files}/{FILES - 1}"
+            if not os.path.exists(last) and machine.free_files(self._home) > FILES + 2 * FEW:
+                self._hold_files()
+
+    def _hold_files(self) -> None:
+        """As many of them as can be made."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with suppress(OSError):
+            fsio.make_private_dir(self._files)
+            for number in range(FILES):
+                os.close(os.open(f"{self._files}/{number}", flags, 0o600))
 
     def _hold(self, size: int) -> None:
         with suppress(OSError):

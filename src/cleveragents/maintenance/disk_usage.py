@@ -84,7 +84,7 @@ def _parts(home: str, sandboxes: str) -> tuple[Part, ...]:
         "content": [f"{home}/content"],
         "cache": [f"{home}/cache"],
         "database": [f"{home}/store.db{end}" for end in ("", "-wal", "-shm")],
-        "reserve": [f"{home}/reserve"],
+        "reserve": [f"{home}/reserve", f"{home}/reserve.files"],
         "other": [home],  # what was not counted before
     }
     seen = set[Inode]()

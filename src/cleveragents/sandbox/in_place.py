@@ -193,9 +193,11 @@ class DirectoryInPlace(NothingToApply, TreeSandbox):
         """Remove what a rollback that never began, or has ended, left beside the user's files."""
         for top in (self.place.root, f"{self.place.root}/.git"):
             with suppress(OSError):
-                for name in os.listdir(top):
-                    if name.startswith(self._beside):
-                        removal.remove_tree(f"{top}/{name}")
+                left = [name for name in os.listdir(top) if name.startswith(self._beside)]
+                for name in left:
+                    removal.remove_tree(f"{top}/{name}")
+                if left:  # for good: else it may be among the user's files again after a power cut
+                    fsio.sync_dir(top)
 
     def switch(self, staged: dict[str, Any], staging: str) -> None:
         ops = codec.convert(staged["ops"], tuple[Op, ...])

@@ -104,7 +104,11 @@ def write_chain(
         raise NotAllowed(
             f"the plan changed nothing in {sandbox.name!r}: there is no commit to make"
         )
+    for commit in dict.fromkeys(commits):
+        if commit is not None:
+            repository.sync_objects(commit)
     _publish(repository, ref, tip, before)
+    repository.sync_ref(ref)
     return Chain(base, tuple(commits), tuple(files))
 
 
