@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 
 import cleveragents.tools
 from cleveragents.model.tool import CallState, ToolResult, ToolSpec
-from cleveragents.tools import pycall, resolve_tool
+from cleveragents.tools import process, pycall, resolve_tool
 from cleveragents.tools.leftovers import end_leftovers
 from cleveragents.tools.limits import Capture, Deadline
 from cleveragents.tools.process import before_exec, start
@@ -310,7 +310,10 @@ def test_the_tools_own_time_limit_counts_when_the_step_has_none(bench: Bench) ->
     assert bench.run(msgspec.structs.replace(tool, run=("true",)), 60).ok
 
 
-def test_a_tool_may_say_goodbye_before_it_is_killed(bench: Bench) -> None:
+def test_a_tool_may_say_goodbye_before_it_is_killed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "GRACE", SOON)
     loop = "while :; do sleep 0.05; done"
     result = bench.sh_until_timeout(f"trap 'echo bye; exit 0' TERM; echo hi; {loop}")
     assert result.state is CallState.TIMEOUT
