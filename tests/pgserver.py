@@ -8,12 +8,14 @@ import importlib.util
 import itertools
 import os
 import pwd
+import random
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
@@ -184,11 +186,20 @@ def _reachable(folder: Path) -> bool:
 
 
 def free_port() -> int:
-    import socket
+    """Ours until this process ends, also while no server is there that has it.
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    It is below those that systems give to connections: one of these may take any of theirs
+    between our look and the server's start. Its owner holds a name of its number.
+    """
+    for port in random.SystemRandom().sample(range(15_000, 30_000), 1000):
+        mark = socket.socket(socket.AF_UNIX)
+        with suppress(OSError), socket.socket() as probe:
+            mark.bind(f"\0agents-test-port-{port}")
+            probe.bind(("127.0.0.1", port))
+            mark.detach()
+            return port
+        mark.close()
+    raise AssertionError("no port is free")
 
 
 PASSWORD = "app-s3cret"
