@@ -335,7 +335,7 @@ def test_a_child_left_in_the_background_does_not_hold_us_up(bench: Bench) -> Non
 
 
 def test_a_child_that_hides_in_the_group_is_killed_with_it(bench: Bench) -> None:
-    hidden = "env -i PATH=\"$PATH\" sh -c 'echo $$ >pid; exec sleep 60'"
+    hidden = "env -i PATH=\"$PATH\" sh -c 'echo $$ >pid; exec sleep 600'"
     assert bench.sh(f"{hidden} & while ! [ -s pid ]; do :; done").ok
     wait_until(lambda: is_gone(bench.pid()))
 
@@ -363,7 +363,7 @@ def test_ctrl_c_ends_the_tool_and_is_passed_on(bench: Bench) -> None:
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        bench.sh("setsid sleep 61 & sleep 62 & echo $$ >pid; sleep 63")
+        bench.sh("setsid sleep 601 & sleep 602 & echo $$ >pid; sleep 603")
     thread.join()
     assert is_gone(bench.pid())
     assert end_leftovers(bench.call.plan_id) == 0
@@ -492,7 +492,7 @@ def test_without_process_descriptors_the_end_is_still_seen(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "pidfd_open")
-    assert bench.sh("sleep 60 & setsid sleep 61 & echo done").output == "done\n"
+    assert bench.sh("sleep 600 & setsid sleep 601 & echo done").output == "done\n"
     assert bench.sh("sleep 300", 0.3).error == "timed out after 0.3 s"
     monkeypatch.setattr(Capture, "feed", _stop)
     with pytest.raises(AssertionError, match="stop"):
