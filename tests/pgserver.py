@@ -14,9 +14,9 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from glob import glob
 from pathlib import Path
 
@@ -58,6 +58,7 @@ class PgServer:
     user: str | None
     superuser: str = "postgres"
     password: str = "root-secret"
+    settings: Mapping[str, str] = field(default_factory=lambda: SETTINGS)
 
     def url(self, database: str = "postgres", user: str = "", password: str = "") -> str:
         user, password = user or self.superuser, password or self.password
@@ -100,7 +101,7 @@ class PgServer:
 
     def start(self) -> None:
         log = self.data.parent / "log"
-        options = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
+        options = " ".join(f"-c {name}={value}" for name, value in self.settings.items())
         run(
             self, "pg_ctl", "-D", str(self.data), "-l", str(log), "-w", "-o",
             f"-p {self.port} -k {self.data.parent} {options}", "start",
@@ -147,7 +148,6 @@ def installed() -> Generator[tuple[Path, Path, str | None]]:
 
 @contextmanager
 def running(**settings: str) -> Generator[PgServer]:
-    SETTINGS.update(settings)
     with installed() as (top, found, user):
         work = top / "work"
         work.mkdir()
@@ -157,7 +157,7 @@ def running(**settings: str) -> Generator[PgServer]:
             owner = pwd.getpwnam(user)
             os.chown(work, owner.pw_uid, owner.pw_gid)
             os.chown(secret, owner.pw_uid, owner.pw_gid)
-        server = PgServer(free_port(), found, work / "data", user)
+        server = PgServer(free_port(), found, work / "data", user, settings=SETTINGS | settings)
         run(
             server, "initdb", "-D", str(server.data), "-U", "postgres", "-A", "scram-sha-256",
             "--pwfile", str(secret), "--no-sync", "-E", "UTF8", "--locale=C",
