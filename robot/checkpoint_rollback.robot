@@ -5,7 +5,7 @@ Resource            common.resource
 
 *** Variables ***
 # The tool of a killed process does not end by itself: somebody has to end it.
-${WAIT}             touch waiting; test -e "$AGENTS_PLAN_DIR/go" || sleep 60
+${WAIT}             touch waiting; test -e "$AGENTS_PLAN_DIR/go" || sleep 600
 
 
 *** Test Cases ***

@@ -8,13 +8,15 @@ import importlib.util
 import itertools
 import os
 import pwd
+import random
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
-from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from glob import glob
 from pathlib import Path
 
@@ -56,6 +58,7 @@ class PgServer:
     user: str | None
     superuser: str = "postgres"
     password: str = "root-secret"
+    settings: Mapping[str, str] = field(default_factory=lambda: SETTINGS)
 
     def url(self, database: str = "postgres", user: str = "", password: str = "") -> str:
         user, password = user or self.superuser, password or self.password
@@ -98,7 +101,7 @@ class PgServer:
 
     def start(self) -> None:
         log = self.data.parent / "log"
-        options = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
+        options = " ".join(f"-c {name}={value}" for name, value in self.settings.items())
         run(
             self, "pg_ctl", "-D", str(self.data), "-l", str(log), "-w", "-o",
             f"-p {self.port} -k {self.data.parent} {options}", "start",
@@ -145,7 +148,6 @@ def installed() -> Generator[tuple[Path, Path, str | None]]:
 
 @contextmanager
 def running(**settings: str) -> Generator[PgServer]:
-    SETTINGS.update(settings)
     with installed() as (top, found, user):
         work = top / "work"
         work.mkdir()
@@ -155,7 +157,7 @@ def running(**settings: str) -> Generator[PgServer]:
             owner = pwd.getpwnam(user)
             os.chown(work, owner.pw_uid, owner.pw_gid)
             os.chown(secret, owner.pw_uid, owner.pw_gid)
-        server = PgServer(free_port(), found, work / "data", user)
+        server = PgServer(free_port(), found, work / "data", user, settings=SETTINGS | settings)
         run(
             server, "initdb", "-D", str(server.data), "-U", "postgres", "-A", "scram-sha-256",
             "--pwfile", str(secret), "--no-sync", "-E", "UTF8", "--locale=C",
@@ -184,11 +186,20 @@ def _reachable(folder: Path) -> bool:
 
 
 def free_port() -> int:
-    import socket
+    """Ours until this process ends, also while no server is there that has it.
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    It is below those that systems give to connections: one of these may take any of theirs
+    between our look and the server's start. Its owner holds a name of its number.
+    """
+    for port in random.SystemRandom().sample(range(15_000, 30_000), 1000):
+        mark = socket.socket(socket.AF_UNIX)
+        with suppress(OSError), socket.socket() as probe:
+            mark.bind(f"\0agents-test-port-{port}")
+            probe.bind(("127.0.0.1", port))
+            mark.detach()
+            return port
+        mark.close()
+    raise AssertionError("no port is free")
 
 
 PASSWORD = "app-s3cret"

@@ -133,8 +133,9 @@ def test_children_of_a_group_run_at_the_same_time(shop: Shop) -> None:
 
 
 ALONE = (
-    "mkdir SIGNALS/busy && sleep 0.3 && rmdir SIGNALS/busy && echo %s > %s.txt"
-    " || { echo together; exit 1; }"
+    "mkdir SIGNALS/busy && sleep 0.3 && { ! test -e SIGNALS/wait || cat SIGNALS/wait; } &&"
+    " rmdir SIGNALS/busy && echo %s > %s.txt"
+    " || { test -e SIGNALS/wait && echo > SIGNALS/wait; echo together; exit 1; }"
 )
 
 
@@ -143,6 +144,7 @@ def test_max_parallel_makes_the_others_wait(shop: Shop) -> None:
     steps = "".join(child(n, ALONE % (n, n), more=", group: g") for n in ("ann", "bob", "cy"))
     said = shop.ran(steps, policy="{max_parallel: 1}")
     assert said["state"] == "complete"
+    os.mkfifo(shop.signals / "wait")  # the first stays until another comes, and is asked to go
     shop.run("plan", "run", shop.write(steps, "met.yaml", "{max_parallel: 3}")).expect(5)
 
 
@@ -370,13 +372,13 @@ def test_a_conflict_with_a_manual_edit_in_the_parent(shop: Shop) -> None:
     assert shop.read("who.txt") == "mine\n"
 
 
-def failing(policy_group: str = "g") -> str:
+def failing(seconds: int = 600) -> str:
     """Ann fails; bob waits for that, then would take his time."""
-    return child("ann", "touch SIGNALS/failed; exit 3", more=f", group: {policy_group}") + child(
+    return child("ann", "touch SIGNALS/failed; exit 3", more=", group: g") + child(
         "bob",
-        "while [ ! -e SIGNALS/failed ]; do sleep 0.05; done; sleep 1; echo bob > bob.txt",
+        f"while [ ! -e SIGNALS/failed ]; do sleep 0.05; done; sleep {seconds}; echo bob > bob.txt",
         "echo second > second.txt",
-        more=f", group: {policy_group}",
+        more=", group: g",
     )
 
 
@@ -390,7 +392,7 @@ def test_fail_fast_stops_the_others(shop: Shop) -> None:
 
 
 def test_without_fail_fast_the_others_end(shop: Shop) -> None:
-    shop.run("plan", "run", shop.write(failing(), policy="{fail_fast: false}")).expect(5)
+    shop.run("plan", "run", shop.write(failing(1), policy="{fail_fast: false}")).expect(5)
     assert shop.children()["bob"]["state"] == "complete"
     assert shop.read("bob.txt") is None  # a group is merged together
     (shop.signals / "failed").unlink()

@@ -595,7 +595,7 @@ def test_the_installed_command_dies_where_it_is_told_to(agents: Agents) -> None:
 
 def test_a_process_killed_while_a_tool_works_leaves_a_plan_that_continues(agents: Agents) -> None:
     plan = FAILING.replace(
-        "test -e $AGENTS_PLAN_DIR/flag", "test -e $AGENTS_PLAN_DIR/flag || sleep 60"
+        "test -e $AGENTS_PLAN_DIR/flag", "test -e $AGENTS_PLAN_DIR/flag || sleep 600"
     )
     world = World(agents.work.parent / "world", plan)
     from tests.harness import command

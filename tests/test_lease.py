@@ -11,6 +11,7 @@ from cleveragents.content import fsio
 from cleveragents.errors import LeaseLost, PlanBusy
 from cleveragents.history.diff import diff_of_failure
 from cleveragents.workspace import open_workspace
+from tests.harness import PATIENCE
 from tests.in_process import Yard, fail_with
 
 
@@ -46,11 +47,11 @@ def test_whoever_notes_an_event_is_waited_for_and_others_are_named(yard: Yard) -
             lease.hold(own.ctx.store, plan_id, f"{lease.EVENT}codex", own.ctx.now),
         ):
             noted.set()
-            assert asked.wait(60)
+            assert asked.wait(PATIENCE)
 
     other = threading.Thread(target=note)
     other.start()
-    assert noted.wait(60)
+    assert noted.wait(PATIENCE)
     with open_workspace(recover=False) as ws:
         threading.Timer(0.1, asked.set).start()
         with lease.hold(ws.ctx.store, plan_id, "plan undo", ws.ctx.now):

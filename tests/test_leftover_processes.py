@@ -16,7 +16,7 @@ from tests.in_process import fail_with
 @contextmanager
 def fled(plan_id: str, step_id: str) -> Generator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
-        ["sleep", "60"],
+        ["sleep", "600"],
         env={**os.environ, "AGENTS_PLAN_ID": plan_id, "AGENTS_STEP_ID": step_id},
         start_new_session=True,
     )

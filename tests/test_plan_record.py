@@ -94,7 +94,7 @@ def test_the_log_tells_what_failed_and_what_was_refused(shop: Shop) -> None:
 
 
 def interrupted(shop: Shop, number: signal.Signals) -> None:
-    steps = '- {id: slow, run: "echo half > half; touch SIGNALS/up; sleep 60"}'
+    steps = '- {id: slow, run: "echo half > half; touch SIGNALS/up; sleep 600"}'
     process = subprocess.Popen(
         [command(), "plan", "run", shop.write(steps), "-q"],
         cwd=shop.work,

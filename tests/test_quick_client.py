@@ -70,7 +70,7 @@ def run(
 ) -> subprocess.CompletedProcess[bytes]:
     argv = [QUICK, python, "-I", "-S", "client_start.py", str(folder), "claude-code", *words]
     env = {k: v for k, v in os.environ.items() if k != client.INSIDE} | more
-    return subprocess.run(argv, input=data, capture_output=True, env=env, check=False, timeout=60)
+    return subprocess.run(argv, input=data, capture_output=True, env=env, check=False, timeout=600)
 
 
 def test_what_a_sidecar_answers_is_printed(tmp_path: Path, python: str) -> None:
@@ -126,7 +126,7 @@ def test_the_same_event_told_twice_is_the_same_to_the_sidecar(tmp_path: Path) ->
     script = client.command()[-1]
     with answering(tmp_path, client.socket_name(b"s-1"), b"failed once more\n") as heard:
         argv = [QUICK, sys.executable, "-I", "-S", script, str(tmp_path), "codex", "--fail-closed"]
-        done = subprocess.run(argv, input=PAYLOAD, capture_output=True, check=False, timeout=60)
+        done = subprocess.run(argv, input=PAYLOAD, capture_output=True, check=False, timeout=600)
     assert (done.returncode, done.stderr) == (2, b"no checkpoint could be made: failed once more\n")
     assert len(heard) == 2
     assert heard[0] == heard[1]

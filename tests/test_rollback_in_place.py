@@ -396,7 +396,7 @@ def test_of_a_failed_step_only_what_has_a_sandbox_goes_back_by_itself(place: Pla
 def test_nothing_is_restored_after_a_step_that_died(place: Place) -> None:
     """What it left is the agent's, and is rolled back when somebody asks for it."""
     again = place.agents.work / "again"
-    place.plan(step("dies", f"test -e {again} || {{ echo half > first.txt; sleep 60; }}"))
+    place.plan(step("dies", f"test -e {again} || {{ echo half > first.txt; sleep 600; }}"))
     env = {**os.environ, **place.agents.env}
     argv = [command(), "plan", "run", "p.yaml"]
     with subprocess.Popen(argv, cwd=place.agents.work, env=env, stderr=subprocess.DEVNULL) as run:

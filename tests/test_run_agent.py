@@ -281,7 +281,7 @@ def test_killed_with_its_agent_it_leaves_a_plan_that_is_right(agents: Agents) ->
     text = text.replace(
         "def row():",
         "def kill():\n    open(work + '/late.txt', 'w').write('x')\n"
-        "    print('now', flush=True)\n    import time; time.sleep(60)\n\n\ndef row():",
+        "    print('now', flush=True)\n    import time; time.sleep(600)\n\n\ndef row():",
     )
     folder = Path(agents.env["HOME"], "tmp")
     folder.mkdir()

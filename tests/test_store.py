@@ -477,7 +477,7 @@ def test_a_process_that_is_paused_still_holds(where: Where, store: Store) -> Non
         own = where.open()
         with hold(own, plan.plan_id, "plan execute", lambda: NOW):
             os.write(write, b"x")
-            time.sleep(60)
+            time.sleep(600)
 
     child = fork(hold_and_wait)
     try:

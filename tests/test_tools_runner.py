@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 
 import cleveragents.tools
 from cleveragents.model.tool import CallState, ToolResult, ToolSpec
-from cleveragents.tools import pycall, resolve_tool
+from cleveragents.tools import process, pycall, resolve_tool
 from cleveragents.tools.leftovers import end_leftovers
 from cleveragents.tools.limits import Capture, Deadline
 from cleveragents.tools.process import before_exec, start
@@ -310,7 +310,10 @@ def test_the_tools_own_time_limit_counts_when_the_step_has_none(bench: Bench) ->
     assert bench.run(msgspec.structs.replace(tool, run=("true",)), 60).ok
 
 
-def test_a_tool_may_say_goodbye_before_it_is_killed(bench: Bench) -> None:
+def test_a_tool_may_say_goodbye_before_it_is_killed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "GRACE", SOON)
     loop = "while :; do sleep 0.05; done"
     result = bench.sh_until_timeout(f"trap 'echo bye; exit 0' TERM; echo hi; {loop}")
     assert result.state is CallState.TIMEOUT
@@ -332,7 +335,7 @@ def test_a_child_left_in_the_background_does_not_hold_us_up(bench: Bench) -> Non
 
 
 def test_a_child_that_hides_in_the_group_is_killed_with_it(bench: Bench) -> None:
-    hidden = "env -i PATH=\"$PATH\" sh -c 'echo $$ >pid; exec sleep 60'"
+    hidden = "env -i PATH=\"$PATH\" sh -c 'echo $$ >pid; exec sleep 600'"
     assert bench.sh(f"{hidden} & while ! [ -s pid ]; do :; done").ok
     wait_until(lambda: is_gone(bench.pid()))
 
@@ -360,7 +363,7 @@ def test_ctrl_c_ends_the_tool_and_is_passed_on(bench: Bench) -> None:
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        bench.sh("setsid sleep 61 & sleep 62 & echo $$ >pid; sleep 63")
+        bench.sh("setsid sleep 601 & sleep 602 & echo $$ >pid; sleep 603")
     thread.join()
     assert is_gone(bench.pid())
     assert end_leftovers(bench.call.plan_id) == 0
@@ -489,7 +492,7 @@ def test_without_process_descriptors_the_end_is_still_seen(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "pidfd_open")
-    assert bench.sh("sleep 60 & setsid sleep 61 & echo done").output == "done\n"
+    assert bench.sh("sleep 600 & setsid sleep 601 & echo done").output == "done\n"
     assert bench.sh("sleep 300", 0.3).error == "timed out after 0.3 s"
     monkeypatch.setattr(Capture, "feed", _stop)
     with pytest.raises(AssertionError, match="stop"):

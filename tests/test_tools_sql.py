@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from cleveragents.errors import ToolFailed
 from cleveragents.tools.limits import Capture, Deadline, OutOfTime
 from cleveragents.tools.sql import run_sql, split
+from tests.harness import PATIENCE
+from tests.scratch import wait_until
 
 ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c) SELECT {} FROM c"
 
@@ -198,11 +200,15 @@ def test_the_time_limit_ends_a_statement_that_gives_rows(db: Path) -> None:
 
 
 def test_ctrl_c_ends_a_statement_and_rolls_back(db: Path) -> None:
-    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    def interrupt() -> None:
+        wait_until(Path(f"{db}-journal").exists, "the deletion")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
     with pytest.raises(KeyboardInterrupt):
-        run(db, "DELETE FROM t;" + ENDLESS.format("count(*)"))
-    timer.join()
+        run(db, "DELETE FROM t;" + ENDLESS.format("count(*)"), seconds=PATIENCE)
+    thread.join()
     assert rows(db) == [(1, "one")]
 
 
