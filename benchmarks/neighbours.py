@@ -5,8 +5,10 @@
 
 Each works on a tree of its own with the same ten changes per round, in turns. A checkpoint is asked
 of the process that watches the session: their engine, our sidecar; ours is durable when it answers.
-A rewind of ten changes is the command, from its start to its end. What comes back exactly is looked
-at once. `--keep` writes `benchmarks/results/neighbours.json`. What counts is the ratio.
+A rewind of ten changes is the installed command, from its start to its end, and the processor time
+of it and what it started; the first of each is not counted, so both have their bytecode. The trees
+are some seconds old, as people's are. What comes back exactly is looked at each time.
+`--keep` writes `benchmarks/results/neighbours.json`. What counts is the ratio.
 """
 
 import argparse
@@ -29,6 +31,8 @@ from cleveragents.integrations import client
 from cleveragents.workspace import open_workspace
 
 RESULTS = Path(__file__).parent / "results" / "neighbours.json"
+REWINDS = 9
+ENV = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 THEIRS = """
 import sys
 from pathlib import Path
@@ -46,7 +50,7 @@ class Stepback:
 
     def __init__(self, work: Path, folder: Path, home: Path) -> None:
         self.work, self.program = work, folder / "bin" / "stepback"
-        self.env = {**os.environ, "HOME": os.fspath(home)}
+        self.env = {**ENV, "HOME": os.fspath(home)}
         self.engine = subprocess.Popen(
             [folder / "bin" / "python", "-c", THEIRS],
             cwd=work,
@@ -69,9 +73,8 @@ class Stepback:
     def newest(self) -> str:
         raise AssertionError("it made no checkpoint")
 
-    def rewind(self, checkpoint: str) -> None:
-        argv = [self.program, "rewind", checkpoint, "--yes"]
-        subprocess.run(argv, cwd=self.work, env=self.env, check=True, stdout=subprocess.DEVNULL)
+    def rewind(self, checkpoint: str) -> tuple[float, float]:
+        return run([self.program, "rewind", checkpoint, "--yes"], self.work, self.env)
 
     def close(self) -> None:
         assert self.engine.stdin is not None
@@ -109,11 +112,10 @@ class Ours:
         with open_workspace(os.fspath(self.home), recover=False) as ws:
             return ws.find("bench").group("last").group_id
 
-    def rewind(self, checkpoint: str) -> None:
-        argv = [sys.executable, "-m", "cleveragents", "plan", "rollback", "bench", checkpoint]
-        env = {**self.session.env, "CLEVERAGENTS_HOME": os.fspath(self.home)}
-        done = [*argv, "--yes", "--files-only", "--accept-loss"]
-        subprocess.run(done, cwd=self.work, env=env, check=True, stdout=subprocess.DEVNULL)
+    def rewind(self, checkpoint: str) -> tuple[float, float]:
+        program = Path(sys.executable).with_name("agents")
+        argv = [program, "plan", "rollback", "bench", checkpoint, "--yes", "--files-only"]
+        return run(argv, self.work, {**ENV, "CLEVERAGENTS_HOME": os.fspath(self.home)})
 
     def close(self) -> None:
         self.session.hook("SessionEnd", reason="exit")
@@ -123,6 +125,18 @@ def timed(function: Any, *words: str) -> float:
     began = time.perf_counter()
     function(*words)
     return 1000 * (time.perf_counter() - began)
+
+
+def run(argv: list[Any], work: Path, env: dict[str, str]) -> tuple[float, float]:
+    """Milliseconds of a command by the clock, and of a processor."""
+    began = time.perf_counter()
+    command = subprocess.Popen(argv, cwd=work, env=env, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(command.pid, 0)
+    took = time.perf_counter() - began
+    command.returncode = os.waitstatus_to_exitcode(status)
+    if command.returncode:
+        raise subprocess.CalledProcessError(command.returncode, argv)
+    return 1000 * took, 1000 * (used.ru_utime + used.ru_stime)
 
 
 def tree(root: Path) -> dict[str, tuple[int, bytes]]:
@@ -147,9 +161,12 @@ def measured(files: int, rounds: int, stepback: Path, top: Path) -> dict[str, An
     git("add", "-A", cwd=one)
     git("commit", "-qm", "base", cwd=one)
     shutil.copytree(one, other, symlinks=True)
+    time.sleep(3)
     both = (Ours(one, top / "store"), Stepback(other, stepback, top / "home"))
     changers = {tool.name: Changer(tool.work) for tool in both}
-    taken: dict[str, dict[str, list[float]]] = {t.name: {"make": [], "back": []} for t in both}
+    taken: dict[str, dict[str, list[float]]] = {
+        tool.name: {"make": [], "back": [], "cpu": []} for tool in both
+    }
     for tool in both:
         tool.checkpoint()
     for _ in range(rounds):
@@ -158,8 +175,8 @@ def measured(files: int, rounds: int, stepback: Path, top: Path) -> dict[str, An
             changers[tool.name].change()
             taken[tool.name]["make"].append(timed(tool.checkpoint))
     exact: dict[str, Any] = {}
-    for tool in both:
-        for number in range(3):
+    for number in range(REWINDS + 1):
+        for tool in both:
             tool.begin()
             (tool.work / f"point-{number}.txt").write_text("a point to return to\n")
             point = tool.checkpoint() or tool.newest()
@@ -171,21 +188,26 @@ def measured(files: int, rounds: int, stepback: Path, top: Path) -> dict[str, An
             tool.checkpoint()
             mine = next(tool.work.rglob("*.bin"))
             mine.write_bytes(b"by the person %d" % number)
-            taken[tool.name]["back"].append(timed(tool.rewind, point))
+            took, used = tool.rewind(point)
+            if number:
+                taken[tool.name]["back"].append(took)
+                taken[tool.name]["cpu"].append(used)
             after = tree(tool.work)
             edited = os.fspath(mine.relative_to(tool.work))
             kept = after.pop(edited, (0, b""))[1] == b"by the person %d" % number
             before.pop(edited)
             wrong = sorted(n for n in {*before, *after} if before.get(n) != after.get(n))
             exact[tool.name] = {"paths_wrong": len(wrong), "persons_edit_kept": kept}
+    for tool in both:
         tool.close()
     ms = {n: {k: statistics.median(v) for k, v in each.items()} for n, each in taken.items()}
     return {
         "checkpoint_ms": {name: each["make"] for name, each in ms.items()},
         "rewind_ms": {name: each["back"] for name, each in ms.items()},
+        "rewind_cpu_ms": {name: each["cpu"] for name, each in ms.items()},
         "times_as_quick": {
             what: ms["stepback"][key] / ms["cleveragents"][key]
-            for what, key in (("checkpoint", "make"), ("rewind", "back"))
+            for what, key in (("checkpoint", "make"), ("rewind", "back"), ("rewind_cpu", "cpu"))
         },
         "exact": exact,
     }

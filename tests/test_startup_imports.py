@@ -7,7 +7,9 @@ import sys
 import pytest
 
 from cleveragents.content.native.compiled import copy
+from cleveragents.integrations.agent import MODULES
 from tests.harness import Agents
+from tests.test_conversation import Talk
 
 UNUSED = {"rich", "yaml", "tomlkit"}
 
@@ -20,7 +22,12 @@ def planned(agents: Agents) -> Agents:
 
 
 def imported_by(agents: Agents, *argv: str) -> set[str]:
-    """Top-level packages, by Python's own account."""
+    """Top-level packages."""
+    return {name.split(".")[0] for name in imported_modules(agents, *argv)}
+
+
+def imported_modules(agents: Agents, *argv: str) -> set[str]:
+    """By Python's own account."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "cleveragents", *argv],
         cwd=agents.work,
@@ -31,7 +38,7 @@ def imported_by(agents: Agents, *argv: str) -> set[str]:
         text=True,
     )
     lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
-    found = {line.rpartition("|")[2].strip().split(".")[0] for line in lines}
+    found = {line.rpartition("|")[2].strip() for line in lines}
     assert "cleveragents" in found
     return found
 
@@ -59,6 +66,15 @@ except SystemExit as ended:
     running = ("tools.runner", "tools.confinement.confine", "execution.preflight", "actors")
     looking = ("cli.data", "cli.plan.read", "cli.plan.read_data")
     assert set(found).isdisjoint(f"cleveragents.{name}" for name in (*running, *looking))
+
+
+def test_a_session_is_rolled_back_and_looked_at_without_its_adapter(agents: Agents) -> None:
+    """The one for opencode takes as long to import as half of a rollback."""
+    talk = Talk(agents)
+    for words in (["rollback", talk.plan, "first", "--yes", "--files-only"], ["diff", talk.plan]):
+        found = imported_modules(agents, "plan", *words)
+        adapters = {f"cleveragents.integrations.{name}" for name in MODULES.values()}
+        assert found.isdisjoint(adapters | {"json"})
 
 
 def modules_after(code: str) -> set[str]:

@@ -1,7 +1,8 @@
 """What an adapter for a coding agent does, and the agents there are.
 
 An adapter is one module with an `AGENT` that fits the protocol. Reading and answering are pure:
-they know payloads and nothing of plans. A new agent is a module, a line in `MODULES` and a test.
+they know payloads and nothing of plans. A new agent is a module, a line in `MODULES`, one in
+`_RESUMED` and a test.
 """
 
 import importlib
@@ -27,6 +28,16 @@ MODULES = {
 """Name of an agent -> its module here; it is imported when somebody asks for it."""
 COMMANDS = {"claude": "claude-code", **{name: name for name in MODULES if name != "claude-code"}}
 """What people type -> the agent."""
+_RESUMED = {
+    "claude-code": ("claude", "--resume"),
+    "codex": ("codex", "resume"),
+    "gemini": ("gemini", "--resume"),
+    "opencode": ("opencode", "-s"),
+    "qwen": ("qwen", "--resume"),
+    "copilot": ("copilot", "--resume"),
+}
+"""What continues a session, in front of its id: told without the adapter, which takes as long to
+import as the rest of a command."""
 
 
 class SettingsChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,10 +96,6 @@ class Agent(Protocol):
         """Its command line with our hooks; files for this run may be put into `private_dir`."""
         ...
 
-    def resume(self, session_id: str) -> tuple[str, ...]:
-        """The command line that continues a session."""
-        ...
-
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
         """A new session that ends at the anchor; the old one stays as it is.
 
@@ -99,11 +106,20 @@ class Agent(Protocol):
 
 def agent_named(name: str) -> Agent:
     """The adapter of an agent, by its name or by its command."""
+    module = importlib.import_module(f"cleveragents.integrations.{MODULES[_known(name)]}")
+    return module.AGENT
+
+
+def resume(name: str, session_id: str) -> tuple[str, ...]:
+    """The command line that continues a session of an agent."""
+    return (*_RESUMED[_known(name)], session_id)
+
+
+def _known(name: str) -> str:
     known = COMMANDS.get(name, name)
     if known not in MODULES:
         raise NotFound(f"no agent {name!r}{nearest(name, MODULES)}", f"known: {', '.join(MODULES)}")
-    module = importlib.import_module(f"cleveragents.integrations.{MODULES[known]}")
-    return module.AGENT
+    return known
 
 
 def agent_of_command(argv: Sequence[str]) -> str | None:

@@ -87,9 +87,6 @@ class ClaudeCode(NamesItsEvents):
             state=(folder, os.path.join(home, ".claude.json")),
         )
 
-    def resume(self, session_id: str) -> tuple[str, ...]:
-        return (self.command, "--resume", session_id)
-
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
         """A copy of the session file that ends there; no program runs and no model is asked."""
         del env

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from cleveragents.errors import ConversationError
-from cleveragents.integrations.agent import Launch, SettingsChange
+from cleveragents.integrations.agent import Launch, SettingsChange, resume
 from cleveragents.integrations.events import Event, StepEnded
 from cleveragents.integrations.files.payload import mapping, shown, text
 from cleveragents.integrations.files.session_files import (
@@ -86,9 +86,6 @@ class Codex(NamesItsEvents):
             state=(folder,),
         )
 
-    def resume(self, session_id: str) -> tuple[str, ...]:
-        return (self.command, "resume", session_id)
-
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
         """A thread made by codex itself; a point inside a turn is reached by adding its items."""
         if not anchor.turn_id:
@@ -107,7 +104,7 @@ class Codex(NamesItsEvents):
             agent=self.name,
             session_id=made,
             forked_from=anchor.session_id,
-            continue_=self.resume(made),
+            continue_=resume(self.name, made),
         )
 
     def _new(self, anchor: Anchor) -> Conversation:

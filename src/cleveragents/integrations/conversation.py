@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from cleveragents import codec
 from cleveragents.context import Context
-from cleveragents.integrations.agent import agent_named
+from cleveragents.integrations.agent import agent_named, resume
 from cleveragents.integrations.session import is_in_place
 from cleveragents.model.conversation import Conversation, Point, Session, anchor_in
 from cleveragents.model.plan import Plan
@@ -39,7 +39,7 @@ def _named(plan: Plan, state: Any) -> Conversation | None:
     return Conversation(
         agent=anchor.agent,
         session_id=anchor.session_id,
-        continue_=_placed(plan, agent_named(anchor.agent).resume(anchor.session_id)),
+        continue_=_placed(plan, resume(anchor.agent, anchor.session_id)),
     )
 
 

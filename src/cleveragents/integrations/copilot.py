@@ -103,9 +103,6 @@ class Copilot:
             json.dump({"version": 1, "hooks": lists}, file)
         return Launch(argv=tuple(argv), env={_HOME: home}, pass_env=PASS_ENV, state=(real, home))
 
-    def resume(self, session_id: str) -> tuple[str, ...]:
-        return (self.command, "--resume", session_id)
-
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
         """A copy of the session's folder whose log ends there; no model is asked."""
         new = new_session()

@@ -82,9 +82,6 @@ class Gemini(NamesItsEvents):
         hooked_home(_SETTINGS, real, os.path.join(home, _FOLDER), _STATE, _entries(hook))
         return Launch(argv=tuple(argv), env={_HOME: home}, pass_env=PASS_ENV, state=(real, home))
 
-    def resume(self, session_id: str) -> tuple[str, ...]:
-        return (self.command, "--resume", session_id)
-
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
         """A copy of the session file that ends there; no program runs and no model is asked."""
         del env

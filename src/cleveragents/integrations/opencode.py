@@ -15,7 +15,7 @@ from typing import Any, Self, cast
 from urllib.parse import quote
 
 from cleveragents.errors import ConfigError, ConversationError
-from cleveragents.integrations.agent import Launch, SettingsChange
+from cleveragents.integrations.agent import Launch, SettingsChange, resume
 from cleveragents.integrations.events import (
     Answer,
     Event,
@@ -99,9 +99,6 @@ class OpenCode:
             state=tuple(os.path.join(folder, "opencode") for folder in state),
         )
 
-    def resume(self, session_id: str) -> tuple[str, ...]:
-        return (self.command, "-s", session_id)
-
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
         """A session made by opencode itself; its server runs for that moment, on loopback."""
         with Server(program(self.command, env), env, anchor.transcript) as server:
@@ -115,7 +112,7 @@ class OpenCode:
             agent=self.name,
             session_id=made,
             forked_from=anchor.session_id,
-            continue_=self.resume(made),
+            continue_=resume(self.name, made),
         )
 
 

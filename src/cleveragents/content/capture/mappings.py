@@ -9,6 +9,7 @@ import errno
 import fcntl
 import os
 import struct
+from array import array
 
 _QUERY = struct.Struct("=9Q4I2Q")
 """`struct procmap_query`: its size, what is asked for, from which address on; the answer."""
@@ -32,13 +33,12 @@ def mapped_by(pid: str) -> list[bytes]:
 
 def _query_kernel(maps: int) -> list[bytes] | None:
     """As the kernel tells; None if it does not, or not in full."""
-    import ctypes
-
     found: list[bytes] = []
-    name = ctypes.create_string_buffer(4096)
+    name = array("B", bytes(4096))
+    buffer, size = name.buffer_info()
     address = 0
     while True:
-        asked = (_QUERY.size, _ASKED, address, *[0] * 8, len(name), 0, ctypes.addressof(name), 0)
+        asked = (_QUERY.size, _ASKED, address, 0, 0, 0, 0, 0, 0, 0, 0, size, 0, buffer, 0)
         query = bytearray(_QUERY.pack(*asked))
         try:
             fcntl.ioctl(maps, _PROCMAP_QUERY, query)
@@ -47,7 +47,7 @@ def _query_kernel(maps: int) -> list[bytes] | None:
         answer = _QUERY.unpack(query)
         address = answer[_END]
         if answer[_NAME_SIZE]:
-            found.append(name.value)
+            found.append(name[: answer[_NAME_SIZE] - 1].tobytes())  # its end is a zero
 
 
 def _parse_maps(text: bytes) -> list[bytes]:

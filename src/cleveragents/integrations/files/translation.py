@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from cleveragents.integrations.agent import Agent
+from cleveragents.integrations.agent import Agent, resume
 from cleveragents.integrations.events import (
     Answer,
     Event,
@@ -148,5 +148,5 @@ def forked(agent: Agent, anchor: Anchor, new: str, is_said: bool) -> Conversatio
         agent=agent.name,
         session_id=new,
         forked_from=anchor.session_id,
-        continue_=agent.resume(new) if is_said else (agent.command, "--session-id", new),
+        continue_=resume(agent.name, new) if is_said else (agent.command, "--session-id", new),
     )
