@@ -207,6 +207,42 @@ def test_a_store_whose_path_is_no_utf8_is_refused_by_name(agents: Agents) -> Non
     assert not os.path.exists(home)
 
 
+def test_a_store_where_nothing_can_be_made_is_named(agents: Agents) -> None:
+    refused = agents.run("plan", "list", "--json", env={"CLEVERAGENTS_HOME": "/proc/none/store"})
+    assert "/proc/none" in named(refused, "MachineError", 6)
+
+
+@pytest.mark.parametrize("kind", ["folder", "link to itself", "not UTF-8"])
+def test_a_settings_file_that_cannot_be_read_is_named(agents: Agents, kind: str) -> None:
+    file = Path(agents.env["XDG_CONFIG_HOME"], "cleveragents/config.toml")
+    file.parent.mkdir(parents=True)
+    if kind == "folder":
+        file.mkdir()
+    elif kind == "link to itself":
+        file.symlink_to(file.name)
+    else:
+        file.write_bytes(b"\xff\xfe")
+    text = named(agents.run("plan", "list", "--json"), "ConfigError", 2)
+    assert text.startswith(f"cannot read {file}: ")
+    assert not any(noise in text for noise in ("Errno", "codec", ": 3"))
+
+
+def test_whatever_needs_git_says_that_it_is_not_there(agents: Agents) -> None:
+    prepared(agents)
+    without = {"PATH": str(agents.work / "nothing")}
+    for argv in (
+        ("plan", "diff", "last"),
+        ("plan", "export", "last", "--branch", "topic"),
+        ("plan", "export", "last", "--patch"),
+        ("plan", "apply", "last", "--yes"),
+        ("plan", "delete", "last", "--yes"),
+    ):
+        done = agents.run(*argv, "--json", env=without)
+        error = done.data["error"]
+        assert "git is not installed" in error["message"] + error["hint"], done
+        assert done.rc in (5, 6), done
+
+
 def test_a_sandbox_that_cannot_be_made_or_removed_is_named(agents: Agents) -> None:
     app = prepared(agents)
     home = Path(agents.env["CLEVERAGENTS_HOME"])

@@ -27,6 +27,8 @@ def of_os(error: OSError, doing: str = "", kind: type[AgentsError] = MachineErro
         return ReadOnlyStore(text, "mount it writable, or name another place")
     if error.errno in _DENIED:
         return kind(text, f"allow it: ls -ld {named}" if named else "run it as the owner")
+    if error.errno == errno.ENOENT and named == "git":
+        return kind("git is not installed", "install git 2.36 or newer")
     if error.errno == errno.ENOENT and not named and _stands_nowhere():
         return kind("the current directory was removed", "cd to one that exists, then run it again")
     return kind(text, "fix that on this machine, then run it again")

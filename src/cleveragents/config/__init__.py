@@ -227,8 +227,10 @@ def _read(path: str) -> str:
             return file.read().decode()
     except FileNotFoundError:
         return ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", f"ls -ld {path}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"cannot read {path}: it is not UTF-8", f"edit {path}") from None
 
 
 def _parse_toml(text: str, path: str) -> dict[str, Any]:

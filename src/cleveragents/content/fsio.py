@@ -65,7 +65,8 @@ def make_private_dir(path: str) -> None:
         if above in ("", path):
             raise
         make_private_dir(above)
-        make_private_dir(path)
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)  # once: in /proc it is never there
 
 
 def require_own(*paths: str, hint: str) -> None:

@@ -73,11 +73,8 @@ def require_branch(repository: command.Repository, name: str, force: bool) -> st
 
 
 def _is_valid(repository: command.Repository, ref: str) -> bool:
-    try:
-        repository.git("check-ref-format", ref)
-    except SandboxError:
-        return False
-    return True
+    shown = repository.git("check-ref-format", "--normalize", ref, accept=(0, 1))
+    return shown.decode("utf-8", "surrogateescape").rstrip("\n") == ref
 
 
 def write_chain(
