@@ -16,11 +16,16 @@ CONTROL = (
     ".cursorrules", ".cleveragents.toml", "Makefile", "GNUmakefile", "makefile", "conftest.py",
     "package.json", "setup.py", "setup.cfg", "pyproject.toml", "tox.ini", "noxfile.py",
     "Dockerfile", "docker-compose.dev.yml", "build.gradle.kts", ".npmrc", ".claude", ".github",
+    ".opencode/plugin/x.js", "opencode.json", "opencode.jsonc", ".qwen/settings.json", "QWEN.md",
+    ".copilot/mcp-config.json", ".github/hooks/x.json", ".agents/skills/x/SKILL.md",
+    "vite.config.ts", "jest.config.js", "webpack.config.mjs", "gulpfile.js", "Cargo.toml",
+    "composer.json", ".bashrc",
 )  # fmt: skip
 HARMLESS = (
     "README.md", "src/main.py", "github/workflows/ci.yml", ".github/CODEOWNERS",
     ".github/ISSUE_TEMPLATE/bug.md", "gitconfig", "mymakefile", "package.json.md",
     "notes/claude.txt", "test_conftest.py", ".gitignore", "docs/setup.python",
+    "src/config.ts", "app.config.json", "opencode.md", "cargo.lock",
 )  # fmt: skip
 
 

@@ -26,13 +26,13 @@ FOLDERS = frozenset(
         ".vscode", ".idea", ".zed", ".devcontainer",
         # agents
         ".claude", ".cursor", ".codex", ".gemini", ".windsurf", ".continue", ".clinerules", ".roo",
-        ".kiro",
+        ".kiro", ".opencode", ".qwen", ".copilot", ".agents", ".amazonq", ".junie",
         # build tools
         ".cargo", ".mvn", ".yarn",
     )
 )  # fmt: skip
 """What is in them, at any depth; of `.github` only what is in `GITHUB`."""
-GITHUB = ("workflows", "actions", "instructions", "prompts", "agents", "chatmodes")
+GITHUB = ("workflows", "actions", "hooks", "instructions", "prompts", "agents", "chatmodes")
 FILES = (
     # git, hooks, CI
     ".gitattributes", ".gitmodules", ".pre-commit-config.y*ml", ".pre-commit-hooks.y*ml",
@@ -42,17 +42,20 @@ FILES = (
     # agents
     "agents.md", "agents.override.md", "claude.md", "claude.local.md", "gemini.md",
     "copilot-instructions.md", ".cursorrules", ".windsurfrules", ".clinerules", ".mcp.json",
-    "mcp.json", ".aider.conf.y*ml", ".cleveragents.toml",
+    "mcp.json", ".aider.conf.y*ml", "opencode.json*", "qwen.md", ".cleveragents.toml",
     # shells, editors, debuggers
     ".envrc", ".mise.toml", "mise.toml", ".tool-versions", ".exrc", ".vimrc", ".nvim.lua",
-    ".nvimrc", ".gdbinit", ".lldbinit", ".dir-locals.el", "*.code-workspace",
+    ".nvimrc", ".bashrc", ".bash_profile", ".profile", ".zshrc", ".zshenv",
+    ".gdbinit", ".lldbinit", ".dir-locals.el", "*.code-workspace",
     # builds and tests
     "makefile", "gnumakefile", "*.mk", "cmakelists.txt", "justfile", ".justfile", "taskfile.y*ml",
     "rakefile", "dockerfile", "dockerfile.*", "containerfile", "compose.y*ml",
     "docker-compose*.y*ml", "vagrantfile", "conftest.py", "setup.py", "setup.cfg",
     "pyproject.toml", "tox.ini", "noxfile.py", "pytest.ini", "sitecustomize.py",
     "usercustomize.py", "*.pth", "package.json", ".npmrc", ".yarnrc", ".yarnrc.yml",
-    ".pnpmfile.cjs", ".eslintrc*", "eslint.config.*", "build.rs", "gemfile", "pom.xml", "*.gradle",
+    ".pnpmfile.cjs", ".eslintrc*", "*.config.js", "*.config.[cm]js", "*.config.ts",
+    "*.config.[cm]ts", "gulpfile.*", "gruntfile.*", "build.rs", "cargo.toml",
+    "composer.json", "gemfile", "pom.xml", "*.gradle",
     "*.gradle.kts", "gradle-wrapper.*", "gradlew", "mvnw", ".bazelrc", "workspace.bazel",
     "module.bazel", "flake.nix", "shell.nix", "default.nix",
 )  # fmt: skip
