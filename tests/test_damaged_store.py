@@ -70,3 +70,27 @@ def test_a_damaged_store_is_exit_code_six_and_an_odd_row_too(plan: Agents) -> No
     store.write_bytes(b"")
     error = plan.run("plan", "list", "--json").expect(6).data["error"]
     assert "gone or empty" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE sandboxes SET resource_id = 'none'",
+        "UPDATE sandboxes SET origin = 'not JSON'",
+        "UPDATE checkpoints SET metadata_json = ''",
+        "UPDATE checkpoints SET root_key = 'text'",
+        "UPDATE plans SET result = '{', error = '{'",
+        "UPDATE resources SET resource_id = resource_id || '-'",
+    ],
+)
+def test_damaged_rows_are_no_internal_error_of_any_command(plan: Agents, damage: str) -> None:
+    store = Path(plan.env["CLEVERAGENTS_HOME"]) / "store.db"
+    with closing(sqlite3.connect(store)) as db, db:
+        db.execute(damage)
+    assert plan.run("check", "--json").expect(6).data["error"]["type"] == "StoreError"
+    for argv in (("plan", "status", "last"), ("plan", "diff", "last"), ("plan", "tree", "last"),
+                 ("plan", "rollback", "last", "first", "--yes"), ("plan", "apply", "last", "--yes"),
+                 ("plan", "delete", "last", "--yes"), ("gc",)):  # fmt: skip
+        done = plan.run(*argv, "--json")
+        assert done.rc != 1, done
+    assert not (plan.work / "work/.envrc").exists()

@@ -34,6 +34,7 @@ from cleveragents.model.plan_spec import OBSERVED
 from cleveragents.model.settings import Settings
 from cleveragents.plan_handle import PlanHandle
 from cleveragents.store import Store, open_store
+from cleveragents.store.tables import RESTORE
 
 if TYPE_CHECKING:
     from cleveragents.apply.database_backups import Held
@@ -277,6 +278,10 @@ def open_workspace(
         raise machine.of_sqlite(error, f"{settings.home}/store.db") from error
     except msgspec.ValidationError as error:
         raise StoreError(f"the store has a row that cannot be read: {error}") from error
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        if broken := store.broken_rows():
+            raise StoreError(f"the store is damaged: {broken[0]}", RESTORE) from error
+        raise
     finally:
         store.close()
 

@@ -1,7 +1,7 @@
 """Look whether the store is whole: its structure, and with `read_data` every byte."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -56,7 +56,9 @@ def check(ctx: Context, read_data: bool = False) -> Checked:
                     trees.require_safe(key, data)
             except AgentsError as error:
                 problems.append(error.message)
-    mendable = [*_places(ctx), *_bases(ctx), *_unseen(ctx)]
+    mendable = [
+        text for look in (_places, _bases, _unseen) for text in _looked_at(ctx, look, problems)
+    ]
     return Checked(
         plans=ctx.store.plans.count(),
         checkpoints=len(roots),
@@ -65,6 +67,20 @@ def check(ctx: Context, read_data: bool = False) -> Checked:
         problems=tuple(dict.fromkeys([*problems, *mendable])),
         damaged=bool(problems),
     )
+
+
+def _looked_at(
+    ctx: Context, look: Callable[[Context], list[str]], problems: list[str]
+) -> list[str]:
+    """What a look finds; in a damaged store it may get no further than to the damage."""
+    try:
+        return look(ctx)
+    except AgentsError as error:
+        problems.append(error.message)
+    except (LookupError, TypeError, AttributeError, ValueError):
+        if not problems:
+            raise
+    return []
 
 
 def _unseen(ctx: Context) -> list[str]:
@@ -148,6 +164,8 @@ def _missing(ctx: Context, root: bytes, known: Collection[bytes]) -> list[str]:
     """Keys the checkpoint needs and the store has not; git's own may be borrowed."""
     if not root:
         return []
+    if not isinstance(root, bytes):  # pyright: ignore[reportUnnecessaryIsInstance] - a database may
+        return ["its content is not named by a hash"]
     try:
         keys = reachable(ctx, [root])
     except AgentsError as error:

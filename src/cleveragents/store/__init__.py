@@ -32,6 +32,7 @@ from cleveragents.store.records import (
 )
 from cleveragents.store.segments import Behind, SegmentRepository
 from cleveragents.store.sessions import SessionRepository
+from cleveragents.store.tables import ALL
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -253,7 +254,15 @@ class Store:
 
     def integrity(self) -> list[str]:
         """What the databases themselves find wrong; empty if nothing."""
-        return [*self._own.integrity(), *(self._db.integrity() if self.is_shared else ())]
+        shared = self._db.integrity() if self.is_shared else ()
+        return [*self._own.integrity(), *shared, *self._unreadable()]
+
+    def _unreadable(self) -> list[str]:
+        return [text for table in ALL for text in table.unreadable(self._db)]
+
+    def broken_rows(self) -> list[str]:
+        """Rows that cannot be read, or that belong to others which are not there."""
+        return [*self._own.orphans(), *self._unreadable()]
 
     def find_again(self) -> None:
         """After a power cut: what lies in packs behind what is known of them.

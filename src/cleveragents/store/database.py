@@ -140,11 +140,11 @@ class SqliteDatabase(sqlite3.Connection):
 
     def integrity(self) -> list[str]:
         found = [row[0] for row in self.execute("PRAGMA integrity_check")]
-        broken = [
-            f"row without its parent in {row[0]}"
-            for row in self.execute("PRAGMA foreign_key_check")
-        ]
-        return [text for text in found if text != "ok"] + broken
+        return [text for text in found if text != "ok"] + self.orphans()
+
+    def orphans(self) -> list[str]:
+        found = self.execute("PRAGMA foreign_key_check")
+        return [f"row without its parent in {row[0]}" for row in found]
 
     def compact(self, room: int) -> None:
         pages, free = (_pragma(self, name) for name in ("page_count", "freelist_count"))

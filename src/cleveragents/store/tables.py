@@ -11,9 +11,11 @@ from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 
 from cleveragents import codec
+from cleveragents.errors import StoreError
 from cleveragents.store.database import Database
 
 _encode = msgspec.json.Encoder().encode
+RESTORE = "agents check shows what else is damaged; restore the store from a backup"
 _SCALARS = (str, int, float, bool, bytes, NoneType)
 
 
@@ -24,6 +26,9 @@ NEXT = f"1 + max({', '.join(_LATEST)})"
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+ALL: "list[Table[Any]]" = []
+"""For whoever looks at every row."""
+
 
 class Table(Generic[T]):
     """Reads and writes one Struct type as the rows of one table."""
@@ -33,6 +38,7 @@ class Table(Generic[T]):
         self.model = model
         hints = get_type_hints(model)
         self.columns: tuple[str, ...] = tuple(f for f in model.__struct_fields__ if f != skip)
+        self._hints = tuple(hints[field] for field in self.columns)
         self._json = tuple(not _is_scalar(hints[field]) for field in self.columns)
         pairs = zip(self.columns, self._json, strict=True)
         self._written = tuple(pair for pair in pairs if pair[0] != "seq")
@@ -44,6 +50,7 @@ class Table(Generic[T]):
             quoted, marks = [*quoted, "seq"], [*marks, NEXT]
         self.insert: str = f'INSERT INTO "{name}" ({", ".join(quoted)}) VALUES ({", ".join(marks)})'
         self.upsert: str = f"{self.insert} ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {updates}"
+        ALL.append(self)
 
     def row(self, value: T) -> tuple[Any, ...]:
         return tuple([_stored(getattr(value, name), js) for name, js in self._written])
@@ -58,11 +65,30 @@ class Table(Generic[T]):
         return ", ".join([f'"{name}" = ?' for name, _ in changed]), [new for _, new in changed]
 
     def value(self, row: tuple[Any, ...], **extra: Any) -> T:
-        data: dict[str, Any] = {
-            column: msgspec.json.decode(item) if as_json else item
-            for column, as_json, item in zip(self.columns, self._json, row, strict=True)
-        }
-        return codec.convert(data | extra, self.model, strict=False)
+        try:
+            data: dict[str, Any] = {
+                column: msgspec.json.decode(item) if as_json else item
+                for column, as_json, item in zip(self.columns, self._json, row, strict=True)
+            }
+            return codec.convert(data | extra, self.model, strict=False)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            said = f"the store has a row that cannot be read: {self.name}: {error}"
+            raise StoreError(said, RESTORE) from error
+
+    def unreadable(self, db: Database) -> list[str]:
+        """What no command could read of the rows; only damage makes that."""
+        found: dict[str, None] = {}
+        for row in db.execute(f'SELECT {self.selected} FROM "{self.name}"'):
+            columns = zip(self.columns, self._json, self._hints, row, strict=True)
+            for column, as_json, hint, item in columns:
+                try:
+                    value = msgspec.json.decode(item) if as_json else item
+                    if hint is bytes and not isinstance(item, bytes):
+                        raise msgspec.ValidationError("Expected `bytes`")
+                    codec.convert(value, hint, strict=False)
+                except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as error:
+                    found[f"a row of {self.name} cannot be read: {column}: {error}"] = None
+        return [*found]
 
     def select(self, db: Database, where: str, parameters: tuple[Any, ...] = ()) -> list[T]:
         found = db.execute(f'SELECT {self.selected} FROM "{self.name}" {where}', parameters)
