@@ -12,6 +12,7 @@ from psycopg import OperationalError, pq
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import Error, error_from_result
 from psycopg.generators import fetch_many, send
+from psycopg.types.string import StrDumperUnknown, TextLoader
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -21,6 +22,38 @@ OFTEN = 2
 """Times after which the server keeps how it understood a statement, for this connection."""
 KEPT = 100
 """Statements that it keeps at most."""
+
+
+_ESCAPE = "\U0010ffff"
+"""PostgreSQL has no NUL in text, and tools print it: this and 0 stand for it; and 1: for this."""
+
+
+def written(text: str) -> str:
+    """Text without NUL, from which `read` makes it again."""
+    if "\0" not in text and _ESCAPE not in text:
+        return text
+    return text.replace(_ESCAPE, f"{_ESCAPE}1").replace("\0", f"{_ESCAPE}0")
+
+
+def read(text: str) -> str:
+    if _ESCAPE not in text:
+        return text
+    return text.replace(f"{_ESCAPE}0", "\0").replace(f"{_ESCAPE}1", _ESCAPE)
+
+
+def pass_nul(connection: "Connection[Any]") -> None:
+    """Text with NUL goes through."""
+
+    class Dumper(StrDumperUnknown):
+        def dump(self, obj: str) -> Any:
+            return super().dump(written(obj))
+
+    class Loader(TextLoader):
+        def load(self, data: Any) -> Any:
+            return read(str(super().load(data)))
+
+    connection.adapters.register_dumper(str, Dumper)
+    connection.adapters.register_loader("text", Loader)
 
 
 class Answer:

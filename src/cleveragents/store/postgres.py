@@ -42,10 +42,6 @@ HINTS = {
 }
 
 
-_ESCAPE = "\U0010ffff"
-"""PostgreSQL has no NUL in text, and tools print it: this and 0 stand for it; and 1: for this."""
-
-
 @cache
 def translated(sql: str) -> bytes:
     """A statement of a repository, as PostgreSQL has it."""
@@ -54,19 +50,6 @@ def translated(sql: str) -> bytes:
     text = schema.FOR_US.sub(r"\1", text)
     number = itertools.count(1)
     return re.sub(r"\?", lambda _: f"${next(number)}", text).encode()
-
-
-def written(text: str) -> str:
-    """Text without NUL, from which `read` makes it again."""
-    if "\0" not in text and _ESCAPE not in text:
-        return text
-    return text.replace(_ESCAPE, f"{_ESCAPE}1").replace("\0", f"{_ESCAPE}0")
-
-
-def read(text: str) -> str:
-    if _ESCAPE not in text:
-        return text
-    return text.replace(f"{_ESCAPE}0", "\0").replace(f"{_ESCAPE}1", _ESCAPE)
 
 
 def _of_rows(sql: str, count: int) -> str:
@@ -107,7 +90,7 @@ class PostgresDatabase:
         self._ahead = ReadAhead(self._send)
 
     def _connected(self) -> "tuple[Connection[Any], Pipe]":
-        from cleveragents.store.pipe import OFTEN, Pipe
+        from cleveragents.store.pipe import OFTEN, Pipe, pass_nul
 
         psycopg = self._driver
         given = psycopg.conninfo.conninfo_to_dict(self.url)
@@ -131,7 +114,7 @@ class PostgresDatabase:
             raise MachineError(
                 f"{self.shown} is PostgreSQL {version}", f"PostgreSQL {OLDEST} or later is needed"
             )
-        _register(made)
+        pass_nul(made)
         return made, Pipe(made)
 
     def _refused(self, error: Exception) -> MachineError:
@@ -342,22 +325,6 @@ class PostgresDatabase:
         return found["id"]
 
 
-def _register(connection: "Connection[Any]") -> None:
-    """Text with NUL goes through."""
-    from psycopg.types.string import StrDumperUnknown, TextLoader
-
-    class Dumper(StrDumperUnknown):
-        def dump(self, obj: str) -> Any:
-            return super().dump(written(obj))
-
-    class Loader(TextLoader):
-        def load(self, data: Any) -> Any:
-            return read(str(super().load(data)))
-
-    connection.adapters.register_dumper(str, Dumper)
-    connection.adapters.register_loader("text", Loader)
-
-
 def open_shared(url: str, own: SqliteDatabase, lasts: bool) -> tuple[PostgresDatabase, str]:
     """Connect, and see to it that this home belongs to that store, whose id is returned too."""
     db = PostgresDatabase(url, lasts)
@@ -387,14 +354,18 @@ def create_shared(url: str) -> PostgresDatabase:
 
 
 def _require_same(db: PostgresDatabase, own: SqliteDatabase, store_id: str) -> None:
-    here = own.execute("SELECT value FROM store WHERE name = 'id'").fetchone()
+    asked = "SELECT name, value FROM store WHERE name IN ('id', 'url')"
+    here = dict(own.execute(asked).fetchall())
     if own.execute("SELECT 1 FROM plans LIMIT 1").fetchone() is not None:
         raise StoreError(
             f"{own.path} has plans of its own, which are not in {db.shown}",
             "agents store copy puts them there; or name another home with CLEVERAGENTS_HOME",
         )
-    if here is not None and here[0] != store_id:
+    if here.get("id", store_id) == store_id:
+        return
+    if "url" in here:
         raise StoreError(
             f"the home of {own.path} belongs to another store than {db.shown}",
             "name another home with CLEVERAGENTS_HOME",
         )
+    own.execute("DELETE FROM store WHERE name IN ('id', 'home')")  # nothing ever had that id
