@@ -161,7 +161,9 @@ def test_a_killed_machine_leaves_its_plan_to_another_and_no_step_is_recorded_twi
 def test_a_plan_that_only_its_worker_has_is_not_done(team: Team) -> None:
     bucket = team.agents.work / "bucket"
     team.env["CLEVERAGENTS_CONTENT_URL"] = f"file://{bucket}"
-    plan_id = team.submit(second=f"mv {bucket} {bucket}.away && echo >> {bucket}")
+    # What is on its way just then makes the folder again.
+    until = f"until echo >> {bucket}; do cp -r {bucket}/. {bucket}.away; rm -r {bucket}; done"
+    plan_id = team.submit(second=f"mv {bucket} {bucket}.away; {until}")
     with team.worker():
         wait_for(lambda: team.run("cluster", "status")["handed_back"], "the worker")
     (back,) = team.run("cluster", "status")["handed_back"]

@@ -17,7 +17,8 @@ from cleveragents.store import Store, open_store, schema
 from cleveragents.store.clock import utc_now
 from cleveragents.store.copying import compare_rows, tables
 from cleveragents.store.database import connect
-from cleveragents.store.postgres import PostgresDatabase, read, translated, written
+from cleveragents.store.pipe import read, written
+from cleveragents.store.postgres import PostgresDatabase, translated
 from cleveragents.workspace import open_workspace, settings_here
 from tests.databases import PASSWORD, Where, query_shared, shared_store
 from tests.in_process import Arm, Yard, box, cli, edit, files
@@ -121,6 +122,19 @@ def test_a_home_belongs_to_one_store(
                 cli("plan", "list", "--debug")
             with pytest.raises(StoreError, match="belongs to another store"):
                 cli("store", "copy", "--back", "--debug")
+
+
+def test_a_home_that_never_had_a_plan_joins_a_shared_store(
+    yard: Yard, pg: PgServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli("plan", "list").rc == 0  # makes a home
+    with shared_store(pg) as url:
+        monkeypatch.setenv("CLEVERAGENTS_STORE_URL", url)
+        assert cli("plan", "run", yard.plan()).rc == 0
+        assert "complete" in cli("plan", "list").stdout
+        monkeypatch.delenv("CLEVERAGENTS_STORE_URL")
+        with pytest.raises(StoreError, match="are in postgresql://"):
+            cli("plan", "list", "--debug")
 
 
 def test_a_store_of_another_version_is_refused_and_migrated(yard: Yard, on_postgres: str) -> None:

@@ -81,13 +81,20 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What PostgreSQL is asked from now on."""
     import psycopg
 
+    from cleveragents.store import pipe
+
     found: list[str] = []
-    execute = psycopg.Connection.execute
+    execute, send = psycopg.Connection.execute, pipe.Pipe.send
 
     def traced(self: Any, query: bytes, *rest: Any, **options: Any) -> Any:
         found.append(query.decode())
         return execute(self, query, *rest, **options)
 
+    def sending(self: Any, query: bytes, *rest: Any) -> Any:
+        found.append(query.decode())
+        return send(self, query, *rest)
+
+    monkeypatch.setattr(pipe.Pipe, "send", sending)
     monkeypatch.setattr(psycopg.Connection, "execute", traced)
     return found
 

@@ -136,8 +136,6 @@ def _create(
         if request.prepare is not None:
             request.prepare(capture.now)
         with leased.transaction(by_write=choice.head is None):
-            if choice.keeps_content:
-                groups.keep_content(batch)
             groups.remember_newest(plan_id, None)
             if choice.head is not None:
                 group = _reuse(groups, trigger, leased, request, choice.head)
@@ -147,6 +145,9 @@ def _create(
                 request.record(capture.before, capture.now)
             if choice.head is None:
                 dropped = groups.prune(leased, capture.head, request.spares)
+            if choice.keeps_content:
+                # Here, after what a server of a shared store has to do meanwhile.
+                groups.keep_content(batch)
             wait()
     groups.remember_newest(plan_id, group, is_new=choice.head is None)
     for learned in batch.after_commit if choice.keeps_content else ():

@@ -29,9 +29,9 @@ from cleveragents.store.records import (
     IntentRepository,
     JournalRepository,
     ResourceRepository,
+    SessionRepository,
 )
 from cleveragents.store.segments import Behind, SegmentRepository
-from cleveragents.store.sessions import SessionRepository
 from cleveragents.store.tables import ALL
 
 if TYPE_CHECKING:
@@ -98,10 +98,14 @@ class Store:
         self.intents: IntentRepository = IntentRepository(db)
         self.leases: LeaseRepository = LeaseRepository(db)
         self.objects: ObjectRepository = ObjectRepository(
-            own, self._part.begin if self.is_shared else _nothing
+            own, self._begin_part if self.is_shared else _nothing
         )
         self.segments: SegmentRepository = SegmentRepository(db)
         self.sessions: SessionRepository = SessionRepository(db)
+
+    def _begin_part(self) -> None:
+        self._db.hurry()
+        self._part.begin()
 
     def _make_room(self) -> None:
         self.reserve.give_back_below(SIZE)
@@ -244,7 +248,7 @@ class Store:
     def note(self, name: str, value: str) -> None:
         db: Database = self._db
         if self.is_shared and name in OWN_NAMES:
-            self._part.begin()
+            self._begin_part()
             db = self._own
         db.execute(
             "INSERT INTO store (name, value) VALUES (?, ?)"

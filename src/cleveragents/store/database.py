@@ -68,6 +68,10 @@ class Database(Protocol):
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Rows: ...
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> Any: ...
 
+    def hurry(self) -> None:
+        """Something else is done now: what was written so far is to be on its way."""
+        ...
+
     def insert(self, *parts: Part) -> None:
         """Rows for several tables, each an INSERT that reads nothing of what another writes."""
         ...
@@ -106,6 +110,9 @@ class SqliteDatabase(sqlite3.Connection):
     @property
     def shown(self) -> str:
         return self.path
+
+    def hurry(self) -> None:
+        """Nothing is far away."""
 
     def insert(self, *parts: Part) -> None:
         for sql, rows in parts:

@@ -2,13 +2,13 @@
 
 Statements are written for SQLite and translated here, once each: marks become `$1`, the next
 number of the series a SEQUENCE, and what stands in a comment that begins with `pg` counts. In a
-transaction all are sent and none is waited for (a pipeline) until something is read or committed.
+transaction all are sent and none is waited for (`pipe.py`) until something is read or committed.
 """
 
 import itertools
 import re
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -25,14 +25,14 @@ from cleveragents.store.tables import NEXT
 if TYPE_CHECKING:
     from psycopg import Connection
 
+    from cleveragents.store.pipe import Pipe
+
 SCHEMA = "cleveragents"
 """The tables are in a schema of their own, whatever else the database is used for."""
 ALONE = 7_301_968_213
 """Advisory lock of transactions without a lease: they read and then write, one after another."""
 AT_ONCE = 50
 """Rows of one statement: a group's are sent as one, and there are not too many different texts."""
-OFTEN = 2
-"""Times after which the server keeps how it understood a statement, for this connection."""
 LOST = "cleveragents lost row "
 """In the server's message if a required row was not there, before its number."""
 HINTS = {
@@ -40,10 +40,6 @@ HINTS = {
     "SSL|certificate": "the URL asks for TLS: sslmode and sslrootcert have to fit the server",
     "does not exist|permission denied": "docs/cluster.md says how database and roles are made",
 }
-
-
-_ESCAPE = "\U0010ffff"
-"""PostgreSQL has no NUL in text, and tools print it: this and 0 stand for it; and 1: for this."""
 
 
 @cache
@@ -54,19 +50,6 @@ def translated(sql: str) -> bytes:
     text = schema.FOR_US.sub(r"\1", text)
     number = itertools.count(1)
     return re.sub(r"\?", lambda _: f"${next(number)}", text).encode()
-
-
-def written(text: str) -> str:
-    """Text without NUL, from which `read` makes it again."""
-    if "\0" not in text and _ESCAPE not in text:
-        return text
-    return text.replace(_ESCAPE, f"{_ESCAPE}1").replace("\0", f"{_ESCAPE}0")
-
-
-def read(text: str) -> str:
-    if _ESCAPE not in text:
-        return text
-    return text.replace(f"{_ESCAPE}0", "\0").replace(f"{_ESCAPE}1", _ESCAPE)
 
 
 def _of_rows(sql: str, count: int) -> str:
@@ -100,13 +83,15 @@ class PostgresDatabase:
         self._lasts = lasts
         self._driver = driver()
         self.shown: str = address.public(url)
-        self._connection = self._connected()
+        self._connection, self._pipe = self._connected()
         self._required: list[Exception] | None = None
         """In a transaction: what each required row is missed with."""
         self._missed: list[Exception] = []
-        self._ahead = ReadAhead(lambda sql, given: self._connection.execute(translated(sql), given))
+        self._ahead = ReadAhead(self._send)
 
-    def _connected(self) -> "Connection[Any]":
+    def _connected(self) -> "tuple[Connection[Any], Pipe]":
+        from cleveragents.store.pipe import OFTEN, Pipe, pass_nul
+
         psycopg = self._driver
         given = psycopg.conninfo.conninfo_to_dict(self.url)
         options = f"{given.pop('options', '')} -c search_path={SCHEMA}".strip()
@@ -129,8 +114,8 @@ class PostgresDatabase:
             raise MachineError(
                 f"{self.shown} is PostgreSQL {version}", f"PostgreSQL {OLDEST} or later is needed"
             )
-        _register(made)
-        return made
+        pass_nul(made)
+        return made, Pipe(made)
 
     def _refused(self, error: Exception) -> MachineError:
         text = said(error)
@@ -142,12 +127,23 @@ class PostgresDatabase:
 
     def _ready(self) -> "Connection[Any]":
         if self._connection.closed:
-            self._connection = self._connected()
+            self._connection, self._pipe = self._connected()
         return self._connection
 
     @property
     def connection(self) -> "Connection[Any]":
-        return self._ready()
+        """For others: in a transaction, what they write with it is part of that."""
+        made = self._ready()
+        with self._errors():
+            self._pipe.end()
+        self._pipe.forget()  # psycopg clears what the server keeps when it rolls back
+        return made
+
+    def hurry(self) -> None:
+        self._pipe.hurry()
+
+    def _send(self, sql: str, given: Sequence[Any] = ()) -> Rows:
+        return self._pipe.send(translated(sql), given)
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Rows:
         if self._required is not None:
@@ -167,12 +163,12 @@ class PostgresDatabase:
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> None:
         rows = list(parameters)
         if " VALUES " not in sql:
-            self._connection.cursor().executemany(translated(sql), rows)
+            for row in rows:
+                self._send(sql, row)
             return
         for start in range(0, len(rows), AT_ONCE):
             some = rows[start : start + AT_ONCE]
-            text = translated(_of_rows(sql, len(some)))
-            self._connection.execute(text, list(itertools.chain(*some)))
+            self._send(_of_rows(sql, len(some)), list(itertools.chain(*some)))
 
     def insert(self, *parts: Part) -> None:
         """As one statement: constraints between the tables are looked at when it ends."""
@@ -184,7 +180,7 @@ class PostgresDatabase:
         *before, last = (_of_rows(sql, len(rows)) for sql, rows in parts)
         named = ", ".join(f"part{number} AS ({text})" for number, text in enumerate(before))
         values = list(itertools.chain.from_iterable(row for _, rows in parts for row in rows))
-        self._connection.execute(translated(f"WITH {named} {last}"), values)
+        self._send(f"WITH {named} {last}", values)
 
     def require(self, sql: str, parameters: Sequence[Any], otherwise: Exception) -> None:
         """The server itself ends the transaction if there is no row: nobody waits for an answer."""
@@ -192,11 +188,9 @@ class PostgresDatabase:
         number = len(self._required)
         self._required.append(otherwise)
         returning = "" if sql.startswith("SELECT") else " RETURNING 1"
-        self._connection.execute(
-            translated(
-                f"WITH done AS ({sql}{returning}) SELECT CASE WHEN count(*) > 0 THEN 1"
-                f" ELSE CAST('{LOST}{number}: ' || count(*) AS integer) END FROM done"
-            ),
+        self._send(
+            f"WITH done AS ({sql}{returning}) SELECT CASE WHEN count(*) > 0 THEN 1"
+            f" ELSE CAST('{LOST}{number}: ' || count(*) AS integer) END FROM done",
             parameters,
         )
 
@@ -208,39 +202,28 @@ class PostgresDatabase:
         alone: bool = True,
         make_room: Callable[[], None] = lambda: None,
     ) -> Generator[None]:
-        connection = self._ready()
+        self._ready()
         self._required = []
-        failed: BaseException | None = None
         with self._errors():
             try:
-                with connection.pipeline():
-                    connection.execute(b"BEGIN")
-                    if lasts != self._lasts:
-                        how = b"on" if lasts else b"off"
-                        connection.execute(b"SET LOCAL synchronous_commit = " + how)
-                    if alone:
-                        connection.execute(f"SELECT pg_advisory_xact_lock({ALONE})".encode())
-                    try:
-                        yield
-                        fsio.point("commit")
-                        connection.execute(b"COMMIT")
-                    except BaseException as error:  # noqa: BLE001 - raised again below
-                        failed = error
-            except self._driver.Error as error:
-                failed = failed or error
+                self._send("BEGIN")
+                if lasts != self._lasts:
+                    self._send(f"SET LOCAL synchronous_commit = {'on' if lasts else 'off'}")
+                if alone:
+                    self._send(f"SELECT pg_advisory_xact_lock({ALONE})")
+                yield
+                fsio.point("commit")
+                self._send("COMMIT")
+                self._pipe.end()
+            except BaseException:
+                with suppress(self._driver.Error):  # what failed first is raised
+                    self._pipe.end()
+                if not self._connection.closed:
+                    self._connection.rollback()
+                    self._pipe.forget()
+                raise
             finally:
                 self._missed, self._required = self._required, None
-            if failed is not None:
-                if not connection.closed:
-                    self._rolled_back(connection)
-                raise failed
-
-    def _rolled_back(self, connection: "Connection[Any]") -> None:
-        """What was to be kept after a failed statement, the server has skipped: forget all."""
-        if connection.info.transaction_status is self._driver.pq.TransactionStatus.IDLE:
-            connection.close()  # psycopg would have nothing to roll back, and forget nothing
-        else:
-            connection.rollback()
 
     @contextmanager
     def _errors(self) -> Generator[None]:
@@ -295,10 +278,10 @@ class PostgresDatabase:
                 raise self._newer(had)
             if had == last:
                 return
-            self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}".encode())
+            self._send(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
             for number in [number for number in schema.scripts() if number > had]:
-                for statement in schema.statements(schema.translated(schema.text_of(number))):
-                    self._connection.execute(statement.encode())
+                for text in schema.statements(schema.translated(schema.text_of(number))):
+                    self._pipe.send(text.encode())
             self.execute(
                 "INSERT INTO store (name, value) VALUES ('schema', ?)"
                 " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
@@ -342,22 +325,6 @@ class PostgresDatabase:
         return found["id"]
 
 
-def _register(connection: "Connection[Any]") -> None:
-    """Text with NUL goes through."""
-    from psycopg.types.string import StrDumperUnknown, TextLoader
-
-    class Dumper(StrDumperUnknown):
-        def dump(self, obj: str) -> Any:
-            return super().dump(written(obj))
-
-    class Loader(TextLoader):
-        def load(self, data: Any) -> Any:
-            return read(str(super().load(data)))
-
-    connection.adapters.register_dumper(str, Dumper)
-    connection.adapters.register_loader("text", Loader)
-
-
 def open_shared(url: str, own: SqliteDatabase, lasts: bool) -> tuple[PostgresDatabase, str]:
     """Connect, and see to it that this home belongs to that store, whose id is returned too."""
     db = PostgresDatabase(url, lasts)
@@ -387,14 +354,18 @@ def create_shared(url: str) -> PostgresDatabase:
 
 
 def _require_same(db: PostgresDatabase, own: SqliteDatabase, store_id: str) -> None:
-    here = own.execute("SELECT value FROM store WHERE name = 'id'").fetchone()
+    asked = "SELECT name, value FROM store WHERE name IN ('id', 'url')"
+    here = dict(own.execute(asked).fetchall())
     if own.execute("SELECT 1 FROM plans LIMIT 1").fetchone() is not None:
         raise StoreError(
             f"{own.path} has plans of its own, which are not in {db.shown}",
             "agents store copy puts them there; or name another home with CLEVERAGENTS_HOME",
         )
-    if here is not None and here[0] != store_id:
+    if here.get("id", store_id) == store_id:
+        return
+    if "url" in here:
         raise StoreError(
             f"the home of {own.path} belongs to another store than {db.shown}",
             "name another home with CLEVERAGENTS_HOME",
         )
+    own.execute("DELETE FROM store WHERE name IN ('id', 'home')")  # nothing ever had that id

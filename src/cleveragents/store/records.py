@@ -1,10 +1,11 @@
-"""The smaller repositories: resources and sandboxes, tool calls, journal, intents."""
+"""The smaller repositories: resources, sandboxes, calls, journal, intents, agents' sessions."""
 
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
+from cleveragents.model.conversation import Session
 from cleveragents.model.decision import Correction
 from cleveragents.model.journal import EntryState, JournalEntry
 from cleveragents.model.plan import Plan, State
@@ -19,6 +20,7 @@ CALLS = Table("tool_calls", ToolCall, ("call_id",))
 WRITES = Table("writes", Write, ())
 CORRECTIONS = Table("correction_attempts", Correction, ("correction_id",))
 JOURNAL = Table("journal", JournalEntry, ("entry_id",))
+SESSIONS = Table("sessions", Session, ("agent", "session_id"))
 
 
 class ResourceRepository:
@@ -344,3 +346,33 @@ class IntentRepository:
 
     def remove(self, intent_id: str) -> None:
         self._db.execute("DELETE FROM intents WHERE intent_id = ?", (intent_id,))
+
+
+class SessionRepository:
+    """The sessions of agents, and the plan that follows each."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def put(self, session: Session) -> None:
+        self._db.execute(SESSIONS.upsert, SESSIONS.row(session))
+
+    def get(self, agent: str, session_id: str) -> Session | None:
+        found = SESSIONS.select(self._db, "WHERE agent = ? AND session_id = ?", (agent, session_id))
+        return found[0] if found else None
+
+    def of_plan(self, plan_id: str) -> list[Session]:
+        """Oldest first."""
+        return SESSIONS.select(self._db, "WHERE plan_id = ? ORDER BY seq", (plan_id,))
+
+    def newest(self, agent: str) -> Session | None:
+        """The session of an agent that was seen last."""
+        found = SESSIONS.select(self._db, "WHERE agent = ? ORDER BY seq DESC LIMIT 1", (agent,))
+        return found[0] if found else None
+
+    def plans_of(self, session_id: str) -> list[str]:
+        """The plans that followed a session of that id, newest first."""
+        rows = self._db.execute(
+            "SELECT plan_id FROM sessions WHERE session_id = ? ORDER BY seq DESC", (session_id,)
+        )
+        return [row[0] for row in rows]
