@@ -195,6 +195,21 @@ def test_a_backup_that_was_copied_back_is_adopted_and_continues(original: Origin
     assert (original.app / "two.txt").read_text() == "two\n"
 
 
+def test_a_copy_of_hard_links_is_only_adopted_when_the_original_is_gone(agents: Agents) -> None:
+    original = Original(agents, elsewhere=False)
+    linked, away = original.store.with_name("linked"), original.store.with_name("away")
+    subprocess.run(["cp", "-al", str(original.store), str(linked)], check=True)
+    original.run("plan", "list", home=linked).expect(0)
+    original.run("plan", "delete", "job", "--yes", home=linked).expect(4)
+    original.store.rename(away)  # as a disk that is not mounted
+    refused = original.run("doctor", "--adopt", home=linked).expect(4)
+    assert "hard links" in refused.stderr
+    shutil.rmtree(away)
+    original.run("doctor", "--adopt", home=linked).expect(0)
+    original.run("plan", "rollback", "job", "first", "--yes", home=linked).expect(0)
+    original.run("check", home=linked).expect(0)
+
+
 def test_another_directory_without_the_mark_is_not_adopted(original: Original) -> None:
     shutil.rmtree(original.sandbox.parent)
     original.sandbox.mkdir(parents=True)

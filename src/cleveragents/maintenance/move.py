@@ -1,6 +1,7 @@
 """A store knows its place: noted when it is first opened, taken anew when it was moved."""
 
 import os
+import shlex
 import sqlite3
 from collections.abc import Collection
 from contextlib import closing
@@ -64,6 +65,13 @@ def adopt(ctx: Context) -> Adopted:
         raise NotAllowed(
             f"this is a copy: its original is still at {identity.made_at}",
             "work with the original; or remove it first, then agents doctor --adopt",
+        )
+    if os.stat(f"{identity.home}/store.db").st_nlink > 1:
+        raise NotAllowed(
+            "this is a copy made of hard links: store.db is also the original's, and would be"
+            " written by both",
+            f"cp -a {shlex.quote(identity.home)} to another place and adopt that,"
+            " or remove the original first",
         )
     found: list[str] = []
     missing: list[str] = []
