@@ -155,6 +155,12 @@ class Machine:
         meanwhile()
         self._start()
 
+    def pull_disks(self) -> None:
+        """The same to the disks; the machine runs on: they are mounted again in the same boot."""
+        boot = self._boot.read_text()
+        self.cut_power()
+        self._boot.write_text(boot)
+
     def serve(self, *argv: str, cwd: str, log: Path) -> None:
         """Start a program with a process namespace of its own: it ends with all its children."""
         enter = ("nsenter", f"--target={self._holder.pid}", "--mount", f"--wd={cwd}", "--")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests import power
-from tests.test_power_cut import PLAN, World
+from tests.test_power_cut import DOCS, PLAN, World
 
 missing = power.needed()
 pytestmark = pytest.mark.skipif(missing is not None, reason=missing or "")
@@ -50,6 +50,29 @@ def test_a_rollback_in_place_outlives_a_cut_and_leaves_nothing_of_ours(
     machine.cut_power()
     assert shop.files(shop.here / "docs") == {"mine": "one\n", "sub/made": "new\n"}
     assert shop.sql("app.db", "SELECT x FROM t") == [[1], [2]]
+
+
+def test_a_disk_that_fails_alone_is_as_a_power_cut(tmp_path: Path) -> None:
+    """The boot is the same: only the mount tells that what was not synced is gone."""
+    with power.machine(tmp_path, ("one",)) as machine:
+        shop = World(machine, "one", "one", DOCS)
+        ran = shop.run("plan", "run", "plan.yaml", "--json").expect(0)
+        machine.pull_disks()
+        found = shop.run("check", "--json").expect(6)
+        assert "mounted again" in found.data["problems"][0]
+        said = shop.run("plan", "diff", "docs").expect(0).stderr
+        assert "after its disk was mounted again" in said
+        shop.run("check").expect(0)
+        (machine.inside(ran.data["sandboxes"]["docs"]) / "mine").write_text("")
+        machine.sync("one")
+        machine.pull_disks()
+        said = shop.run("plan", "apply", "docs", "--yes").expect(0).stderr
+        assert "after its disk was mounted again" in said
+        assert shop.files(shop.here / "docs") == {
+            "mine": "one\n",
+            "sub/kept": "kept\n",
+            "sub/made": "new\n",
+        }
 
 
 def test_an_exported_branch_outlives_a_cut(machine: power.Machine) -> None:

@@ -81,17 +81,17 @@ class PlanSandboxes:
     def from_another_boot(self) -> tuple[SandboxRecord, ...]:
         """Those that a power cut may have damaged since their content was last compared.
 
+        Also if only their disk failed, and was mounted again.
         What is worked on in place is the user's: whatever is there now is taken as it is.
         """
-        ready = [r for r in self.records.values() if r.state is SandboxState.READY]
-        now = fsio.boot_id() if ready else ""
         return tuple(
             r
-            for r in ready
-            if self.has_copy(r)
+            for r in self.records.values()
+            if r.state is SandboxState.READY
+            and self.has_copy(r)
             and r.strategy != IN_PLACE
-            and r.boot_id != now
             and not is_elsewhere(r, self.home_id)
+            and not fsio.is_same_mount(r.boot_id or fsio.UNKNOWN_BOOT, fsio.mount_id(r.root))
         )
 
     def require_not_only_elsewhere(self) -> None:

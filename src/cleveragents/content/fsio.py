@@ -342,6 +342,31 @@ def boot_id() -> str:
         return UNKNOWN_BOOT
 
 
+def mount_id(path: str) -> str:
+    """The boot, and the mount of the file system that has the path, where the kernel tells it.
+
+    What was not synced is gone after either: a disk can fail in a machine that runs on.
+    """
+    boot = boot_id()
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    try:
+        device = os.stat(path).st_dev
+        shown = os.readlink(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
+        for kind in ("ext4", "xfs", "f2fs"):
+            with suppress(OSError):  # made when it is mounted, and numbered like no other before
+                return f"{boot} {os.stat(f'/sys/fs/{kind}/{os.path.basename(shown)}').st_ino}"
+    except OSError:
+        pass
+    return boot
+
+
+def is_same_mount(one: str, other: str) -> bool:
+    """A container may see less of the machine: then the boot alone counts."""
+    (boot, *mount), (other_boot, *other_mount) = one.split(), other.split()
+    return boot == other_boot and (not mount or not other_mount or mount == other_mount)
+
+
 def identity(path: str) -> str:
     """Names an inode: device and number."""
     found = os.stat(path, follow_symlinks=False)

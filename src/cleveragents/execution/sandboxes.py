@@ -82,7 +82,7 @@ def _make(ctx: Context, leased: LeasedPlan, sandbox: Sandbox, record: SandboxRec
             record,
             state=SandboxState.READY,
             identity=fsio.identity(place.ours),
-            origin={**origin, "boot_id": fsio.boot_id(), **_where(ctx)},
+            origin={**origin, "boot_id": fsio.mount_id(place.ours), **_where(ctx)},
         )
         with leased.transaction():
             ctx.store.objects.add(batch.located.items())

@@ -102,8 +102,8 @@ def _unseen(ctx: Context) -> list[str]:
             continue
         if changes:
             problems.append(
-                f"plan {plan.plan_id}: since the machine was restarted its sandbox differs from"
-                f" its newest group ({changes[0].shown}): {way_out}"
+                f"plan {plan.plan_id}: since the machine was restarted, or its disk mounted again,"
+                f" its sandbox differs from its newest group ({changes[0].shown}): {way_out}"
             )
     return problems
 

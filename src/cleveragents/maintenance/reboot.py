@@ -3,7 +3,8 @@
 Files in a sandbox are not synced, so a cut may leave them empty, old or half written, and nothing
 tells that from a manual edit. What a group promises is in the store. So the first command that
 works on a plan in another boot reads its sandboxes, restores the newest group where they differ,
-and keeps what it found as a labelled group: nothing is lost, and nothing of it is applied.
+and keeps what it found as a labelled group: nothing is lost, and nothing of it is applied. A disk
+that failed alone and was mounted again, in the same boot, is the same to it.
 """
 
 import os
@@ -33,17 +34,30 @@ def reconcile(ctx: Context, leased: LeasedPlan) -> None:
         return  # a restore is replaced by another: that one reads and restores everything
     if plan.head_group_id is None:
         return  # made anew before the first group; without groups every step was synced
+    event, label = _what_happened(ctx, leased)
     _make_missing_roots(ctx, leased)
     head = ctx.store.checkpoints.group(plan.head_group_id)
     todo = _back_to(ctx, plan, head)
     damaged = _damaged(ctx, plan, head)
     if damaged or todo.steps or todo.removed_steps:
-        label = f"after-restart-{leased.lease.boot_id[:8]}" if damaged else None
-        reason = "found after the machine was restarted"
+        label = label if damaged else None
+        reason = f"found after {event}"
         ctx.checkpoints.rollback_to_checkpoint(leased, todo, label=label, reason=reason)
         leased.finish_background()
-        ctx.talk.tell("warning", {"message": _report(plan, head, damaged, label, todo)})
+        ctx.talk.tell("warning", {"message": _report(plan, head, damaged, label, todo, event)})
     _note(ctx, leased)
+
+
+def _what_happened(ctx: Context, leased: LeasedPlan) -> tuple[str, str]:
+    """In words, and as the label of what was found."""
+    here = leased.lease.boot_id
+    label = f"after-restart-{here[:8]}"
+    for record in ctx.manager.sandboxes(leased.plan.plan_id).from_another_boot():
+        boot, *_ = (record.boot_id or fsio.UNKNOWN_BOOT).split()
+        if boot == here:
+            number = fsio.mount_id(record.root).split()[-1]
+            return "its disk was mounted again", f"after-mount-{here[:4]}-{number}"
+    return "the machine was restarted", label
 
 
 def _damaged(ctx: Context, plan: Plan, head: CheckpointGroup) -> int:
@@ -75,9 +89,8 @@ def _make_missing_roots(ctx: Context, leased: LeasedPlan) -> None:
 
 
 def _note(ctx: Context, leased: LeasedPlan) -> None:
-    boot_id = leased.lease.boot_id
     for record in ctx.manager.sandboxes(leased.plan.plan_id).from_another_boot():
-        _put(ctx, leased, record.with_boot_id(boot_id))
+        _put(ctx, leased, record.with_boot_id(fsio.mount_id(record.root)))
 
 
 def _put(ctx: Context, leased: LeasedPlan, record: SandboxRecord) -> None:
@@ -87,9 +100,14 @@ def _put(ctx: Context, leased: LeasedPlan, record: SandboxRecord) -> None:
 
 
 def _report(
-    plan: Plan, head: CheckpointGroup, damaged: int, label: str | None, todo: Restoration
+    plan: Plan,
+    head: CheckpointGroup,
+    damaged: int,
+    label: str | None,
+    todo: Restoration,
+    event: str,
 ) -> str:
-    said = f"plan {plan.name!r}: after the machine was restarted"
+    said = f"plan {plan.name!r}: after {event}"
     if damaged:
         which = plural(damaged, "path that differed", "paths that differed")
         said += f" {which} from the newest group {'was' if damaged == 1 else 'were'} restored;"

@@ -88,7 +88,7 @@ class SandboxRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def boot_id(self) -> str | None:
-        """The boot in which the sandbox was made, or last found to be what its group says."""
+        """The boot, and mount, in which it was made or last found to be what its group says."""
         return self.origin.get("boot_id")
 
     def with_boot_id(self, boot_id: str) -> "SandboxRecord":

@@ -124,8 +124,8 @@ class StatCache:
         return known
 
     def _place(self) -> str:
-        """This very directory in this boot: after a power cut stat data may promise lost bytes."""
-        return f"{fsio.identity(self._root)} {fsio.boot_id()}"
+        """This very directory as mounted: after a power cut stat data may promise lost bytes."""
+        return f"{fsio.identity(self._root)} {fsio.mount_id(self._root)}"
 
     def keep(self, known: Known) -> None:
         """Have it for the next process: what changed, or all of it if changes become many."""
