@@ -553,7 +553,9 @@ def test_a_correction_keeps_what_the_person_changed_in_the_same_file(place: Plac
     place.edit("both.txt", "\nagent\n", "\nmine\n")
     again = place.decision("one")
     before = place.seen()
-    place.refused("correct", again, "--mode", "revert", "--guidance", "again", "--yes")
+    words = ("--mode", "revert", "--guidance", "again", "--yes")
+    hint = place.refused("correct", again, *words)["error"]["hint"]
+    assert hint.endswith("; that undoes everything since, and the guidance is not told to anybody")
     require_same(place.seen(), before)
 
 
