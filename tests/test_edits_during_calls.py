@@ -157,6 +157,22 @@ def test_what_two_sessions_may_have_written_is_nobodys_for_sure(
     assert session.owners() == {"two.txt": ("unknown", "conflict")}
 
 
+def test_what_two_sessions_wrote_alike_one_after_the_other_is_the_agents(
+    session: Session, agents: Agents
+) -> None:
+    """The same prompt again, after the first session was rolled back, gives the same files."""
+    with open_workspace(agents.env["CLEVERAGENTS_HOME"]) as ws:
+        other = Session(agents, ws, "sess-2")
+        other.prompt()
+        for one in (session, other):
+            call = one.begin("Edit", True, file_path=str(one.repo / "one.txt"))
+            (one.repo / "one.txt").write_text("by the agent\n")
+            one.end(call)
+            assert one.owners() == {"one.txt": ITS}
+            one.rollback()
+            assert (one.repo / "one.txt").read_text() == "first\n"
+
+
 def test_two_sessions_that_say_what_they_write_do_not_meet(
     session: Session, agents: Agents
 ) -> None:

@@ -1,6 +1,7 @@
 """A rollback in place undoes what the agent did and keeps what everybody else did."""
 
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -517,11 +518,25 @@ def test_a_folder_of_the_agents_stays_if_somebody_put_something_into_it(place: P
     assert not (place.repo / "made/deep").exists()
 
 
+def test_what_is_no_text_on_both_sides_is_shown_in_words(place: Place) -> None:
+    place.ran(step("one", "echo agent > first.txt; echo agent > same.txt"))
+    (place.repo / "first.txt").unlink()
+    (place.repo / "first.txt").symlink_to("same.txt")
+    (place.repo / "same.txt").write_bytes(b"\0by a person")
+    found = {c["path"]: c for c in place.refused("rollback", "p", "first", "--yes")["conflicts"]}
+    assert found["first.txt"]["theirs"] == "a symlink to same.txt"
+    assert found["same.txt"]["theirs"].startswith("a file of 12 B, mode 644 (")
+    assert found["same.txt"]["ours"] != found["same.txt"]["theirs"]
+
+
 def test_a_folder_with_work_in_it_does_not_become_a_file(place: Place) -> None:
     place.ran(step("one", "rm gone.txt; mkdir gone.txt; echo 1 > gone.txt/f"))
     (place.repo / "gone.txt/mine").write_text("mine")
     data = place.refused("rollback", "p", "first", "--yes")
     assert [conflict["path"] for conflict in data["conflicts"]] == ["gone.txt"]
+    (conflict,) = data["conflicts"]
+    assert re.fullmatch(r"a file of \d+ B, mode 644 \([0-9a-f]{8}\)", conflict["ours"])
+    assert conflict["theirs"] == "a directory"
     assert place.read("gone.txt/mine") == "mine"
 
 
@@ -553,7 +568,9 @@ def test_a_correction_keeps_what_the_person_changed_in_the_same_file(place: Plac
     place.edit("both.txt", "\nagent\n", "\nmine\n")
     again = place.decision("one")
     before = place.seen()
-    place.refused("correct", again, "--mode", "revert", "--guidance", "again", "--yes")
+    words = ("--mode", "revert", "--guidance", "again", "--yes")
+    hint = place.refused("correct", again, *words)["error"]["hint"]
+    assert hint.endswith("; that undoes everything since, and the guidance is not told to anybody")
     require_same(place.seen(), before)
 
 

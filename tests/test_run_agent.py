@@ -372,7 +372,7 @@ def test_at_a_terminal_letters_are_enough_and_who_leaves_has_applied_nothing(
     env = install(agents)
     done = Reviewed(agents, env, "x", "s", "\x04")
     assert done.code == 0
-    assert "type all, some, back or nothing, or the first letter" in done.seen
+    assert "type all, some, roll back or nothing, or the first letter" in done.seen
     assert "paths or folders" in done.seen
     assert "internal error" not in done.seen
     plan = done.word(r"^next: agents plan diff (\w+)$")
@@ -384,21 +384,27 @@ KEPT = AGENT.replace(
     "\n\n\ndef hook(",
     """
 kept = os.path.expanduser("~/.claude/run-1.jsonl")
-asked = dict(type="user", uuid="u1", sessionId="run-1", promptId="p1", message=dict(content="x"))
+said = [
+    dict(type="user", uuid="u1", promptId="p1", message=dict(content="x")),
+    dict(type="assistant", uuid="u2", parentUuid="u1",
+         message=dict(content=[dict(type="tool_use", id="c1")])),
+    dict(type="user", uuid="u3", parentUuid="u2", promptId="p1",
+         message=dict(content=[dict(type="tool_result", tool_use_id="c1")])),
+]
 with open(kept, "w") as file:
-    json.dump(asked, file)
+    file.writelines(json.dumps(dict(one, sessionId="run-1")) + "\\n" for one in said)
 
 
 def hook(""",
     1,
 ).replace("body = dict(payload,", "body = dict(payload, transcript_path=kept,")
-"""The same, with a session that it keeps."""
+"""The same, with a session that it keeps, up to the end of the first call."""
 
 
 def test_at_a_terminal_one_can_go_back_to_a_point_first(agents: Agents) -> None:
     """Before the first prompt the conversation is a new one; later ones have to be cut."""
     env = install(agents, text=KEPT)
-    done = Reviewed(agents, env, "back", "nobody", "back", "first", "nothing")
+    done = Reviewed(agents, env, "r", "nobody", "roll back", "first", "nothing")
     assert "  first prompt" in done.seen
     assert "has no checkpoint 'nobody'" in done.seen
     plan = done.word(r"agents plan diff (\w+)")
@@ -407,6 +413,14 @@ def test_at_a_terminal_one_can_go_back_to_a_point_first(agents: Agents) -> None:
     assert line[:7] == ["agents", "run", "--plan", plan, "--", "claude", "--session-id"]
     agents.run("plan", "undo", plan, "--files-only").expect(0)
     assert agents.run("plan", "diff", plan, "--json").expect(0).data["files_changed"] == 3
+
+
+def test_at_a_terminal_what_was_rolled_back_is_not_counted(agents: Agents) -> None:
+    env = install(agents, text=KEPT)
+    done = Reviewed(agents, env, "r", "s1", "nothing")
+    before, after = done.seen.split("to checkpoint: s1")
+    assert re.search(r"first prompt +2 calls +2 files\n", before), before
+    assert re.search(r"first prompt +1 call +1 file\n", after), after
 
 
 REFUSED = """\

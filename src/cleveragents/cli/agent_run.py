@@ -22,7 +22,7 @@ from cleveragents.plan_handle import PlanHandle
 from cleveragents.workspace import Workspace
 
 NOT_HEARD = "the agent never called its hooks: what it did is one group"
-CHOICES, NOTHING = ("all", "some", "back"), "nothing"
+CHOICES, NOTHING = ("all", "some", "roll back"), "nothing"
 
 
 def run_known(
@@ -49,7 +49,7 @@ def named_paths(resources: tuple[str, ...]) -> dict[str, str]:
 
 
 def prompts_of(ws: Workspace, plan: PlanHandle) -> list[dict[str, Any]]:
-    """What the person asked for, each with how many calls it took and what they changed."""
+    """What the person asked for, each with the calls that are still there and what they changed."""
     store = ws.ctx.store
     decisions = store.plans.decisions(plan.plan_id)
     above = {item.decision_id: item.parent_id for item in decisions}
@@ -60,10 +60,14 @@ def prompts_of(ws: Workspace, plan: PlanHandle) -> list[dict[str, Any]]:
             decision_id = above[decision_id]
         return decision_id
 
+    there = store.plans.steps(plan.plan_id)
+    made = {(prompt_of(step.decision_id), step.step_id) for step in there}
     files: dict[str | None, set[bytes]] = {}
     for decision_id, write in store.calls.writes_by_decision(plan.plan_id):
-        files.setdefault(prompt_of(decision_id), set()).add(write.path)
-    steps = [prompt_of(step.decision_id) for step in store.plans.steps(plan.plan_id)]
+        prompt = prompt_of(decision_id)
+        if (prompt, write.step_id) in made:  # it was not rolled back
+            files.setdefault(prompt, set()).add(write.path)
+    steps = [prompt_of(step.decision_id) for step in there]
     return [
         {
             "decision_id": item.decision_id,
@@ -121,7 +125,7 @@ def _review(ws: Workspace, options: Options, plan: PlanHandle) -> None:
         if chosen == NOTHING:
             return
         try:
-            if chosen == "back":
+            if chosen == "roll back":
                 _go_back(ws, plan)
                 continue
             if chosen == "some":
@@ -164,7 +168,7 @@ def _names(word: str, path: str) -> bool:
 
 def _go_back(ws: Workspace, plan: PlanHandle) -> None:
     _show(groups_table(timeline_data(ws.ctx, plan.plan)))
-    group = plan.group(click.prompt("back to group", err=True))
+    group = plan.group(click.prompt("roll back to checkpoint", err=True))
     plan.rollback(group.group_id, remember=going_of(ws, plan).remember)
 
 

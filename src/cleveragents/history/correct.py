@@ -20,7 +20,7 @@ from cleveragents.checkpoints.restoration import (
 )
 from cleveragents.content.packs import Batch
 from cleveragents.context import Context
-from cleveragents.errors import CorrectionRefused
+from cleveragents.errors import CorrectionRefused, RollbackConflict
 from cleveragents.execution import compensation
 from cleveragents.execution.actor_executor import executor_for
 from cleveragents.execution.leasing import before_looking, work_on
@@ -299,8 +299,16 @@ def _maker(ctx: Context, plan: Plan, outlook: Outlook) -> Callable[[States, Batc
         if sandboxes.in_place:
             # There somebody else may have changed the same paths: theirs stays.
             found = in_place.outlook(ctx, plan, group, now, PLAIN, batch, outlook.paths)
-            in_place.require_no_conflict(found, plan, group)
+            _require_no_conflict(found, plan, group)
             made |= {rid: found.states[rid] for rid in sandboxes.in_place}
         return made
 
     return make
+
+
+def _require_no_conflict(found: in_place.Outlook, plan: Plan, group: CheckpointGroup) -> None:
+    """A rollback can choose a side; it is another thing than what was asked for."""
+    if found.conflicts:
+        refused = in_place.refusal(found.conflicts, plan.plan_id, group.group_id)
+        remark = "; that undoes everything since, and the guidance is not told to anybody"
+        raise RollbackConflict(refused.message, refused.conflicts, refused.hint + remark)

@@ -24,6 +24,7 @@ from cleveragents.model.checkpoint import (
 from cleveragents.model.ids import new_id
 from cleveragents.model.plan import Plan
 from cleveragents.model.resource import Change, show_path
+from cleveragents.model.tool import Write
 from cleveragents.model.units import plural, show_bytes
 from cleveragents.sandbox.protocol import Conflict, InPlace, Owned
 from cleveragents.sandbox.sqlite.holders import holder_of
@@ -160,6 +161,7 @@ def outlook(
     targets = ctx.checkpoints.states(group)
     sandboxes = ctx.manager.sandboxes(plan.plan_id)
     writes = _writes(ctx, plan, group)
+    shared = ctx.store.calls.shared_writes(plan.plan_id)
     states: States = dict(targets)
     judged: list[_Resource] = []
     notes: list[str] = []
@@ -171,7 +173,6 @@ def outlook(
             owned = sandbox.by_owner(seen, batch, scratch)
             one = _Resource(owned, sandbox.place.resource.name, choices)
             changed = {change.path for change in sandbox.changes(targets[rid], now[rid])}
-            shared = _shared(ctx, plan, sandbox.place.resource.path)
             paths = changed | {path for at, path in writes if at == rid}
             for path in paths if only is None else paths & set(only.get(rid, ())):
                 made = writes.get((rid, path), ())
@@ -199,35 +200,30 @@ def _history(
     path: bytes,
     target: SandboxCheckpoint,
     now: SandboxCheckpoint,
-    made: Sequence[owners.Change],
-    shared: frozenset[tuple[bytes, owners.Change]],
+    made: Sequence[Write],
+    shared: frozenset[tuple[str, bytes]],
 ) -> History:
     def means(text: str) -> str:
         return owned.meaning(path, text)
 
+    writes = [owners.Change(means(w.before), means(w.after)) for w in made]
     return History(
         target=means(owned.at(target, path)),
-        writes=tuple(owners.Change(means(w.before), means(w.after)) for w in made),
+        writes=tuple(writes),
         now=means(owned.at(now, path)),
-        shared=frozenset(w for w in made if (path, w) in shared),
+        shared=frozenset(
+            change for change, w in zip(writes, made, strict=True) if (w.call_id, path) in shared
+        ),
     )
 
 
-def _writes(
-    ctx: Context, plan: Plan, group: CheckpointGroup
-) -> dict[Spot, tuple[owners.Change, ...]]:
-    found: dict[Spot, tuple[owners.Change, ...]] = {}
+def _writes(ctx: Context, plan: Plan, group: CheckpointGroup) -> dict[Spot, tuple[Write, ...]]:
+    found: dict[Spot, tuple[Write, ...]] = {}
     number = ctx.store.checkpoints.number(group.group_id)
     for write in ctx.store.calls.writes_after(plan.plan_id, number):
         spot = write.resource_id, write.path
-        found[spot] = (*found.get(spot, ()), owners.Change(write.before, write.after))
+        found[spot] = (*found.get(spot, ()), write)
     return found
-
-
-def _shared(ctx: Context, plan: Plan, path: str) -> frozenset[tuple[bytes, owners.Change]]:
-    """What other sessions on the same tree have on record."""
-    found = ctx.store.calls.writes_of_others(plan.plan_id, path)
-    return frozenset((w.path, owners.Change(w.before, w.after)) for w in found)
 
 
 def _seen(

@@ -1,5 +1,6 @@
 """States of a tree in place, path by path: named as text, merged, and put together again."""
 
+import os
 from collections.abc import Mapping, Sequence
 
 from cleveragents.content import trees
@@ -10,6 +11,7 @@ from cleveragents.content.restore.grafting import graft
 from cleveragents.content.tree_diff import Difference
 from cleveragents.errors import ContentDamaged
 from cleveragents.model.checkpoint import SandboxCheckpoint
+from cleveragents.model.units import show_bytes
 from cleveragents.sandbox.git.index_entries import meaning_of
 from cleveragents.sandbox.merge import shown_conflict
 from cleveragents.sandbox.merge_states import merged_entry, missing_folders
@@ -80,9 +82,9 @@ class OwnedTree:
                 contents = [self._content(entry) for entry in entries if entry]
                 if not any(b"\0" in text for text in contents):
                     return shown_conflict(contents[0], contents[1], contents[2], self._scratch)
+            return _in_words(entries[0]), _in_words(entries[2])
         except ContentDamaged:
-            pass
-        return ours or "nothing", theirs or "nothing"
+            return ours or "nothing", theirs or "nothing"
 
     def assembled(
         self, now: SandboxCheckpoint, target: SandboxCheckpoint, wanted: Mapping[bytes, str]
@@ -108,6 +110,17 @@ class OwnedTree:
 
     def _content(self, entry: Entry) -> bytes:
         return b"".join(content_blocks(self._sandbox.read, entry.key))
+
+
+def _in_words(entry: Entry | None) -> str:
+    """What is not text to compare: its key tells apart what is of one size."""
+    if entry is None:
+        return "nothing"
+    if entry.kind is EntryKind.FILE:
+        return f"a file of {show_bytes(entry.size)}, mode {entry.mode:o} ({entry.key.hex()[2:10]})"
+    if entry.kind is EntryKind.LINK:
+        return f"a symlink to {os.fsdecode(entry.key)}"
+    return "a directory" if entry.kind is EntryKind.DIRECTORY else "a special file"
 
 
 def _is_gits(path: bytes) -> bool:

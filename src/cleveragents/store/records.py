@@ -169,18 +169,12 @@ class CallRepository:
         )
         return [WRITES.value(row) for row in rows]
 
-    def writes_of_others(self, plan_id: str, path: str) -> list[Write]:
-        """What calls of other plans wrote to the resource at that path in place."""
-        rows = self._db.execute(
-            f"SELECT {', '.join(f'w.{name}' for name in WRITES.columns)} FROM writes w"
-            " JOIN tool_calls c USING (call_id) JOIN resources r USING (resource_id)"
-            " WHERE r.path = ? AND r.strategy = ? AND w.plan_id != ?",
-            (path, IN_PLACE, plan_id),
-        )
-        return [WRITES.value(row) for row in rows]
-
     def shared_writes(self, plan_id: str) -> frozenset[tuple[str, bytes]]:
-        """(call, path) in place that a call of another plan has on record as well, to the byte."""
+        """(call, path) in place that a call of another plan has on record as well, to the byte.
+
+        Both had to be open at once: of two, the one that began first had not ended when the other
+        began. That one after the other writes the same is not rare: the same prompt once more.
+        """
         rows = self._db.execute(
             "SELECT DISTINCT w.call_id, w.path FROM writes w JOIN tool_calls c USING (call_id)"
             " JOIN resources r ON r.resource_id = w.resource_id"
@@ -188,7 +182,10 @@ class CallRepository:
             " AND q.plan_id != r.plan_id"
             " JOIN writes o ON o.plan_id = q.plan_id AND o.resource_id = q.resource_id"
             " AND o.path = w.path AND o.before = w.before AND o.after = w.after"
-            " WHERE w.plan_id = ? AND r.strategy = ?",
+            " JOIN tool_calls p ON p.call_id = o.call_id"
+            " WHERE w.plan_id = ? AND r.strategy = ?"
+            " AND CASE WHEN p.seq < c.seq THEN coalesce(p.ended_at, c.started_at) >= c.started_at"
+            " ELSE coalesce(c.ended_at, p.started_at) >= p.started_at END",
             (plan_id, IN_PLACE),
         )
         return frozenset((call_id, bytes(path)) for call_id, path in rows)
