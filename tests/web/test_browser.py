@@ -337,9 +337,11 @@ def test_a_long_name_and_the_focus_on_a_narrow_screen(
         plan = ws.use(yard.plan(text))
     window = Window(browser, address, viewport={"width": 400, "height": 900})
     page = window.page
+    cut = "e => e.scrollWidth - e.clientWidth"
     for where in ("", "/resume", "/diff"):
         page.goto(f"{window.base}/plans/{plan.plan_id}{where}")
         assert window.wide() <= 0, where
+        assert not where or page.locator(".crumbs [aria-current]").evaluate(cut) == 0, where
     with open_workspace() as ws:
         done = yard.done(ws, WRITING)
     page.goto(f"{window.base}/plans/{done.plan_id}")
@@ -352,6 +354,21 @@ def test_a_long_name_and_the_focus_on_a_narrow_screen(
     page.goto(f"{window.base}/plans/{done.plan_id}/correct?decision={decision}")
     assert page.evaluate("document.activeElement.name") == "guidance"
     assert window.wrong == []
+
+
+def test_a_file_with_a_long_name_stays_on_the_line_of_its_fold(
+    yard: Yard, browser: object, address: str
+) -> None:
+    name = "n" * 150
+    with open_workspace() as ws:
+        plan = yard.done(ws, WRITING.replace("> one", f"> {name}"))
+    window = Window(browser, address, viewport={"width": 400, "height": 900})
+    window.page.goto(f"{window.base}/plans/{plan.plan_id}/diff")
+    heading = window.page.locator(".file > summary", has_text=name)
+    tops = "e => [e, e.querySelector('h3')].map(e => e.getBoundingClientRect().top)"
+    whole, title = heading.evaluate(tops)
+    assert title - whole < 16
+    assert window.wide() <= 0
 
 
 def test_every_verb_without_script(yard: Yard, browser: object, address: str) -> None:

@@ -92,6 +92,18 @@ def test_names_and_outputs_do_not_become_markup(yard: Yard) -> None:
     assert "\\<script\\>" in markdown
 
 
+def test_no_name_reads_as_another_by_turning_the_direction_of_text(yard: Yard) -> None:
+    plan_id = done(yard, NASTY.format("exe\u202etxt\u2069"))
+    visitor = Visitor()
+    for path in ("", "/diff", "/output/one", "/rollback?to=first"):
+        text = visitor.client.get(f"/plans/{plan_id}{path}").text
+        assert not set(text) & set("\u202e\u2069"), path
+        assert "exe\\u202etxt\\u2069" in text, path
+    cli("plan", "report", plan_id, "--html", "turned.html")
+    markdown = cli("plan", "report", plan_id, "--markdown").stdout
+    assert not set(Path("turned.html").read_text() + markdown) & set("\u202e\u2069")
+
+
 def test_markdown_of_others_stays_text() -> None:
     assert plain("a *b*\n# c | @me") == r"a \*b\* \# c \| \@me"
 

@@ -20,6 +20,7 @@ def environment() -> Environment:
         loader=PackageLoader("cleveragents.web"),
         autoescape=select_autoescape(default=True, default_for_string=True),
         undefined=_Empty,
+        finalize=words.straight,
         trim_blocks=True,
         lstrip_blocks=True,
     )

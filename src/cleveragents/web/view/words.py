@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar, cast
+
+T = TypeVar("T")
 
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
@@ -25,6 +28,16 @@ def listed(names: Sequence[str]) -> str:
     if len(names) < 2:
         return "".join(names)
     return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+_TURNS = {code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+
+
+def straight(value: T) -> T:
+    """What turns the direction of text is shown as its number: no name is to read as another."""
+    if isinstance(value, str) and not value.isascii():
+        return cast("T", value.translate(_TURNS))  # of markup that is markup again
+    return value
 
 
 def shortened(text: str, most: int = 140) -> str:
