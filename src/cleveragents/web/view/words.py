@@ -62,6 +62,15 @@ def ago(moment: str, now: datetime | None = None) -> str:
     return "yesterday" if days == 1 else f"{days} days ago"
 
 
+def minute(moment: str) -> str:
+    """`2026-11-19 14:02`, the same wherever and whenever it is read."""
+    return f"{datetime.fromisoformat(moment).astimezone(UTC):%Y-%m-%d %H:%M}"
+
+
+def dated(moment: str) -> str:
+    return f"{minute(moment)} UTC"
+
+
 def clock(moment: str, now: datetime | None = None) -> str:
     """`today at 14:02`, `yesterday at 18:21`, `13 Nov at 10:40`, in local time."""
     then = datetime.fromisoformat(moment).astimezone()
