@@ -11,6 +11,7 @@ import pytest
 
 from cleveragents.model.plan import State
 from cleveragents.workspace import open_workspace
+from tests.harness import PATIENCE
 from tests.in_process import Yard, files
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
@@ -80,7 +81,7 @@ class Window:
     def __init__(self, browser: object, address: str, **options: object) -> None:
         self.context = browser.new_context(**options)
         self.page = self.context.new_page()
-        self.page.set_default_timeout(30_000)
+        self.page.set_default_timeout(PATIENCE * 1000)
         self.wrong: list[str] = []
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("console", self._heard)
@@ -379,7 +380,7 @@ def test_every_verb_without_script(yard: Yard, browser: object, address: str) ->
     window = Window(browser, address)
     state = window.context.storage_state()
     plain = browser.new_context(java_script_enabled=False, storage_state=state).new_page()
-    plain.set_default_timeout(30_000)
+    plain.set_default_timeout(PATIENCE * 1000)
     here = f"{window.base}/plans/{plan_id}"
 
     def press(link: str, button: str) -> None:
