@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 
@@ -200,6 +201,10 @@ def test_clicks_own_errors_are_in_our_words(
 ) -> None:
     assert enter(monkeypatch, "status", "--nope") == 2
     assert "error: no such option '--nope'\n" in capsys.readouterr().err
+    assert enter(monkeypatch, "diff", "--form", "x") == 2
+    assert "error: no such option '--form', did you mean '--from'?\n" in capsys.readouterr().err
+    assert enter(monkeypatch, "--jsn", "status") == 2
+    assert "error: no such option '--jsn', did you mean '--json'?\n" in capsys.readouterr().err
     assert enter(monkeypatch, "completion") == 2
     assert "choose from: bash, zsh, fish\n" in capsys.readouterr().err.lower()
 
@@ -208,6 +213,25 @@ def test_a_question_that_nobody_can_be_asked_is_plain(yard: Yard) -> None:
     cli("plan", "run", yard.plan())
     told = cli("plan", "rollback", "shop", "last", expect=4).stderr
     assert "error: not done without a yes: roll back 0 changes?\n" in told
+
+
+def test_a_question_names_the_plan_that_was_left_out(yard: Yard) -> None:
+    cli("plan", "run", yard.plan())
+    for argv in (("rollback", "first"), ("apply",), ("checkpoint", "delete", "last")):
+        told = cli("plan", *argv, expect=4).stderr
+        assert "error: not done without a yes: shop: " in told, told
+
+
+def test_what_is_neither_a_plan_nor_a_step_is_called_so(yard: Yard) -> None:
+    cli("plan", "run", yard.plan())
+    told = cli("plan", "output", "tow", expect=3).stderr
+    assert "error: no plan 'tow', and plan 'shop' has no step 'tow', did you mean 'two'?\n" in told
+
+
+def test_a_checkpoint_says_when_it_was_made_in_local_time(yard: Yard) -> None:
+    cli("plan", "run", yard.plan())
+    (made,) = re.findall(r" made +(.*)", cli("plan", "checkpoint", "show", "shop", "last").stdout)
+    assert re.fullmatch(r"(just now|\d+[sm] ago), \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", made)
 
 
 def test_debug_lets_the_error_itself_through(yard: Yard) -> None:

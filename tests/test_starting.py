@@ -77,6 +77,7 @@ def test_the_settings_of_init_are_the_defaults(project: Path) -> None:
     home = str(project / "home")
     with_file = load_settings(str(project), {"HOME": home, "CLEVERAGENTS_HOME": home})
     assert with_file == Settings(home=home, confine="required")  # no project may set the default
+    assert "# how tools are confined: required, bwrap (default: auto)\n" in names
     assert len(re.findall(r"^[a-z.-]+ = ", names, flags=re.MULTILINE)) > 8
 
 

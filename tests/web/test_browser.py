@@ -11,6 +11,7 @@ import pytest
 
 from cleveragents.model.plan import State
 from cleveragents.workspace import open_workspace
+from tests.harness import PATIENCE
 from tests.in_process import Yard, files
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
@@ -80,7 +81,7 @@ class Window:
     def __init__(self, browser: object, address: str, **options: object) -> None:
         self.context = browser.new_context(**options)
         self.page = self.context.new_page()
-        self.page.set_default_timeout(30_000)
+        self.page.set_default_timeout(PATIENCE * 1000)
         self.wrong: list[str] = []
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("console", self._heard)
@@ -337,9 +338,11 @@ def test_a_long_name_and_the_focus_on_a_narrow_screen(
         plan = ws.use(yard.plan(text))
     window = Window(browser, address, viewport={"width": 400, "height": 900})
     page = window.page
+    cut = "e => e.scrollWidth - e.clientWidth"
     for where in ("", "/resume", "/diff"):
         page.goto(f"{window.base}/plans/{plan.plan_id}{where}")
         assert window.wide() <= 0, where
+        assert not where or page.locator(".crumbs [aria-current]").evaluate(cut) == 0, where
     with open_workspace() as ws:
         done = yard.done(ws, WRITING)
     page.goto(f"{window.base}/plans/{done.plan_id}")
@@ -354,6 +357,21 @@ def test_a_long_name_and_the_focus_on_a_narrow_screen(
     assert window.wrong == []
 
 
+def test_a_file_with_a_long_name_stays_on_the_line_of_its_fold(
+    yard: Yard, browser: object, address: str
+) -> None:
+    name = "n" * 150
+    with open_workspace() as ws:
+        plan = yard.done(ws, WRITING.replace("> one", f"> {name}"))
+    window = Window(browser, address, viewport={"width": 400, "height": 900})
+    window.page.goto(f"{window.base}/plans/{plan.plan_id}/diff")
+    heading = window.page.locator(".file > summary", has_text=name)
+    tops = "e => [e, e.querySelector('h3')].map(e => e.getBoundingClientRect().top)"
+    whole, title = heading.evaluate(tops)
+    assert title - whole < 16
+    assert window.wide() <= 0
+
+
 def test_every_verb_without_script(yard: Yard, browser: object, address: str) -> None:
     for name in ("more", "go"):
         Path(yard.top / name).touch()
@@ -362,7 +380,7 @@ def test_every_verb_without_script(yard: Yard, browser: object, address: str) ->
     window = Window(browser, address)
     state = window.context.storage_state()
     plain = browser.new_context(java_script_enabled=False, storage_state=state).new_page()
-    plain.set_default_timeout(30_000)
+    plain.set_default_timeout(PATIENCE * 1000)
     here = f"{window.base}/plans/{plan_id}"
 
     def press(link: str, button: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from cleveragents.web.live import Look, difference, events, look
+from cleveragents.web.live import Look, difference, events, look, mark
 from cleveragents.web.view.patches import pieces_of
 from cleveragents.workspace import open_workspace, settings_here
 from tests.in_process import PLAN, Yard, edit, execute
@@ -102,12 +102,18 @@ def key(visitor: Visitor) -> str:
 
 def test_only_what_is_new_is_told() -> None:
     first = Look(sentence="a", step=("1",), call_id="c", output="one\n")
-    assert difference(None, first) == [("state", "a"), ("all", "one\n")]
+    assert difference(None, first, mark(("1",))) == [("state", "a"), ("all", "one\n")]
     more = Look(sentence="a", step=("1",), call_id="c", output="one\ntwo\n")
     assert difference(first, more) == [("line", "two\n")]
     assert difference(more, more) == []
     cut = Look(sentence="b", step=("2",), call_id="c", output="[...]\nnine\n")
     assert difference(more, cut) == [("state", "b"), ("step", ""), ("all", "[...]\nnine\n")]
+
+
+def test_a_step_that_began_between_the_page_and_its_stream_is_told() -> None:
+    now = Look(sentence="a", step=("2",), call_id="c", output="one\n")
+    told = [("state", "a"), ("all", "one\n"), ("step", "")]
+    assert difference(None, now, mark(("1",))) == told
 
 
 @pytest.fixture
@@ -131,9 +137,11 @@ def test_output_arrives_while_a_step_runs(yard: Yard, tmp_path: Path, visitor: V
     assert "<b>begun</b>" in words(page)
     assert "<b>begun" not in page
     assert "If you stop it" in words(page)
+    shown = mark(look(settings, plan_id).step)
+    assert f'/events?shown={shown}"' in page
 
     async def first() -> str:
-        async for event in events(settings, plan_id):
+        async for event in events(settings, plan_id, shown):
             return event
         return ""
 

@@ -92,6 +92,27 @@ def test_names_and_outputs_do_not_become_markup(yard: Yard) -> None:
     assert "\\<script\\>" in markdown
 
 
+def test_a_report_says_times_that_stay_true(yard: Yard) -> None:
+    plan_id = done(yard)
+    cli("plan", "report", plan_id, "--html", "kept.html")
+    said = words(Path("kept.html").read_text())
+    assert not re.findall(r"today|yesterday|\bago\b|\bnow\b", said)
+    assert re.search(r"Run, \d{4}-\d\d-\d\d \d\d:\d\d UTC", said)
+    assert re.search(r"agent, \d{4}-\d\d-\d\d \d\d:\d\d", said)
+
+
+def test_no_name_reads_as_another_by_turning_the_direction_of_text(yard: Yard) -> None:
+    plan_id = done(yard, NASTY.format("exe\u202etxt\u2069"))
+    visitor = Visitor()
+    for path in ("", "/diff", "/output/one", "/rollback?to=first"):
+        text = visitor.client.get(f"/plans/{plan_id}{path}").text
+        assert not set(text) & set("\u202e\u2069"), path
+        assert "exe\\u202etxt\\u2069" in text, path
+    cli("plan", "report", plan_id, "--html", "turned.html")
+    markdown = cli("plan", "report", plan_id, "--markdown").stdout
+    assert not set(Path("turned.html").read_text() + markdown) & set("\u202e\u2069")
+
+
 def test_markdown_of_others_stays_text() -> None:
     assert plain("a *b*\n# c | @me") == r"a \*b\* \# c \| \@me"
 

@@ -50,7 +50,7 @@ def test_prompts_are_decisions_and_calls_are_in_the_panel(
     key = re.findall(r'<li class="moment[^"]*" id="m-(\w+)"', page)[1]
     panel = words(visitor.get(f"/plans/{plan_id}/panel?at={key}"))
     assert "2 calls Write b.txt" in panel
-    assert "2 prompts so far, in work. Nothing is applied" in words(page)
+    assert "2 prompts so far. Nothing is applied" in words(page)
     assert "Review and apply" in words(page)
     assert "Resume" not in words(page)
     assert "3 paths become real" in words(visitor.get(f"/plans/{plan_id}/apply"))
@@ -78,7 +78,7 @@ def test_a_session_that_changed_nothing_needs_nobody_whatever_its_call_came_to(
     visitor = Visitor()
     listed = words(visitor.get("/"))
     assert "Nothing needs you" in listed
-    assert "1 prompt so far, in work. Nothing changed: there is nothing to apply." in listed
+    assert "1 prompt so far. Nothing changed: there is nothing to apply." in listed
     page = words(visitor.get(f"/plans/{plan_id}"))
     assert "Review and apply" not in page
     assert "Resume" not in page
@@ -155,7 +155,7 @@ def test_what_two_sessions_did_at_once_is_nobodys_for_sure(
     other = next(row for row in said if "edited second.txt" in row)
     assert "you or another session" in other
     assert "You or another session edited second.txt" in other
-    assert "2 prompts so far, in work, in place: there is nothing to apply" in words(page)
+    assert "2 prompts so far, in place: there is nothing to apply" in words(page)
     assert "Nothing needs you" in words(visitor.get("/"))
     assert page.count('<span class="node unknown">') == 3  # with the one of the legend
     assert '<i class="dot unknown' in page

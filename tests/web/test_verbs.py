@@ -1,6 +1,7 @@
 """Everything that can be done to a plan from the page: previewed by GET, done by POST."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -108,6 +109,9 @@ def test_a_decision_is_corrected_and_its_steps_run_again(plan: Here, visitor: Vi
     assert "It was: two" in preview
     assert "1 decision is done again" in preview
     assert "Runs again: two" in preview
+    assert re.search(r"agents plan correct \w+ --guidance TEXT", preview)
+    everything = words(visitor.get(f"{plan.path}/correct?decision={decision}&cascade=1"))
+    assert re.search(r"agents plan correct \w+ --cascade --guidance TEXT", everything)
     visitor.post(f"{plan.path}/correct", decision=decision, guidance="say it\nbetter --yes")
     wait_until(plan.is_free, "the correction to end")
     page = visitor.get(plan.path)

@@ -218,6 +218,17 @@ def _meant(word: str, group: str) -> str:
     return ""
 
 
+def _no_such_option(error: click.NoSuchOption) -> click.UsageError:
+    """The same with the nearest option there is, those that every command has among them."""
+    from cleveragents.model.triggers import nearest
+
+    own = error.ctx.command.params if error.ctx else []
+    known = [name for option in own for name in (*option.opts, *option.secondary_opts)]
+    name = error.option_name
+    near = nearest(name, [one for one in (*known, *EVERYWHERE) if one.startswith("--")])
+    return click.UsageError(f"no such option {name!r}{near}", error.ctx)
+
+
 def behind_command(args: list[str]) -> list[str]:
     """Options that every command has may stand before its name, or in it: they go behind (pure)."""
     names: list[str] = []
@@ -256,6 +267,8 @@ def main() -> int:
     except click.UsageError as error:
         from cleveragents.cli.common import fail_usage
 
+        if isinstance(error, click.NoSuchOption):
+            error = _no_such_option(error)
         return fail_usage(error, sys.argv[1:])
     except click.Abort:
         sys.stderr.write("aborted\n")

@@ -121,6 +121,11 @@ class Consent(msgspec.Struct, frozen=True, kw_only=True):
         require_accepted(effects, self.accept_loss, command)
 
 
+def of_plan(name: str, notes: tuple[str, ...], question: str) -> str:
+    """A question says of which plan, where that was left out or could be another."""
+    return f"{name}: {question}" if notes else question
+
+
 class CheckpointCommand(click.Command):
     """A command of which an argument is a checkpoint: `-1` is one, and no option."""
 

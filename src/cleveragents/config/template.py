@@ -20,6 +20,8 @@ def project_template() -> str:
             allowed = [choice for choice in key.choices if choice not in key.personal]
             choices = f": {', '.join(allowed)}" if allowed else ""
             value = shown(defaults, key)
-            value = json.dumps(allowed[0] if value in key.personal else value)
+            if value in key.personal:
+                choices, value = f"{choices} (default: {value})", allowed[0]
+            value = json.dumps(value)
             lines.append(f"# {key.help}{choices}\n# {key.name} = {value}\n")
     return "\n".join(lines)

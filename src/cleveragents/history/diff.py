@@ -194,7 +194,7 @@ def _require_resources(plan: Plan, wanted: tuple[str, ...], names: list[str]) ->
         if name not in names:
             raise NotFound(
                 f"plan {plan.name!r} has no resource {name!r}{nearest(name, names)}",
-                f"it has {', '.join(names)}",
+                f"its resources: {', '.join(names)}",
             )
 
 

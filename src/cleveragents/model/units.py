@@ -87,6 +87,13 @@ def show_when(moment: str, now: datetime | None = None) -> str:
     raise AssertionError(seconds)
 
 
+def show_moment(moment: str, now: datetime | None = None) -> str:
+    """The same with the local time to the second: `5m ago, 2026-11-19 14:02:31`."""
+    exact = datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    said = show_when(moment, now)
+    return exact if exact.startswith(said) else f"{said}, {exact}"
+
+
 def seconds_between(earlier: str, later: str) -> float:
     return (datetime.fromisoformat(later) - datetime.fromisoformat(earlier)).total_seconds()
 

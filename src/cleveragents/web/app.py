@@ -23,7 +23,7 @@ from cleveragents.model.settings import Settings
 from cleveragents.plan_handle import PlanHandle
 from cleveragents.web.acts import Acts
 from cleveragents.web.guard import Guard, Keys
-from cleveragents.web.live import events, running_call
+from cleveragents.web.live import events, mark, running_call, step_of
 from cleveragents.web.render import render
 from cleveragents.web.site import Page, error_response, plan_id
 from cleveragents.web.view.changes import summary, summary_of_changes
@@ -75,6 +75,7 @@ class Screens(Acts):
             conversation=current(ws.ctx, plan.plan_id),
             panel=panel_of(ws, view, rows, row, self.shelf) if row else None,
             running=running,
+            shown=mark(step_of(view.facts, running)),
             running_place=_place(view.facts.steps, running.call.step_id) if running else "",
             running_decision=view.facts.decisions.get(decision or ""),
             notice=self.told(plan.plan_id, request.query_params.get("done", "")),
@@ -148,7 +149,8 @@ class Screens(Acts):
             name = await run_in_threadpool(known)
         except AgentsError as error:
             return error_response(error)
-        return StreamingResponse(events(self.settings, name), media_type="text/event-stream")
+        told = events(self.settings, name, request.query_params.get("shown", ""))
+        return StreamingResponse(told, media_type="text/event-stream")
 
     def since(self, ws: Workspace, request: Request) -> Response:
         """What a person edited that no checkpoint has yet."""

@@ -5,6 +5,7 @@ what its step has printed so far.
 """
 
 import json
+import zlib
 from collections.abc import AsyncIterator
 
 import anyio
@@ -13,7 +14,7 @@ import msgspec
 
 from cleveragents.model.settings import Settings
 from cleveragents.model.tool import ToolCall
-from cleveragents.web.view.facts import facts_of
+from cleveragents.web.view.facts import Facts, facts_of
 from cleveragents.web.view.line import rows_of
 from cleveragents.web.view.standing import sentence
 from cleveragents.workspace import Workspace, open_workspace
@@ -53,40 +54,52 @@ def running_call(ws: Workspace, plan_id: str) -> Running | None:
     return Running(call=calls[-1], output=calls[-1].output) if calls else None
 
 
+def step_of(facts: Facts, now: Running | None) -> tuple[str, ...]:
+    return (
+        str(facts.plan.state),
+        str(len(facts.groups)),
+        str(sum(step.done for step in facts.steps)),
+        str(facts.held),
+        now.call.call_id if now else "",
+    )
+
+
+def mark(step: tuple[str, ...]) -> str:
+    """What a page carries of the step it shows."""
+    return f"{zlib.crc32(repr(step).encode()):08x}"
+
+
 def look(settings: Settings, plan_id: str) -> Look:
     with open_workspace(settings=settings) as ws:
         facts = facts_of(ws, plan_id)
         now = running_call(ws, plan_id)
         return Look(
             sentence=sentence(facts, rows_of(facts)),
-            step=(
-                str(facts.plan.state),
-                str(len(facts.groups)),
-                str(sum(step.done for step in facts.steps)),
-                str(facts.held),
-                now.call.call_id if now else "",
-            ),
+            step=step_of(facts, now),
             call_id=now.call.call_id if now else "",
             output=now.output if now else "",
         )
 
 
-async def events(settings: Settings, plan_id: str) -> AsyncIterator[str]:
+async def events(settings: Settings, plan_id: str, shown: str) -> AsyncIterator[str]:
     """`state`: the headline; `line`, `all`: output, more or anew; `step`: the line has changed."""
     before: Look | None = None
     while True:
         now = await anyio.to_thread.run_sync(look, settings, plan_id)
-        for name, data in difference(before, now):
+        for name, data in difference(before, now, shown):
             yield f"event: {name}\ndata: {json.dumps(data)}\n\n"
         before = now
         await anyio.sleep(EVERY)
 
 
-def difference(before: Look | None, now: Look) -> list[tuple[str, str]]:
-    """What to tell somebody who knows `before` (pure)."""
+def difference(before: Look | None, now: Look, shown: str = "") -> list[tuple[str, str]]:
+    """What to tell somebody who knows `before`, or has just begun with a page that has the mark
+    `shown`: by then the step may be another (pure).
+    """
     found: list[tuple[str, str]] = []
     if before is None:
-        return [("state", now.sentence), ("all", now.output[-TAIL:])]
+        found = [("step", "")] if shown != mark(now.step) else []
+        return [("state", now.sentence), ("all", now.output[-TAIL:]), *found]
     if before.sentence != now.sentence:
         found.append(("state", now.sentence))
     if before.step != now.step:

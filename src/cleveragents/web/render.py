@@ -15,17 +15,19 @@ from cleveragents.web.view.cluster import seconds
 
 
 @cache
-def environment() -> Environment:
+def environment(is_report: bool = False) -> Environment:
+    """Of a report, which is read on another day, the times are dates."""
     made = Environment(
         loader=PackageLoader("cleveragents.web"),
         autoescape=select_autoescape(default=True, default_for_string=True),
         undefined=_Empty,
+        finalize=words.straight,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     filters: dict[str, Any] = {
-        "ago": words.ago,
-        "clock": words.clock,
+        "ago": words.minute if is_report else words.ago,
+        "clock": words.dated if is_report else words.clock,
         "count": words.count,
         "listed": words.listed,
         "spelled": words.spelled,
@@ -75,4 +77,5 @@ def mode_words(modes: tuple[str, str]) -> str:
 
 
 def render(template: str, **values: Any) -> str:
-    return environment().get_template(template).render(**values)
+    is_report = values.get("is_report", False)
+    return environment(is_report).get_template(template).render(**values)

@@ -15,7 +15,7 @@ from cleveragents.web.view.changes import Did, Shelf
 from cleveragents.web.view.compare import Shown, comparison
 from cleveragents.web.view.pictures import Album
 from cleveragents.web.view.plan import Moment, PlanView, plan_view
-from cleveragents.web.view.words import count, first_upper
+from cleveragents.web.view.words import count, first_upper, straight
 from cleveragents.workspace import Workspace
 
 MOST_FILES = 100
@@ -108,4 +108,4 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&@])")
 
 def plain(text: str) -> str:
     """Text that stays text: no markup, no mention, no second line."""
-    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    return _SPECIAL.sub(r"\\\1", " ".join(straight(text).split()))

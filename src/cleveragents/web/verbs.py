@@ -215,7 +215,11 @@ def correct(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Preview
         title=decision.question,
         about=f"It was: {decision.chosen}" if decision.chosen else "",
         button="Correct this decision",
-        argv=("plan", "correct", short_ids(list(facts.decisions))[decision.decision_id]),
+        argv=(
+            *("plan", "correct", short_ids(list(facts.decisions))[decision.decision_id]),
+            *(("--cascade",) if cascade else ()),
+            *("--guidance", "TEXT"),
+        ),
         said=f"{count(len(todo.superseded), 'decision')} done again, {kept:,} kept;"
         f" {count(len(todo.steps), 'step')} {'runs' if len(todo.steps) == 1 else 'run'} again.",
         lasting="brings the old attempt back, your edits too, at any time before apply.",

@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from cleveragents.cli.common import Options, command, found
-from cleveragents.cli.options import Consent, consent_options, plan_argument
+from cleveragents.cli.options import Consent, consent_options, of_plan, plan_argument
 from cleveragents.cli.render import Block, Reply, Table, Text
 from cleveragents.model.resource import IN_PLACE
 from cleveragents.model.units import plural, show_when
@@ -49,14 +49,17 @@ def apply(
     if not consent.dry_run and (host := one.machine_that_applies()):
         if not consent.yes:
             asked = f"agents plan apply {quote(plan or one.plan_id)} --yes"
-            options.confirm(f"apply it on {host}, which has the target?", asked)
+            question = f"apply it on {host}, which has the target?"
+            options.confirm(of_plan(one.plan.name, notes, question), asked)
         return do()
     return consent.preview_ask_do(
         options,
         f"agents plan apply {quote(plan or one.plan_id)}",
         preview=lambda: one.preview_apply(mode, ignored=ignored, hooks=hooks),
         show=lambda todo: _proposal_reply(one, todo, (*notes, *dropped_backups(ws, one, todo))),
-        question=lambda todo: apply_question(todo, dropped_backups(ws, one, todo)),
+        question=lambda todo: of_plan(
+            one.plan.name, notes, apply_question(todo, dropped_backups(ws, one, todo))
+        ),
         do=do,
     )
 

@@ -9,13 +9,14 @@ from cleveragents.cli import data as reports
 from cleveragents.cli.common import Options, command, found
 from cleveragents.cli.options import (
     CheckpointCommand,
+    of_plan,
     plan_and_checkpoint,
     plan_argument,
     yes_option,
 )
 from cleveragents.cli.render import Panel, Reply, Text
 from cleveragents.lookup import short_group
-from cleveragents.model.units import plural, show_when
+from cleveragents.model.units import plural, show_moment
 from cleveragents.workspace import Workspace
 
 
@@ -43,7 +44,7 @@ def show(ws: Workspace, options: Options, plan: str, checkpoint: str) -> Reply:
         ("group", data["group_id"]),
         ("type", _type(data)),
         ("label", data["label"] or "none"),
-        ("made", f"{show_when(data['created_at'])}, {data['created_at']}"),
+        ("made", show_moment(data["created_at"])),
         ("steps done", ", ".join(data["steps_done"]) or "none"),
         *((f"resource {row['resource']}", _member(row)) for row in data["checkpoints"]),
     )
@@ -85,7 +86,7 @@ def delete(ws: Workspace, options: Options, plan: str, checkpoint: str, yes: boo
     short = short_group(ws.ctx.store, one.plan_id, group.group_id)
     if not yes:
         options.confirm(
-            f"delete checkpoint {short}?",
+            of_plan(one.plan.name, notes, f"delete checkpoint {short}?"),
             f"agents plan checkpoint delete {quote(plan or one.plan_id)} {quote(checkpoint)} --yes",
         )
     one.delete_checkpoint(group.group_id)

@@ -8,7 +8,13 @@ import msgspec
 from cleveragents.cli import rollback_data
 from cleveragents.cli.common import Options, command
 from cleveragents.cli.conversation import going_of, with_conversation
-from cleveragents.cli.options import Consent, consent_options, decision_argument, stream_option
+from cleveragents.cli.options import (
+    Consent,
+    consent_options,
+    decision_argument,
+    of_plan,
+    stream_option,
+)
 from cleveragents.cli.plan.effects import (
     as_ended,
     not_compensated,
@@ -86,7 +92,7 @@ def correct_command(
         command,
         preview=lambda: outlook,
         show=lambda todo: _would(todo, guidance),
-        question=lambda todo: f"{plan.plan.name}: {_question(todo)}" if notes else _question(todo),
+        question=lambda todo: of_plan(plan.plan.name, notes, _question(todo)),
         do=do,
     )
     return msgspec.structs.replace(reply, messages=(*notes, *reply.messages))

@@ -17,6 +17,7 @@ from cleveragents.cli.render import Block, Panel, Reply, Table, Text
 from cleveragents.errors import NotFound
 from cleveragents.lookup import named_decision, short_ids
 from cleveragents.model.checkpoint import CheckpointType
+from cleveragents.model.triggers import nearest
 from cleveragents.model.units import show_bytes, show_duration, show_when
 from cleveragents.workspace import Workspace
 
@@ -181,8 +182,13 @@ def output(ws: Workspace, options: Options, plan: str, step: str) -> Reply:
         one, notes = found(ws, plan)
     except NotFound:
         one, notes = found(ws, "")
-        if step or plan not in {call.step_id for call in one.tool_calls()}:
+        steps = {call.step_id for call in one.tool_calls()}
+        if step:
             raise
+        if plan not in steps:
+            near = nearest(plan, (*steps, *(other.name for other in ws.ctx.store.plans.all())))
+            neither = f"no plan {plan!r}, and plan {one.plan.name!r} has no step {plan!r}{near}"
+            raise NotFound(neither, "agents plan list") from None
         step = plan
     calls = output_data(ws.ctx, one.plan, step)
     blocks: list[Block] = []

@@ -22,6 +22,7 @@ from cleveragents.cli.options import (
     Decorator,
     complete_with,
     consent_options,
+    of_plan,
     plan_and_checkpoint,
     plan_argument,
 )
@@ -97,7 +98,7 @@ def rollback(
         show=lambda todo: would_change(
             rollback_reply(ws, before, todo, notes), going.conversation, part
         ),
-        question=question,
+        question=lambda todo: of_plan(before.name, notes, question(todo)),
         do=lambda: with_conversation(rollback_reply(ws, before, do(), notes), going.conversation),
     )
 

@@ -82,10 +82,11 @@ addEventListener("keydown", (event) => {
 });
 
 // A plan that runs: lines as they come, and the page anew when a step or the state changes.
+let events = null;
 function live() {
   const main = document.querySelector("main[data-events]");
   if (!main) return;
-  const events = new EventSource(main.dataset.events);
+  events = new EventSource(main.dataset.events);
   events.addEventListener("line", (event) => {
     const tail = document.getElementById("tail");
     if (tail) tail.textContent += JSON.parse(event.data);
@@ -99,20 +100,19 @@ function live() {
     if (sentence) sentence.textContent = JSON.parse(event.data);
   });
   events.addEventListener("step", async () => {
+    events.close(); // the fresh page begins anew, with all that was printed until then
     const text = await part(location.pathname + location.search);
     const fresh = text && new DOMParser().parseFromString(text, "text/html").querySelector("main");
-    if (!fresh) return;
+    if (!fresh) return setTimeout(live, 1000);
     document.querySelector("main").replaceWith(fresh);
     htmx.process(fresh);
-    if (!fresh.dataset.events) {
-      events.close();
-      const word = document.getElementById("fresh");
-      if (word) word.textContent = "";
-    }
+    const word = document.getElementById("fresh");
+    if (!fresh.dataset.events && word) word.textContent = "";
+    live();
     later();
   });
-  addEventListener("pagehide", () => events.close());
 }
+addEventListener("pagehide", () => events && events.close());
 
 function later() {
   since();

@@ -103,7 +103,7 @@ def _fold(rows: list[Row]) -> Fold:
     return Fold(
         key=rows[0].key,
         rows=tuple(rows),
-        text=f"{count(len(rows), 'decision')}, from {rows[0].title} to {rows[-1].title}",
+        text=f"{count(len(rows), 'decision')}, from “{rows[0].title}” to “{rows[-1].title}”",
         groups=_groups(rows),
     )
 

@@ -66,8 +66,8 @@ def _complete(facts: Facts, rows: list[Row]) -> str:
 def _session(facts: Facts, rows: list[Row]) -> str:
     """A conversation that waits for its next prompt, in its agent."""
     asked = sum(one.kind is not DecisionKind.ROOT for one in facts.decisions.values())
-    names = listed([one.name for one in facts.resources])
-    said = f"{count(asked, 'prompt')} so far, in {names}"
+    names = [one.name for one in facts.resources]
+    said = f"{count(asked, 'prompt')} so far{f', in {listed(names)}' if names[1:] else ''}"
     if facts.in_place:
         return f"{said}, in place: there is nothing to apply."
     if not has_changed(rows):

@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar, cast
+
+T = TypeVar("T")
 
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
@@ -27,6 +30,16 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+_TURNS = {code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+
+
+def straight(value: T) -> T:
+    """What turns the direction of text is shown as its number: no name is to read as another."""
+    if isinstance(value, str) and not value.isascii():
+        return cast("T", value.translate(_TURNS))  # of markup that is markup again
+    return value
+
+
 def shortened(text: str, most: int = 140) -> str:
     """The first line, and not too much of it."""
     line = text.strip().partition("\n")[0]
@@ -47,6 +60,15 @@ def ago(moment: str, now: datetime | None = None) -> str:
         return f"{int(seconds // 3600)} h ago"
     days = int(seconds // 86400)
     return "yesterday" if days == 1 else f"{days} days ago"
+
+
+def minute(moment: str) -> str:
+    """`2026-11-19 14:02`, the same wherever and whenever it is read."""
+    return f"{datetime.fromisoformat(moment).astimezone(UTC):%Y-%m-%d %H:%M}"
+
+
+def dated(moment: str) -> str:
+    return f"{minute(moment)} UTC"
 
 
 def clock(moment: str, now: datetime | None = None) -> str:
