@@ -133,6 +133,10 @@ def test_a_corrected_prompt_is_undone_and_the_agent_told_what_to_do_instead(talk
     prompt = next(one for one in root["children"] if one["question"] == "add b")
     words = ("plan", "correct", prompt["decision_id"], "--guidance", "call it d.txt")
     assert talk.data(*words, "--dry-run")["steps_again"] == []
+    told = talk.agents.run(*words, "--yes").expect(0).stdout
+    assert "plan execute" not in told, "its steps are the agent's"
+    assert "continue the conversation: claude --session-id " in told
+    talk.data("plan", "undo", talk.plan)
     done = talk.data(*words, "--yes")
     assert (done["state"], done["steps_again"]) == ("queued", [])
     assert talk.files() == ["a.txt", "c.txt", "mine.txt"]

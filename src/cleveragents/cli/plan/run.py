@@ -24,6 +24,7 @@ from cleveragents.errors import UsageError
 from cleveragents.lookup import short_group
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.plan import Phase, Plan, State
+from cleveragents.model.plan_spec import OBSERVED
 from cleveragents.model.tool import Attach
 from cleveragents.model.units import plural
 from cleveragents.plan_handle import PlanHandle
@@ -53,7 +54,7 @@ def plan_reply(
     if plan.state is State.COMPLETE:
         name = quote(plan.name)
         blocks.append(Text(f"next: agents plan diff {name}, agents plan apply {name}"))
-    elif plan.state is State.QUEUED:
+    elif plan.state is State.QUEUED and plan.spec["actor"]["kind"] != OBSERVED:
         blocks.append(Text(f"next: agents plan execute {plan.plan_id}"))
     messages = (plan.error.message,) if failed and plan.error else ()
     return Reply(
