@@ -132,15 +132,7 @@ def installed() -> Generator[tuple[Path, Path, str | None]]:
         top.chmod(0o755)
         found = binaries()
         if user and not _reachable(found):
-            # postgres finds its libraries and its share folder relative to itself
-            shutil.copytree(found.parent, top / "pg", symlinks=True)
-            found = top / "pg" / "bin"
-            for folder, _, names in os.walk(top / "pg"):
-                os.chmod(folder, 0o755)
-                for name in names:
-                    file = os.path.join(folder, name)
-                    if not os.path.islink(file):
-                        os.chmod(file, 0o755)
+            found = _copy(found, top / "programs")
         yield top, found, user
     finally:
         shutil.rmtree(top, ignore_errors=True)
@@ -168,6 +160,23 @@ def running(**settings: str) -> Generator[PgServer]:
         finally:
             if (server.data / "postmaster.pid").exists():
                 server.stop_hard()
+
+
+def _copy(found: Path, where: Path) -> Path:
+    """postgres finds its libraries and its share folder relative to itself: wheels put them beside
+    the package.
+    """
+    package, places = found.parent.parent, [found.parent]
+    places += package.parent.glob(f"{package.name}.libs")
+    for place in places:
+        shutil.copytree(place, where / place.relative_to(package.parent), symlinks=True)
+    for folder, _, names in os.walk(where):
+        os.chmod(folder, 0o755)
+        for name in names:
+            file = os.path.join(folder, name)
+            if not os.path.islink(file):
+                os.chmod(file, 0o755)
+    return where / found.relative_to(package.parent)
 
 
 def _has_room(folder: str) -> bool:
