@@ -132,10 +132,25 @@ def installed() -> Generator[tuple[Path, Path, str | None]]:
         top.chmod(0o755)
         found = binaries()
         if user and not _reachable(found):
-            found = _copy(found, top / "programs")
+            found = _copied(found, top / "pg")
         yield top, found, user
     finally:
         shutil.rmtree(top, ignore_errors=True)
+
+
+def _copied(bin: Path, to: Path) -> Path:
+    """All may read it; what postgres needs it finds relative to itself, also what the wheel puts
+    beside its package.
+    """
+    shutil.copytree(bin.parent, to / "package" / "pg", ignore=shutil.ignore_patterns("include"))
+    libraries = Path(f"{bin.parents[1]}.libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, to / libraries.name)
+    for folder, _, names in os.walk(to):
+        os.chmod(folder, 0o755)
+        for name in names:
+            os.chmod(os.path.join(folder, name), 0o755)
+    return to / "package" / "pg" / "bin"
 
 
 @contextmanager
@@ -160,23 +175,6 @@ def running(**settings: str) -> Generator[PgServer]:
         finally:
             if (server.data / "postmaster.pid").exists():
                 server.stop_hard()
-
-
-def _copy(found: Path, where: Path) -> Path:
-    """postgres finds its libraries and its share folder relative to itself: wheels put them beside
-    the package.
-    """
-    package, places = found.parent.parent, [found.parent]
-    places += package.parent.glob(f"{package.name}.libs")
-    for place in places:
-        shutil.copytree(place, where / place.relative_to(package.parent), symlinks=True)
-    for folder, _, names in os.walk(where):
-        os.chmod(folder, 0o755)
-        for name in names:
-            file = os.path.join(folder, name)
-            if not os.path.islink(file):
-                os.chmod(file, 0o755)
-    return where / found.relative_to(package.parent)
 
 
 def _has_room(folder: str) -> bool:
