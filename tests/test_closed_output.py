@@ -40,6 +40,11 @@ def test_a_reader_that_is_gone_is_no_error(large: Agents, form: str) -> None:
     assert without_reader(large, "plan", "list", "--format", form) == (141, "")
 
 
+@pytest.mark.parametrize("words", ["--help", "plan apply --help", "--version", "demo --remove"])
+def test_nor_is_it_for_what_is_printed_before_the_end(agents: Agents, words: str) -> None:
+    assert without_reader(agents, *words.split()) == (141, "")
+
+
 def test_head_takes_one_line_and_nobody_complains(large: Agents) -> None:
     script = f"{command()} plan diff last | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(
@@ -58,3 +63,25 @@ def test_a_plan_continues_when_nobody_reads_its_progress(agents: Agents) -> None
     )
     without_reader(agents, "plan", "run", "plan.yaml", stream="stderr")
     assert agents.run("plan", "status", "plan", "--json").data["state"] == "complete"
+
+
+def test_an_agent_that_is_gone_ends_its_server_without_a_word(agents: Agents) -> None:
+    pytest.importorskip("mcp")
+    first = (
+        b'{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"capabilities": {},'
+        b' "protocolVersion": "2025-03-26", "clientInfo": {"name": "test", "version": "1"}}}\n'
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [command(), "mcp"],
+        cwd=agents.work,
+        env=agents.env,
+        input=first,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        check=False,
+        timeout=600,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")

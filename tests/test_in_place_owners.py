@@ -1,5 +1,6 @@
 """Who owns a change in place, and what a rollback makes of it: the pure rule, against a model."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,6 +99,30 @@ def test_what_another_session_wrote_at_the_same_time_is_a_conflict() -> None:
     assert (verdict.owner, verdict.action) == (Owner.UNKNOWN, Action.CONFLICT)
 
 
+def restored(before: str, after: str) -> Change:
+    return Change(before, after, True)
+
+
+def test_a_restore_leads_back_to_the_moment_that_had_the_same() -> None:
+    """The person gave their edit up; undo of that gives it back, and it counts again."""
+    agent, given_up = Change("1 2", "a 2"), restored("p q", "1 2")
+    after = History(target="1 2", writes=(agent, given_up), now="1 2")
+    assert decide(after, by_slot) == Verdict(owner=Owner.OTHERS, action=Action.KEEP, result="1 2")
+    since = msgspec.structs.replace(after, now="1 r")
+    assert (decide(since, by_slot).action, decide(since, by_slot).result) == (Action.KEEP, "1 r")
+    writes = (agent, given_up, restored("1 2", "p q"))
+    undone = History(target="1 2", writes=writes, now="p q")
+    never_done = History(target="1 2", writes=(agent,), now="p q")
+    assert decide(undone, by_slot) == decide(never_done, by_slot)
+    assert decide(undone, by_slot).action is Action.CONFLICT
+
+
+def test_what_is_as_at_the_checkpoint_is_no_conflict() -> None:
+    """The agent itself wrote over what the person did, and both choices would be the same."""
+    found = history("1 2", ("1 2", "a 2"), ("p 2", "1 2"), now="1 2")
+    assert decide(found, by_slot) == Verdict(owner=Owner.BOTH, action=Action.KEEP, result="1 2")
+
+
 @pytest.mark.parametrize(
     ("given_", "action", "result"),
     [
@@ -155,6 +180,9 @@ def test_a_rollback_is_the_persons_work_without_the_agents(
             mine[slot] = words[slot]
     found = History(target=target, writes=tuple(writes), now=" ".join(words))
     verdict = decide(found, by_slot)
+    there_and_back = (restored(found.now, target), restored(target, found.now))
+    again = msgspec.structs.replace(found, writes=(*found.writes, *there_and_back))
+    assert decide(again, by_slot) == verdict or not writes
     if verdict.action is Action.CONFLICT:
         assert any(len(who) == 2 for who in touched.values())
         assert verdict.result == found.now

@@ -254,6 +254,25 @@ def test_each_conflict_can_be_decided_by_itself(place: Place) -> None:
     assert place.agents.run("plan", "rollback", "p", "first", *same).rc == 2
 
 
+@pytest.mark.parametrize("given_up", ["--take-checkpoint", "--everything"])
+def test_what_was_given_up_once_is_neither_asked_again_nor_brought_back(
+    place: Place, given_up: str
+) -> None:
+    place.ran(WORK, ROW)
+    place.edit("same.txt", "\nagent\n", "\nperson\n")
+    place.edit("both.txt", "\n20\n", "\nperson\n")
+    there = place.seen()
+    place.ok("rollback", "p", "first", "--yes", given_up)
+    back = place.seen()
+    data = place.ok("rollback", "p", "first", "--yes")
+    assert "same.txt" not in place.owners(data)
+    require_same(place.seen(), back)
+    for _ in range(2):
+        place.ok("undo", "p")
+    require_same(place.seen(), there)
+    assert [one["path"] for one in place.refused("rollback", "p", "first", "--yes")["conflicts"]]
+
+
 def test_everything_is_byte_for_byte_and_can_be_undone(place: Place) -> None:
     before = place.seen()
     place.ran(WORK, ROW, COMMIT)

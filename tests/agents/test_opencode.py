@@ -13,6 +13,7 @@ from cleveragents.integrations.events import Answer, Prompt, Quiet, StepBegins, 
 from cleveragents.integrations.opencode import AGENT, end_of, plugin
 from cleveragents.model.conversation import Anchor, Point
 from tests.agents.recorded import HOSTILE, events, kinds, of_type
+from tests.harness import Agents
 
 HOOK = ("/usr/bin/python3", "-I", "-S", "/x/cleveragents/integrations/client.py", "S", "opencode")
 
@@ -166,7 +167,7 @@ class TestEnd:
 
 SERVER = """\
 #!{python}
-import json, sys
+import json, subprocess, sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 mode = {mode!r}
 if mode == "dead":
@@ -182,6 +183,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         self.reply({messages!r})
     def do_POST(self):
+        for session in {created!r}:
+            told = {{"event": "session.created", "session_id": session, "cwd": {folder!r}}}
+            subprocess.run({hook!r}, input=json.dumps(told), text=True)
         body = self.rfile.read(int(self.headers["content-length"])).decode()
         with open({log!r}, "w") as log:
             log.write(self.path + " " + body)
@@ -193,16 +197,27 @@ server.serve_forever()
 """
 
 
+def program(folder: Path, mode: str = "", created: tuple[str, ...] = (), hook=()) -> None:
+    made = folder / "opencode"
+    made.write_text(
+        SERVER.format(
+            python=sys.executable,
+            mode=mode,
+            messages=MESSAGES,
+            log=str(folder / "asked"),
+            folder=str(folder),
+            created=created,
+            hook=hook,
+        )
+    )
+    made.chmod(0o755)
+
+
 class TestFork:
     """With a program that answers as opencode's server does."""
 
     def fork(self, folder: Path, mode: str = "", transcript: str | None = None):
-        program = folder / "opencode"
-        log = str(folder / "asked")
-        program.write_text(
-            SERVER.format(python=sys.executable, mode=mode, messages=MESSAGES, log=log)
-        )
-        program.chmod(0o755)
+        program(folder, mode)
         where = str(folder) if transcript is None else transcript
         anchor = Anchor(agent="opencode", session_id="ses_old", transcript=where, call_id="c1")
         return AGENT.fork(anchor, Point.AFTER, {"PATH": str(folder)})
@@ -230,3 +245,21 @@ class TestFork:
     def test_a_folder_that_is_gone(self, tmp_path):
         with pytest.raises(ConversationError, match="/nowhere is not there"):
             self.fork(tmp_path, transcript="/nowhere")
+
+    def test_its_server_has_our_plugin_too_and_tells_of_the_fork(self, agents: Agents):
+        """Before the rollback knew the new session's name, it had become a plan of its own."""
+        agents.run("hook", "install", "opencode", "--set", "session.hook-budget=60s").expect(0)
+        home = Path(agents.env["HOME"])
+        made = (home / ".config/opencode/plugins/cleveragents.js").read_text()
+        hook = json.loads(made.partition("const hook = ")[2].partition("\n")[0])
+        program(agents.work, created=("ses_new",), hook=hook)
+        where = {"session_id": "ses_old", "cwd": str(agents.work), "message_id": "m1"}
+        for event in ({"event": "chat.message", "text": "go"}, {"event": "session.idle"}):
+            told = json.dumps(where | event)
+            subprocess.run(hook, input=told, text=True, env=agents.env, check=True)
+        path = {"PATH": f"{agents.work}:{agents.env['PATH']}"}
+        back = agents.run("plan", "rollback", "ses_old", "first", "--yes", "--json", env=path)
+        assert back.expect(0).data["conversation"]["session_id"] == "ses_new"
+        (plan,) = agents.run("plan", "list", "--json").expect(0).data["plans"]
+        new = agents.run("plan", "status", "ses_new", "--json").expect(0).data
+        assert new["plan_id"] == plan["plan_id"]

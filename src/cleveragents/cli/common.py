@@ -25,7 +25,6 @@ from cleveragents.workspace import Workspace, open_workspace, settings_here
 if TYPE_CHECKING:
     from cleveragents.cli.terminal.progress import Progress
 
-NO_READER = 141
 GARBAGE = 20_000
 """New objects after which garbage is looked for."""
 FORMATS = ("rich", "plain", "json", "yaml")
@@ -158,22 +157,18 @@ def run_command(
         ours = machine.of_os(error) if isinstance(error, OSError) else internal_error(error)
         reply = failure(ours, own_failure=own_failure)
     duration = (time.perf_counter() - clock) * 1000
-    try:
-        if reply.exit_code and options.form in ("rich", "plain") and "error" in reply.data:
-            _print_error(reply)
-        render.write(
-            reply,
-            form=options.form,
-            command=f"agents {name}",
-            started=started,
-            duration_ms=duration,
-            notes=(*notes, *warnings),
-            quiet=options.quiet,
-        )
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # click would make it exit code 1; whoever read us has gone, as with `git diff | head`.
-        return NO_READER
+    if reply.exit_code and options.form in ("rich", "plain") and "error" in reply.data:
+        _print_error(reply)
+    render.write(
+        reply,
+        form=options.form,
+        command=f"agents {name}",
+        started=started,
+        duration_ms=duration,
+        notes=(*notes, *warnings),
+        quiet=options.quiet,
+    )
+    sys.stdout.flush()
     return reply.exit_code
 
 

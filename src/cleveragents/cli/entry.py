@@ -22,6 +22,10 @@ class Unwritten(BaseException):
     """The answer cannot be written; nobody on the way takes it for an error of the store's disk."""
 
 
+class NoReader(BaseException):
+    """Whoever read the answer has gone, as with `git diff | head`; nobody on the way complains."""
+
+
 class _Over(io.FileIO):
     """Writes where a stream does, which is kept: it closes its descriptor when it goes."""
 
@@ -36,7 +40,7 @@ class _Answer(_Over):
             while (written := super().write(data)) is None:  # somebody made it non-blocking
                 select.select([], [self], [])
         except BrokenPipeError:
-            raise
+            raise NoReader from None
         except OSError as error:
             raise Unwritten(error.strerror) from error
         return written
@@ -63,7 +67,7 @@ def program() -> NoReturn:
         if not isinstance(ended.code, int) or _has_threads():
             raise
         atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
-        with suppress(BrokenPipeError):
+        with suppress(NoReader):
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(ended.code)
@@ -85,8 +89,7 @@ def run() -> NoReturn:
     try:
         code = _version() if sys.argv[1:] == ["--version"] else _with_click()
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read us has gone; nothing of ours depends on it.
+    except NoReader:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
     except Unwritten as error:

@@ -22,7 +22,10 @@ def mcp(options: Options, plan: str) -> Reply:
         raise UsageError("agents mcp needs the package mcp", "pip install 'cleveragents[mcp]'")
     from cleveragents.integrations.mcp.server import server
 
-    server(plan=plan).run("stdio")
+    try:
+        server(plan=plan).run("stdio")
+    except* BrokenPipeError:
+        pass  # the agent has gone
     return Reply(data={}, on_stderr=True)
 
 

@@ -35,6 +35,8 @@ class Action(StrEnum):
 class Change(NamedTuple):
     before: str
     after: str
+    restores: bool = False
+    """A rollback or undo wrote it: somebody asked for that state, whoever had made the other."""
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,16 +66,35 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def others_changes(history: History) -> list[Change]:
     """What somebody else did to the path between the plan's own writes, and since."""
     found: list[Change] = []
-    at, last = history.target, None
-    for write in history.writes:
-        if write == last:
-            continue  # calls that ran side by side have the same write on record
+    at = history.target
+    for write in in_force(history):
         if write.before != at:
             found.append(Change(at, write.before))
-        at, last = write.after, write
+        at = write.after
     if history.now != at:
         found.append(Change(at, history.now))
     return found
+
+
+def in_force(history: History) -> list[Change]:
+    """The plan's own writes that count: a restore leads back to the moment that had its state.
+
+    What somebody did after that moment is given up with it, and back with the undo of that.
+    """
+    made: list[Change] = []
+    moments: dict[str, list[Change]] = {history.target: []}
+    last = None
+    for write in history.writes:
+        if write == last:
+            continue  # calls that ran side by side have the same write on record
+        last = write
+        moments[write.before] = made
+        if write.restores and write.after in moments:
+            made = moments[write.after]
+        else:
+            made = [*made, write]
+            moments[write.after] = made
+    return made
 
 
 def decide(history: History, merge: Merge, *, is_merged: bool = True) -> Verdict:
@@ -81,10 +102,10 @@ def decide(history: History, merge: Merge, *, is_merged: bool = True) -> Verdict
 
     `is_merged`: whether both can be had; else the path is left alone if somebody else changed it.
     """
-    now = history.now
-    if not any(write.before != write.after for write in history.writes):
+    now, writes = history.now, in_force(history)
+    if not any(write.before != write.after for write in writes):
         return Verdict(owner=Owner.OTHERS, action=Action.KEEP, result=now)
-    if history.target != now and history.shared & set(history.writes):
+    if history.target != now and history.shared & set(writes):
         why = "another session had a call open when it was written"
         return Verdict(owner=Owner.UNKNOWN, action=Action.CONFLICT, result=now, reason=why)
     theirs = others_changes(history)
@@ -100,15 +121,23 @@ def decide(history: History, merge: Merge, *, is_merged: bool = True) -> Verdict
         elif result != change.after:
             merged = merge(change.before, result, change.after)
             if merged is None:
-                return Verdict(
-                    owner=Owner.BOTH,
-                    action=Action.CONFLICT,
-                    result=now,
-                    reason="changed by the agent and by somebody else",
-                    sides=(change.before, result, change.after),
-                )
+                return _torn(history, (change.before, result, change.after))
             result = merged
     return _verdict(Owner.BOTH, history, result)
+
+
+def _torn(history: History, sides: tuple[str, str, str]) -> Verdict:
+    """Both cannot be had; where it is as at the checkpoint, there is nothing to decide."""
+    now = history.now
+    if now == history.target:
+        return Verdict(owner=Owner.BOTH, action=Action.KEEP, result=now)
+    return Verdict(
+        owner=Owner.BOTH,
+        action=Action.CONFLICT,
+        result=now,
+        reason="changed by the agent and by somebody else",
+        sides=sides,
+    )
 
 
 def _verdict(owner: Owner, history: History, result: str) -> Verdict:

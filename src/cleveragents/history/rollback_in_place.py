@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from cleveragents.checkpoints.groups import About
+from cleveragents.checkpoints.in_place import RESTORE
 from cleveragents.checkpoints.manager import States
 from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.content.packs import Batch
@@ -111,11 +112,11 @@ class _Resource:
         return found
 
     def paths(self) -> list[OwnedPath]:
-        """Without what the agent wrote and is as it was again."""
+        """Without what is as it was again, but where both had a hand in it."""
         return [
             OwnedPath(self.name, path, str(verdict.owner), str(verdict.action), verdict.reason)
             for path, verdict in sorted(self.verdicts.items())
-            if verdict.owner is not Owner.AGENT or not self._is_as_it_was(path)
+            if verdict.owner is Owner.BOTH or not self._is_as_it_was(path)
         ]
 
     def _is_as_it_was(self, path: bytes) -> bool:
@@ -206,7 +207,7 @@ def _history(
     def means(text: str) -> str:
         return owned.meaning(path, text)
 
-    writes = [owners.Change(means(w.before), means(w.after)) for w in made]
+    writes = [owners.Change(means(w.before), means(w.after), w.step_id == RESTORE) for w in made]
     return History(
         target=means(owned.at(target, path)),
         writes=tuple(writes),

@@ -27,7 +27,9 @@ BEGINS = ("PreToolUse", "BeforeTool", "preToolUse", "tool.execute.before")
 """What agents call the beginning of a tool: all that can be refused. A turn that is not let end
 would begin again, and again."""
 INSIDE = "AGENTS_PLAN_ID"
-"""Set for the tools of a plan: that one follows what happens, and its store cannot be seen here."""
+"""Set for the tools of a plan: that one follows what happens, and its store cannot be seen here.
+
+Also for an agent's program that copies a session during a rollback."""
 START = ("-m", "cleveragents", "hook", "sidecar")
 LATE = b"late"
 CLOSED = "--fail-closed"

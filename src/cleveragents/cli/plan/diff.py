@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 import msgspec
 
-from cleveragents.cli.common import NO_READER, Options, command, found
+from cleveragents.cli.common import Options, command, found
 from cleveragents.cli.options import complete_with, plan_argument
 from cleveragents.cli.render import Block, Reply, Table, Text, plain_lines, safe_cell
 from cleveragents.errors import UsageError
@@ -79,8 +79,9 @@ def diff(ws: "Workspace", options: Options, plan: str, **given: Any) -> Reply:
             from cleveragents.history.timeline import with_owners
 
             return Reply(data=msgspec.to_builtins(with_owners(comparison)), messages=notes)
-        code = 0 if options.quiet else _show(comparison, wanted, options.form == "rich")
-    return Reply(data={}, messages=notes, exit_code=code)
+        if not options.quiet:
+            _show(comparison, wanted, options.form == "rich")
+    return Reply(data={}, messages=notes)
 
 
 def _compared(one: "PlanHandle", wanted: Wanted) -> Any:
@@ -93,18 +94,14 @@ def _compared(one: "PlanHandle", wanted: Wanted) -> Any:
     )
 
 
-def _show(comparison: "Comparison", wanted: Wanted, rich: bool) -> int:
-    """Write it as it comes; returns the exit code."""
+def _show(comparison: "Comparison", wanted: Wanted, rich: bool) -> None:
+    """Write it as it comes."""
     from cleveragents.cli.terminal.pager import paged
 
-    try:
-        with paged(wanted.pager and rich) as out:
-            for line in _lines(comparison, wanted, out, rich):
-                out.write(line + "\n")
-            out.flush()
-    except BrokenPipeError:
-        return NO_READER
-    return 0
+    with paged(wanted.pager and rich) as out:
+        for line in _lines(comparison, wanted, out, rich):
+            out.write(line + "\n")
+        out.flush()
 
 
 def _lines(comparison: "Comparison", wanted: Wanted, out: TextIO, rich: bool) -> Iterator[str]:
