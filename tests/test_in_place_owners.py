@@ -117,6 +117,14 @@ def test_a_restore_leads_back_to_the_moment_that_had_the_same() -> None:
     assert decide(undone, by_slot).action is Action.CONFLICT
 
 
+def test_a_restore_to_before_the_checkpoint_gives_up_what_came_since() -> None:
+    writes = (Change("two", "three"), restored("mine", "one"))
+    after = History(target="two", writes=writes, now="one", earlier=frozenset({"one"}))
+    assert decide(after, never) == Verdict(owner=Owner.AGENT, action=Action.RESTORE, result="two")
+    since = msgspec.structs.replace(after, now="one more")
+    assert decide(since, never).action is Action.CONFLICT
+
+
 def test_what_is_as_at_the_checkpoint_is_no_conflict() -> None:
     """The agent itself wrote over what the person did, and both choices would be the same."""
     found = history("1 2", ("1 2", "a 2"), ("p 2", "1 2"), now="1 2")

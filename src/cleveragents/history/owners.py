@@ -49,6 +49,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     now: str
     shared: frozenset[Change] = frozenset()
     """Writes that another session has on record as well: both had a call open."""
+    earlier: frozenset[str] = frozenset()
+    """Its states before the checkpoint."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +81,8 @@ def others_changes(history: History) -> list[Change]:
 def in_force(history: History) -> list[Change]:
     """The plan's own writes that count: a restore leads back to the moment that had its state.
 
-    What somebody did after that moment is given up with it, and back with the undo of that.
+    What somebody did after that moment is given up with it, and back with the undo of that. If the
+    moment was before the checkpoint, all that came since is.
     """
     made: list[Change] = []
     moments: dict[str, list[Change]] = {history.target: []}
@@ -91,6 +94,9 @@ def in_force(history: History) -> list[Change]:
         moments[write.before] = made
         if write.restores and write.after in moments:
             made = moments[write.after]
+        elif write.restores and write.after in history.earlier:
+            made = [Change(history.target, write.after)]
+            moments[write.after] = made
         else:
             made = [*made, write]
             moments[write.after] = made

@@ -170,14 +170,18 @@ def outlook(
         for rid in sandboxes.in_place:
             sandbox = sandboxes[rid]
             assert isinstance(sandbox, InPlace)
-            seen = [targets[rid], now[rid], *_seen(ctx, plan, group, rid)]
+            earlier, since = _seen(ctx, plan, group, rid)
+            seen = [targets[rid], now[rid], *since]
             owned = sandbox.by_owner(seen, batch, scratch)
             one = _Resource(owned, sandbox.place.resource.name, choices)
             changed = {change.path for change in sandbox.changes(targets[rid], now[rid])}
             paths = changed | {path for at, path in writes if at == rid}
             for path in paths if only is None else paths & set(only.get(rid, ())):
                 made = writes.get((rid, path), ())
-                one.judge(path, _history(owned, path, targets[rid], now[rid], made, shared))
+                history = _history(owned, path, targets[rid], now[rid], made, shared)
+                if any(write.restores for write in history.writes):
+                    history = _with_earlier(history, owned, path, earlier)
+                one.judge(path, history)
             one.keep_repositories_whole()
             one.keep_what_is_inside()
             judged.append(one)
@@ -227,17 +231,28 @@ def _writes(ctx: Context, plan: Plan, group: CheckpointGroup) -> dict[Spot, tupl
     return found
 
 
+def _with_earlier(
+    history: History, owned: Owned, path: bytes, states: Sequence[SandboxCheckpoint]
+) -> History:
+    texts = {owned.meaning(path, owned.at(state, path)) for state in states}
+    return msgspec.structs.replace(history, earlier=frozenset(texts))
+
+
 def _seen(
     ctx: Context, plan: Plan, group: CheckpointGroup, resource_id: str
-) -> list[SandboxCheckpoint]:
-    """The states of the groups since, newest first, each once."""
+) -> tuple[list[SandboxCheckpoint], list[SandboxCheckpoint]]:
+    """The states of the groups before a group, and from it on; newest first, each once."""
     groups = ctx.store.checkpoints.groups(plan.plan_id)
-    since = [g.group_id for g in groups].index(group.group_id)
-    found: dict[str, SandboxCheckpoint] = {}
-    for one in reversed(groups[since:]):
-        if (state := ctx.checkpoints.states(one).get(resource_id)) is not None:
-            found.setdefault(state.state_hash, state)
-    return list(found.values())
+    at = [g.group_id for g in groups].index(group.group_id)
+
+    def states(some: Sequence[CheckpointGroup]) -> list[SandboxCheckpoint]:
+        found: dict[str, SandboxCheckpoint] = {}
+        for one in reversed(some):
+            if (state := ctx.checkpoints.states(one).get(resource_id)) is not None:
+                found.setdefault(state.state_hash, state)
+        return list(found.values())
+
+    return states(groups[:at]), states(groups[at:])
 
 
 def _require_git_idle(root: str, wanted: dict[bytes, str]) -> None:
