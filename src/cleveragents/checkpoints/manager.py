@@ -14,7 +14,7 @@ from cleveragents.content import fsio, removal
 from cleveragents.content.capture.watch import Reading
 from cleveragents.content.packs import Batch, Packs
 from cleveragents.content.safe_names import require_name
-from cleveragents.errors import CheckpointFailed, SandboxError
+from cleveragents.errors import AgentsError, CheckpointFailed, SandboxError
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.plan import Plan
 from cleveragents.model.resource import Action, Change
@@ -163,9 +163,12 @@ class CheckpointManager:
         """The newest group that can be read here."""
         return plan.head_group_id
 
-    def switch_in_place(self, plan_id: str, staged: "Staged") -> None:
-        """Switch what is not ours, all of it or nothing: if one cannot be, the others go back."""
-        current, begun = self.sandboxes(plan_id), list[tuple[InPlace, dict[str, Any]]]()
+    def switch_in_place(self, plan_id: str, staged: "Staged", undone: Callable[[], None]) -> None:
+        """Switch what is not ours, all of it or nothing: if one cannot be, the others go back.
+
+        `undone` is called when they are back; what can go neither on nor back is left as it is.
+        """
+        current, begun = self.sandboxes(plan_id), list[tuple[str, InPlace, dict[str, Any]]]()
         # What somebody may have locked comes first: a file can always be exchanged back.
         in_place = sorted(current.in_place, key=lambda rid: os.path.isdir(current[rid].place.path))
         try:
@@ -173,12 +176,14 @@ class CheckpointManager:
                 sandbox, one = current[rid], staged.resources[rid]
                 staging = _spot(staged.directory, rid, staged.resources)
                 assert isinstance(sandbox, InPlace)
-                begun.append((sandbox, one))
+                begun.append((sandbox.place.path, sandbox, one))
                 with machine.named(f"{sandbox.place.path} cannot be changed", SandboxError):
                     sandbox.switch(one, staging)
         except BaseException:
-            for sandbox, one in reversed(begun):
-                sandbox.undo_switch(one)
+            for path, sandbox, one in reversed(begun):
+                with _half_done(path):
+                    sandbox.undo_switch(one)
+            undone()
             raise
 
     def rollback_to(self, plan_id: str, staged: "Staged", targets: States) -> None:
@@ -278,3 +283,16 @@ class CheckpointManager:
     def close(self) -> None:
         for plan_id in list(self._open):
             self.forget(plan_id)
+
+
+@contextmanager
+def _half_done(path: str) -> Generator[None]:
+    """For what has to be brought back and cannot be."""
+    try:
+        yield
+    except (AgentsError, OSError) as error:
+        ours = machine.of_os(error) if isinstance(error, OSError) else error
+        raise SandboxError(
+            f"{path} cannot be put back either, the rollback is half done: {ours.message}",
+            "fix that; the next command finishes the rollback: agents plan list",
+        ) from error

@@ -237,11 +237,9 @@ def _switch(
     intent_id: str,
 ) -> None:
     plan_id = leased.plan.plan_id
-    try:
-        groups.manager.switch_in_place(plan_id, staged)
-    except BaseException:
-        _give_up(groups, leased, restoration, staged, intent_id)
-        raise
+    groups.manager.switch_in_place(
+        plan_id, staged, lambda: _give_up(groups, leased, restoration, staged, intent_id)
+    )
     groups.manager.rollback_to(plan_id, staged, targets)
     for child_id, todo in restoration.children.items():
         _restore_child(groups, child_id, todo)

@@ -1,0 +1,96 @@
+"""A rollback in place that can go neither on nor back is finished later, and never forgotten."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cleveragents.content import fsio
+from cleveragents.errors import AgentsError
+from cleveragents.workspace import PlanHandle, open_workspace
+from tests.in_process import Arm, Yard
+from tests.needed import needs
+
+ROOT = os.geteuid() == 0
+PLAN = """\
+name: here
+resources: {docs: {kind: fs-directory, path: docs, strategy: in_place}}
+steps:
+  - id: one
+    run: "echo new > a; rm -r d; echo new > sub/b; mkdir -p sub/n; echo n > sub/n/n"
+"""
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {
+        os.fspath(path.relative_to(folder)): path.read_text() if path.is_file() else "/"
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def locked(on: bool, *folders: Path) -> None:
+    """Nothing in them can be changed, as on a disk that failed and is read-only now."""
+    if not ROOT:
+        for folder in folders:
+            folder.chmod(0o555 if on else 0o755)
+        return
+    done = subprocess.run(
+        ["chattr", "+i" if on else "-i", *folders], check=False, capture_output=True
+    )
+    if on and done.returncode:
+        pytest.skip(f"folders cannot be made immutable here: {done.stderr!r}")
+
+
+def at_the(number: int, wanted: str, do: Callable[[], object]) -> Callable[[str], None]:
+    """For `fsio.arm`: something happens just before the n-th change of a kind."""
+    left = [number]
+
+    def act(point: str) -> None:
+        if point == wanted:
+            left[0] -= 1
+            if left[0] == 0:
+                do()
+
+    return act
+
+
+@pytest.mark.parametrize(("kind", "number"), [("rename", 2), ("mkdir", 1), ("exchange", 2)])
+def test_what_can_go_neither_on_nor_back_is_finished_by_the_next_command(
+    yard: Yard, arm: Arm, kind: str, number: int
+) -> None:
+    if ROOT:
+        needs("chattr")
+    docs = yard.top / "docs"
+    for name in ("a", "d/c", "sub/b"):
+        (docs / name).parent.mkdir(parents=True, exist_ok=True)
+        (docs / name).write_text("old\n")
+    old = files(docs)
+    try:
+        with open_workspace() as ws:
+            plan = ws.use(yard.plan(PLAN))
+            plan.execute()
+            new = files(docs)
+            assert new != old
+            (docs / "mine").write_text("mine\n")
+            arm(at_the(number, kind, lambda: locked(True, docs, docs / "sub")))
+            with pytest.raises(AgentsError, match="half done"):
+                plan.rollback(plan.checkpoints()[0].group_id)
+            fsio.arm(None)
+            half = files(docs)
+            del half["mine"]
+            assert half not in (old, new)
+            assert_refused(plan)
+    finally:
+        locked(False, docs, docs / "sub")
+    with open_workspace() as ws:
+        found = files(docs)
+        assert found.pop("mine") == "mine\n"
+        assert found == old
+        assert not ws.ctx.store.intents.all()
+
+
+def assert_refused(plan: PlanHandle) -> None:
+    with pytest.raises(AgentsError, match="interrupted restore"):
+        plan.checkpoint("here")
