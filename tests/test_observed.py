@@ -347,7 +347,10 @@ def test_while_a_call_is_open_other_commands_are_told_which(rig: Rig) -> None:
     rig.write("b.txt", "b\n")
     call = rig.begin("Bash", command="make all")
     done = rig.agents.run("plan", "rollback", rig.session, "first", "--yes").expect(4)
-    assert "claude-code: Bash" in done.stderr
+    assert "claude-code is running Bash" in done.stderr
+    assert "hint: wait until it has ended, or interrupt the agent" in done.stderr
+    shown = rig.agents.run("plan", "status", rig.session, "--json").expect(0).data["progress"]
+    assert [step["status"] for step in shown] == ["complete", "processing"]
     rig.end(call)
     rig.agents.run("plan", "rollback", rig.session, "first", "--yes").expect(0)
     assert rig.files() == {"a.txt": "a\n"}
@@ -360,6 +363,7 @@ def test_a_live_agent_without_a_sidecar_also_keeps_its_open_call(rig: Rig) -> No
     rig.observer.close()
     with pytest.raises(PlanBusy, match="claude-code is running Bash: make all"):
         rig.plan.rollback("first")
+    assert "[s1: processing]" in rig.agents.run("plan", "tree", rig.session).expect(0).stdout
 
 
 def test_what_an_agent_that_is_gone_left_open_ends_before_a_rollback(rig: Rig) -> None:
@@ -367,6 +371,7 @@ def test_what_an_agent_that_is_gone_left_open_ends_before_a_rollback(rig: Rig) -
     rig.begin("Bash", command="make all")
     rig.path("b.txt").write_text("b\n")
     rig.observer.close()
+    assert "[s1: interrupted]" in rig.agents.run("plan", "tree", rig.session).expect(0).stdout
     rig.plan.rollback("first")
     assert rig.files() == {"a.txt": "a\n"}
     rig.plan.undo()

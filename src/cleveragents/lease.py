@@ -171,6 +171,8 @@ EVENT = "event of "
 """Begins the verb of whoever notes an agent's event while none of its calls is open."""
 
 
+AT_WORK = " is running "
+"""Between the agent and its tool in the verb of whoever holds a plan for an open call."""
 WAIT_SECONDS = 0.05
 
 DUE = 2 / 3
@@ -279,6 +281,12 @@ def _acquire(store: Store, plan_id: str, verb: str, clock: Callable[[], str]) ->
     while True:
         known = store.leases.get(plan_id)
         if known is not None and is_alive(store, known):
+            if AT_WORK in known.verb:
+                # Its process only follows the agent: to end that one would end no call.
+                raise PlanBusy(
+                    f"plan {plan_id}: {known.verb}",
+                    "wait until it has ended, or interrupt the agent",
+                )
             raise PlanBusy(
                 f"plan {plan_id} is held by `{known.verb}` (process {known.pid} on {known.host})",
                 f"wait for it, or end it: kill {known.pid}",

@@ -1,5 +1,6 @@
 """What commands tell: plain data made from the store, with the names programs rely on."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -9,9 +10,8 @@ from cleveragents.cli import in_place
 from cleveragents.cli.rollback_data import effect_data, effects_count
 from cleveragents.context import Context
 from cleveragents.errors import NotFound
-from cleveragents.lease import (
-    holder,
-)
+from cleveragents.execution.observed.settle import is_at_work
+from cleveragents.lease import holder
 from cleveragents.model.checkpoint import Checkpoint, CheckpointGroup
 from cleveragents.model.conversation import anchor_in
 from cleveragents.model.decision import Decision
@@ -22,15 +22,19 @@ from cleveragents.model.settings import confine_in_force
 from cleveragents.model.units import seconds_between
 
 
-def step_state(plan: Plan, step: Step) -> str:
-    """Nothing is `processing` in a plan that is not: that step was interrupted."""
-    stopped = step.state is StepState.PROCESSING and plan.state is not State.PROCESSING
-    return "interrupted" if stopped else str(step.state)
+def step_states(ctx: Context, plan: Plan, steps: Iterable[Step]) -> dict[str, str]:
+    """Nothing is `processing` in a plan that is not, unless its agent works: it stopped."""
+    found = {step.step_id: str(step.state) for step in steps}
+    begun = [name for name, state in found.items() if state == StepState.PROCESSING]
+    if begun and plan.state is not State.PROCESSING and not is_at_work(ctx, plan.plan_id):
+        found |= dict.fromkeys(begun, "interrupted")
+    return found
 
 
 def plan_data(ctx: Context, plan: Plan, resumed_from: str | None = None) -> dict[str, Any]:
     """`plan use`, `run`, `execute`, `resume`."""
     steps = ctx.store.plans.steps(plan.plan_id)
+    states = step_states(ctx, plan, steps)
     return {
         "plan_id": plan.plan_id,
         "name": plan.name,
@@ -43,7 +47,7 @@ def plan_data(ctx: Context, plan: Plan, resumed_from: str | None = None) -> dict
             {
                 "id": step.step_id,
                 "index": step.index,
-                "state": step_state(plan, step),
+                "state": states[step.step_id],
                 "tool": step.tool,
                 "attempts": step.attempts,
                 "error": step.error,
@@ -139,11 +143,11 @@ def status_data(ctx: Context, plan: Plan) -> dict[str, Any]:
 def progress_data(ctx: Context, plan: Plan, steps: list[Step]) -> list[dict[str, Any]]:
     """Every step, and how long its last call took or has been running."""
     times = ctx.store.calls.times(plan.plan_id)
-    now = ctx.now()
+    states, now = step_states(ctx, plan, steps), ctx.now()
     return [
         {
             "step": step.step_id,
-            "status": step_state(plan, step),
+            "status": states[step.step_id],
             "tool": step.tool,
             "attempts": step.attempts,
             "started_at": (taken := times.get(step.step_id, (None, None)))[0],
@@ -350,10 +354,10 @@ def explain_data(ctx: Context, decision: Decision) -> dict[str, Any]:
         if g.decision_id == decision.decision_id
     ]
     steps = ctx.store.plans.steps_of(decision)
-    plan = ctx.store.plans.get(plan_id)
+    states = step_states(ctx, ctx.store.plans.get(plan_id), steps)
     return {
         **msgspec.to_builtins(decision),
-        "steps": [{"id": s.step_id, "state": step_state(plan, s), "tool": s.tool} for s in steps],
+        "steps": [{"id": s.step_id, "state": states[s.step_id], "tool": s.tool} for s in steps],
         "groups": groups,
         "wrote": [
             {"path": w.path.decode("utf-8", "backslashreplace"), "step": w.step_id}

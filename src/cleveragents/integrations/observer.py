@@ -27,7 +27,7 @@ from cleveragents.integrations.events import (
     bounded_inputs,
     named_paths,
 )
-from cleveragents.lease import EVENT, start_time
+from cleveragents.lease import AT_WORK, EVENT, start_time
 from cleveragents.model.conversation import Anchor, Point, Session, state_at
 from cleveragents.model.journal import Operation
 from cleveragents.model.plan import Plan
@@ -147,7 +147,9 @@ class Observer:
     def _verb(self, event: Event) -> str:
         """What others are told who find the plan busy."""
         agent = event.anchor.agent
-        return f"{agent}: {event.tool}" if isinstance(event, StepBegins) else f"{EVENT}{agent}"
+        return (
+            f"{agent}{AT_WORK}{event.tool}" if isinstance(event, StepBegins) else f"{EVENT}{agent}"
+        )
 
     def _note(self, executor: ObservedExecutor, event: Event) -> None:
         anchor = event.anchor

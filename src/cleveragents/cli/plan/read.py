@@ -130,7 +130,7 @@ def tree(ws: Workspace, options: Options, plan: str, show_superseded: bool) -> R
     one, notes = found(ws, plan)
     nodes = reports.tree_data(ws.ctx, one.plan, show_superseded)
     steps = ws.ctx.store.plans.steps(one.plan_id)
-    states = {step.step_id: reports.step_state(one.plan, step) for step in steps}
+    states = reports.step_states(ws.ctx, one.plan, steps)
     return Reply(data={"tree": nodes}, blocks=lines(*_branches(nodes, states)), messages=notes)
 
 

@@ -2,7 +2,7 @@
 
 from cleveragents.context import Context
 from cleveragents.errors import PlanBusy
-from cleveragents.lease import LeasedPlan, start_time
+from cleveragents.lease import LeasedPlan, holder, start_time
 from cleveragents.model.conversation import Session
 from cleveragents.model.tool import ToolCall
 
@@ -13,6 +13,14 @@ RESTORES = frozenset({"plan rollback", "plan undo", "plan redo", "plan correct"}
 def is_alive(session: Session) -> bool:
     """Whether the agent's own process is there."""
     return bool(session.pid) and start_time(session.pid) == session.started
+
+
+def is_at_work(ctx: Context, plan_id: str) -> bool:
+    """Whether a call is open and whoever makes it, or follows it, is there."""
+    return bool(ctx.store.calls.running(plan_id)) and (
+        holder(ctx.store, plan_id) is not None
+        or any(is_alive(item) for item in ctx.store.sessions.of_plan(plan_id))
+    )
 
 
 def settle(ctx: Context, leased: LeasedPlan, verb: str) -> None:
