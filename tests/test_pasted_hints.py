@@ -104,3 +104,13 @@ def test_what_a_hint_says_behind_the_command_is_no_part_of_it(agents: Agents) ->
     env = {"CLEVERAGENTS_HOME": str(store.rename(store.with_name("moved")))}
     told = agents.run("doctor", "--fix", "--json", env=env).expect(4).data["error"]["hint"]
     assert told.startswith("if it was moved: agents doctor --fix --json --adopt; if it is a copy:")
+
+
+def test_a_name_that_a_newer_plan_has_too_is_not_what_to_type(shop: Shop) -> None:
+    shop.ran(STEPS)
+    older = shop.run("plan", "list").expect(0).data["plans"][-1]["plan_id"]
+    back = shop.agents.run("plan", "rollback", older, "one", "--yes").expect(0).stdout
+    (told,) = (line for line in back.splitlines() if line.lstrip().startswith("next "))
+    assert told.split() == ["next", "agents", "plan", "resume", older]
+    done = shop.agents.run(*told.split()[2:]).expect(0)
+    assert f"next: agents plan diff {older}, agents plan apply {older}" in done.stdout

@@ -41,6 +41,14 @@ def find_plan(store: Store, text: str) -> tuple[Plan, str]:
     return store.plans.get(found), ""
 
 
+def typed_plan(store: Store, plan: Plan) -> str:
+    """What to type for a plan: its name where that means this one and can be typed, else its id."""
+    name = plan.name
+    plain = name.isprintable() and not name.startswith("-") and name != "last"
+    is_newest = store.plans.named(name)[:1] == [plan.plan_id]
+    return name if plain and is_newest else plan.plan_id
+
+
 def _working_directory() -> str | None:
     try:
         return os.path.realpath(os.getcwd())

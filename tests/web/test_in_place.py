@@ -137,3 +137,16 @@ def test_rows_of_a_database_in_place_say_whose_they_are(yard: Yard) -> None:
         "both",
         [([1, "agent"], "agent"), ([2, "mine"], "somebody else")],
     )
+
+
+def test_what_is_in_place_already_is_ended_and_not_applied(yard: Yard, visitor: Visitor) -> None:
+    (yard.app / "both.txt").write_text(TEXT)
+    with open_workspace() as ws:
+        execute(ws, ws.use(yard.plan(PLAN)))
+    page = words(visitor.get("/plans/here/apply"))
+    assert "End here Its work is in place already." in page
+    assert "nothing of it can be rolled back" in page
+    for word in ("become real", "as a commit", "in_place", "Nothing to apply"):
+        assert word not in page
+    visitor.post("/plans/here/apply")
+    assert "Ended. app, in place, is as it was left" in words(visitor.get("/plans/here"))

@@ -12,7 +12,7 @@ from cleveragents.workspace import Workspace, open_workspace
 from tests.databases import Where
 from tests.harness import Agents
 from tests.test_observed import Rig
-from tests.web.visitor import Visitor, rows, words
+from tests.web.visitor import Visitor, classes, rows, words
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_prompts_are_decisions_and_calls_are_in_the_panel(
     assert "Undo last prompt" in preview
     assert "The conversation goes back too" in preview
     back = words(visitor.get(f"/plans/{plan_id}/rollback?to=first"))
-    assert "2 decisions are set aside add b now more Set aside" in back
+    assert "2 decisions are set aside add b now more What is set aside" in back
     assert "“add b”" in words(visitor.get(f"/plans/{plan_id}/rollback?to={key}"))
 
 
@@ -163,3 +163,40 @@ def test_what_two_sessions_did_at_once_is_nobodys_for_sure(
     assert "both.txt agent or another session: I did" in compared
     assert "alone.txt agent: I did" in compared
     assert "second.txt you or another session +1" in compared
+
+
+def test_a_call_that_failed_is_one_of_its_prompt_and_what_it_wrote_is_in_force(
+    agents: Agents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEVERAGENTS_HOME", agents.env["CLEVERAGENTS_HOME"])
+    (agents.work / "a.txt").write_text("a\n")
+    with open_workspace() as ws:
+        rig = in_place(agents, ws, "sess-1")
+        rig.start()
+        rig.prompt("look around")
+        rig.end(rig.begin("Bash"), ok=False, error="Exit code 1")
+        rig.quiet("nothing there")
+        rig.prompt("test it")
+        rig.write("test.py", "1 / 0\n")
+        call = rig.begin("Bash", command="python test.py")
+        (agents.work / "log.txt").write_text("1 / 0\n")
+        rig.end(call, ok=False, error="Exit code 1")
+        rig.quiet("it fails")
+        plan_id = rig.plan.plan_id
+        visitor = Visitor()
+        page = visitor.get(f"/plans/{plan_id}")
+        _, looked, tested = rows(page)
+        assert "look around nothing there" in looked
+        assert "Changed nothing. 1 call failed" in looked
+        assert "test it it fails" in tested
+        assert "log.txt and test.py are new. 1 of 2 calls failed" in tested
+        assert classes(page) == ["moment", "moment", "moment here"]
+        assert "s2" not in words(page)
+        panel = words(visitor.get(f"/plans/{plan_id}/panel?at="))
+        assert "2 calls Write test.py" in panel
+        assert "Bash python test.py failed" in panel
+        rig.plan.rollback("s1")
+        back = visitor.get(f"/plans/{plan_id}")
+        assert "test it it fails" in rows(back)[2]
+        assert classes(back)[:3] == ["moment", "moment", "moment aside"]
+        rig.observer.close()

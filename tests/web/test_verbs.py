@@ -350,3 +350,58 @@ def test_steps_are_named_in_the_order_of_their_numbers(yard: Yard, visitor: Visi
     assert "1 path in 1 resource returns, 3 decisions are set aside" in back
     told = cli("plan", "rollback", "yard", "first", "--dry-run").stdout
     assert "what s2, s3 and s10 did: they had network" in told
+
+
+def test_what_to_type_names_this_plan_also_if_a_newer_one_is_called_alike(
+    plan: Here, visitor: Visitor, yard: Yard
+) -> None:
+    assert "agents plan undo shop" in words(visitor.get(f"{plan.path}/undo"))
+    with open_workspace() as ws:
+        ws.use(yard.plan(PLAN))
+    first = plan.group("first")
+    for verb in ("undo", "apply", f"rollback?to={first}"):
+        shown = words(visitor.get(f"{plan.path}/{verb}"))
+        assert f"agents plan {verb.partition('?')[0]} {plan.plan_id}" in shown
+    assert f"agents plan rollback {plan.plan_id}" in words(visitor.get(plan.path))
+    output = words(visitor.get(f"{plan.path}/output/one"))
+    assert f"agents plan output {plan.plan_id} one" in output
+
+
+def test_a_name_that_cannot_be_typed_is_not_what_to_type(visitor: Visitor, yard: Yard) -> None:
+    with open_workspace() as ws:
+        made = ws.use(yard.plan(PLAN.replace("name: shop", 'name: "pohs\\u202e"')))
+        execute(ws, made)
+        plan_id = made.plan_id
+    assert f"agents plan undo {plan_id}" in words(visitor.get(f"/plans/{plan_id}/undo"))
+
+
+TWICE = """
+name: twice
+resources: {app: {kind: fs-directory, path: app}}
+steps:
+  - {id: one, on: app, run: "echo 1 > one.txt"}
+  - {id: two, decision: {question: how often, chosen: twice}, on: app, run: "echo 2 > two.txt"}
+  - {id: more, decision: two, on: app, run: "echo 3 > three.txt"}
+  - {id: last, on: app, run: "echo 4 > four.txt"}
+"""
+
+
+def test_a_rollback_says_where_on_the_rail_it_leads(visitor: Visitor, yard: Yard) -> None:
+    with open_workspace() as ws:
+        made = ws.use(yard.plan(TWICE))
+        execute(ws, made)
+        path = f"/plans/{made.plan_id}/rollback?to="
+        groups = {one.group_id: one for one in made.checkpoints()}
+        before = next(g for g, one in groups.items() if one.step_index == 1)
+
+    def told(to: str) -> str:
+        return words(visitor.get(f"{path}{to}"))
+
+    middle = told("two")
+    assert "Go back to the middle of “twice” The moment after step 2 of 4, " in middle
+    assert "one twice You will be here up to step two last " in middle
+    assert "Go back to “twice” The moment after step 3 of 4, " in told("more")
+    assert "one twice You will be here last " in told("more")
+    assert "Go back to before “twice” The moment before step 2 of 4, " in told(before)
+    assert "one You will be here twice last " in told(before)
+    assert "one twice last What is set aside" in told("first")

@@ -9,7 +9,7 @@ from cleveragents.sandbox.sqlite.tables import TableChange
 from cleveragents.web.render import shown_cell
 from cleveragents.web.view.changes import table_back_words, table_words
 from cleveragents.web.view.marks import spark
-from cleveragents.web.view.words import ago, clock, duration, listed, shortened, spelled
+from cleveragents.web.view.words import ago, clock, duration, listed, printed, shortened, spelled
 from cleveragents.workspace import open_workspace
 from tests.in_process import Yard, execute
 from tests.web.visitor import Visitor, rows, words
@@ -166,3 +166,42 @@ def test_a_rollback_whose_compensation_failed_says_so(yard: Yard) -> None:
         plan.rollback("many", accept_loss=True)
     said = "A slot could not be undone. A letter stayed"
     assert any(said in row for row in rows(Visitor().get("/plans/rich")))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("\x1b[1;31mred\x1b[0m\n", "red\n"),
+        ("10 %\r50 %\rdone\nnext", "done\nnext"),
+        ("10 %\r50 %\r", "50 %"),
+        ("one\r\ntwo\r\n", "one\ntwo\n"),
+        ("\x1b]0;title\x07x\u202ey", "\\x1b]0;title\\x07x\\u202ey"),
+    ],
+)
+def test_what_was_printed_is_shown_as_a_terminal_leaves_it(text: str, said: str) -> None:
+    assert printed(text) == said
+
+
+LOUD = r"""
+name: loud
+resources: {app: {kind: fs-directory, path: app}}
+steps:
+  - id: one
+    run: |
+      printf '\033[31mred\033[0m\r\n10\r20 percent\n'
+      echo x > "$(printf 'two\nlines')"
+"""
+
+
+def test_colours_and_line_breaks_in_names_are_not_lost_and_not_boxes(yard: Yard) -> None:
+    with open_workspace() as ws:
+        execute(ws, ws.use(yard.plan(LOUD)))
+    visitor = Visitor()
+    page = visitor.get("/plans/loud")
+    assert "two\\nlines is new" in words(page)
+    assert "Output, 2 lines red 20 percent" in words(page)
+    assert "ok" in (told := words(visitor.get("/plans/loud/output/one")))
+    assert "red 20 percent" in told
+    assert "10" not in told.partition("exit code 0")[2]
+    for path in ("diff", "rollback?to=first", "apply"):
+        assert "two\\nlines" in words(visitor.get(f"/plans/loud/{path}")), path

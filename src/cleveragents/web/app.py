@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from importlib.resources import files
+from shlex import quote
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -18,6 +19,7 @@ from starlette.routing import Route
 
 from cleveragents.errors import AgentsError
 from cleveragents.integrations.conversation import current
+from cleveragents.lookup import typed_plan
 from cleveragents.model.plan import Step
 from cleveragents.model.settings import Settings
 from cleveragents.plan_handle import PlanHandle
@@ -125,7 +127,8 @@ class Screens(Acts):
         calls = [call for call in handle.tool_calls() if call.step_id == step]
         if not calls:
             raise HTTPException(404)
-        return self.html("output.html", plan=handle.plan, step=step, calls=calls)
+        typed = quote(typed_plan(ws.ctx.store, handle.plan))
+        return self.html("output.html", plan=handle.plan, typed=typed, step=step, calls=calls)
 
     def fold(self, ws: Workspace, request: Request) -> Response:
         """Rows that are folded, loaded when they are opened."""

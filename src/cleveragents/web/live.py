@@ -17,6 +17,7 @@ from cleveragents.model.tool import ToolCall
 from cleveragents.web.view.facts import Facts, facts_of
 from cleveragents.web.view.line import rows_of
 from cleveragents.web.view.standing import sentence
+from cleveragents.web.view.words import printed
 from cleveragents.workspace import Workspace, open_workspace
 
 EVERY = 0.4
@@ -51,7 +52,7 @@ def running_call(ws: Workspace, plan_id: str) -> Running | None:
     calls = store.calls.running(plan_id)
     for child in store.plans.children(plan_id):
         calls += store.calls.running(child.plan_id)
-    return Running(call=calls[-1], output=calls[-1].output) if calls else None
+    return Running(call=calls[-1], output=printed(calls[-1].output)) if calls else None
 
 
 def step_of(facts: Facts, now: Running | None) -> tuple[str, ...]:

@@ -34,6 +34,8 @@ def environment(is_report: bool = False) -> Environment:
         "first_upper": words.first_upper,
         "table_words": table_words,
         "path": show_path,
+        "one_line": words.one_line,
+        "printed": words.printed,
         "quoted": shlex.quote,
         "cell": shown_cell,
         "mode": shown_mode,

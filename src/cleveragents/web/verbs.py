@@ -17,34 +17,24 @@ from cleveragents.errors import NotAllowed, UsageError
 from cleveragents.history.owners import Owner
 from cleveragents.integrations.conversation import current
 from cleveragents.lease import holder, host_name
-from cleveragents.lookup import short_ids
+from cleveragents.lookup import short_ids, typed_plan
 from cleveragents.model.checkpoint import OwnedPath
 from cleveragents.model.conversation import Conversation
 from cleveragents.model.effect import Outlook
 from cleveragents.model.journal import Operation
-from cleveragents.model.resource import Change
+from cleveragents.model.resource import IN_PLACE, Change
 from cleveragents.plan_handle import PlanHandle
 from cleveragents.web.view.changes import summary_of_changes, table_words
-from cleveragents.web.view.facts import Facts, facts_of
+from cleveragents.web.view.facts import facts_of
+from cleveragents.web.view.fates import Fate, fates_to, target_of
 from cleveragents.web.view.line import rows_of
-from cleveragents.web.view.marks import Sign, mini, sign
-from cleveragents.web.view.rows import Row
+from cleveragents.web.view.marks import Sign, mini
 from cleveragents.web.view.standing import UNDO
 from cleveragents.web.view.sums import Sum, shown, sums_of, with_tables
-from cleveragents.web.view.words import clock, count, listed, shortened
+from cleveragents.web.view.words import clock, count, listed
 from cleveragents.workspace import Workspace
 
 MOST_PATHS = 200
-
-
-class Fate(msgspec.Struct, frozen=True):
-    """A decision, and whether it stays."""
-
-    title: str
-    is_gone: bool
-    is_target: bool = False
-    note: str = ""
-    sign: str = "a"
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,19 +87,21 @@ def rollback(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Previe
     todo = handle.preview_rollback(group.group_id)
     facts = facts_of(ws, handle.plan_id)
     rows = rows_of(facts)
-    row = _row_at(rows, group.group_id)
+    target = target_of(facts, rows, group.group_id)
     sums = with_tables(handle, group.group_id, facts, sums_of(todo.changes))
     where = "in place" if facts.in_place else "in the sandboxes only"
     paths = sum(s.restored + s.removed + s.recreated for s in sums)
-    title = f"“{_called(facts, row)}”" if row else f"the moment {clock(group.created_at)}"
-    before = row is not None and group.group_id not in (row.group_id, row.failed_id)
+    if target is None:
+        title, place = f"To the moment {clock(group.created_at)}", "The moment of "
+    else:
+        title, place = target.title(facts), target.place(facts)
     short = short_ids([g.group_id for g in facts.groups])[group.group_id]
     return Preview(
         verb="rollback",
-        title=f"{'To before' if before else 'To'} {title}",
-        about=f"{_place(facts, row, before)}{clock(group.created_at)}, {short}",
+        title=title,
+        about=f"{place}{clock(group.created_at)}, {short}",
         button="Roll back",
-        argv=("plan", "rollback", handle.plan.name, short),
+        argv=("plan", "rollback", _typed(ws, handle), short),
         said=f"{count(paths, 'path')} in {count(len(sums), 'resource')} "
         f"{'returns' if paths == 1 else 'return'}, {count(todo.decisions_after, 'decision')} "
         f"{'is' if todo.decisions_after == 1 else 'are'} set aside. This happens {where}.",
@@ -118,7 +110,7 @@ def rollback(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Previe
         sums=sums,
         changes=shown(todo.changes)[:MOST_PATHS],
         more_changes=max(0, len(shown(todo.changes)) - MOST_PATHS),
-        fates=fates_to(facts, rows, group.group_id),
+        fates=fates_to(facts, rows, group.group_id, target),
         decisions=todo.decisions_after,
         owned=_yours(todo.in_place),
         conflicts=todo.conflicts,
@@ -128,46 +120,15 @@ def rollback(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Previe
     )
 
 
+def _typed(ws: Workspace, handle: PlanHandle) -> str:
+    return typed_plan(ws.ctx.store, handle.plan)
+
+
 def _yours(paths: Iterable[OwnedPath]) -> tuple[OwnedPath, ...]:
     """What is not the agent's alone, nor git's own."""
     return tuple(
         item for item in paths if item.owner != Owner.AGENT and not item.path.startswith(b".git/")
     )
-
-
-def _place(facts: Facts, row: Row | None, before: bool) -> str:
-    """`The moment after step 4 of 12, `, where that can be said."""
-    index = {step.step_id: step.index + 1 for step in facts.steps}
-    places = [index[name] for name in row.steps if name in index] if row else []
-    if row is None or not places or row.mark == "failed" or max(places) > len(facts.steps):
-        return "The moment of "
-    where = f"before step {min(places)}" if before else f"after step {max(places)}"
-    return f"The moment {where} of {len(facts.steps)}, "
-
-
-def _called(facts: Facts, row: Row) -> str:
-    """What a row is called in a list; of a session the prompt, for answers are much alike."""
-    if row.is_edits:
-        return "Your edits"
-    return shortened(row.question) if facts.is_session and row.question else row.title
-
-
-def fates_to(facts: Facts, rows: list[Row], group_id: str) -> tuple[Fate, ...]:
-    """The decisions in force, and which of them a rollback to that group sets aside."""
-    standing = [row for row in rows if not row.is_aside and row.mark != "system"]
-    target = next((g for g in facts.groups if g.group_id == group_id), None)
-    order = facts.order.get(group_id, 0)
-    found: list[Fate] = []
-    reached = False
-    for row in standing:
-        starts = facts.order.get(row.groups[0] if row.groups else row.before_id or "", 0)
-        own = group_id in (row.group_id, row.failed_id)
-        is_gone = reached or (starts >= order and not own)
-        again = "done again on resume" if is_gone and row.mark == "looked" else ""
-        note = "cancelled, their sandboxes kept" if is_gone and row.children else again
-        found.append(Fate(_called(facts, row), is_gone, own, note, "g" if is_gone else sign(row)))
-        reached = reached or own
-    return tuple(found) if target is not None else ()
 
 
 def travel(ws: Workspace, handle: PlanHandle, query: dict[str, str], way: str) -> Preview:
@@ -184,7 +145,7 @@ def travel(ws: Workspace, handle: PlanHandle, query: dict[str, str], way: str) -
         title=f"{way.capitalize()} {UNDO[Operation(todo.operation)]}",
         about=about,
         button=way.capitalize(),
-        argv=("plan", way, handle.plan.name),
+        argv=("plan", way, _typed(ws, handle)),
         said=f"{count(len(shown(result.changes)), 'path')} "
         f"{'changes' if len(shown(result.changes)) == 1 else 'change'}; the plan is then "
         f"{result.phase}/{result.state}.",
@@ -256,7 +217,7 @@ def resume(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Preview:
         title=f"{word} {plan.name}",
         about=f"{count(len(steps), 'step')} to do, {first}" if steps else first,
         button=word,
-        argv=("plan", "resume", plan.name),
+        argv=("plan", "resume", _typed(ws, handle)),
         said=edits or since,
         lasting="cancels all that it does, as a whole.",
         effects=Outlook(compensable=todo.compensable),
@@ -283,13 +244,15 @@ def apply(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Preview:
         tables = {name: [table_words(one) for one in own] for name, own in found.tables().items()}
     records = ws.ctx.store.resources.sandboxes(handle.plan_id)
     several = len(names) > 1
+    if proposals and all(item.mode == IN_PLACE for item in proposals):
+        return _end(ws, handle)
     return Preview(
         verb="apply",
         title=f"Apply to {listed(names)}",
         about=f"{'All of them or none, exactly' if several else 'Exactly'} once. If anything is in"
         " the way, nothing is changed",
         button="Apply",
-        argv=("plan", "apply", handle.plan.name),
+        argv=("plan", "apply", _typed(ws, handle)),
         said=f"{count(number, 'path')} {'becomes' if number == 1 else 'become'} real."
         if not conflicts
         else "",
@@ -305,13 +268,26 @@ def apply(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Preview:
     )
 
 
+def _end(ws: Workspace, handle: PlanHandle) -> Preview:
+    """Of a plan in place nothing is applied: it ends."""
+    return Preview(
+        verb="apply",
+        title=f"End {handle.plan.name}",
+        about="Its work is in place already. Once it is ended, nothing of it can be rolled back",
+        button="End it",
+        argv=("plan", "apply", _typed(ws, handle)),
+        lasting="does not bring it back.",
+        fields={"proposals": (), "as": ""},
+    )
+
+
 def keep(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Preview:
     return Preview(
         verb="keep",
         title="Keep this moment",
         about="A checkpoint of everything as it is now, your edits too",
         button="Keep",
-        argv=("plan", "checkpoint", "create", handle.plan.name),
+        argv=("plan", "checkpoint", "create", _typed(ws, handle)),
     )
 
 
@@ -322,7 +298,7 @@ def cancel(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Preview:
         title=f"Cancel {handle.plan.name}",
         about="It ends without being applied; that cannot be undone",
         button="Cancel the plan",
-        argv=("plan", "cancel", handle.plan.name),
+        argv=("plan", "cancel", _typed(ws, handle)),
         said=f"{count(number, 'change')} {'is' if number == 1 else 'are'} never applied. Sandboxes"
         " and moments are kept.",
     )
@@ -357,10 +333,3 @@ def stop(ws: Workspace, plan_id: str) -> None:
                 return
             time.sleep(0.05)
     raise NotAllowed(f"process {held.pid} has not ended yet", f"kill -9 {held.pid}")
-
-
-def _row_at(rows: list[Row], group_id: str) -> Row | None:
-    for row in rows:
-        if group_id in (row.group_id, row.failed_id):
-            return row
-    return next((row for row in rows if group_id in (*row.groups, row.before_id)), None)

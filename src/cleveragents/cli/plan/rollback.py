@@ -28,7 +28,7 @@ from cleveragents.cli.options import (
 )
 from cleveragents.cli.plan.effects import not_compensated, outside_blocks, outside_text
 from cleveragents.cli.render import Block, Panel, Reply, Table, Text
-from cleveragents.lookup import short_group
+from cleveragents.lookup import short_group, typed_plan
 from cleveragents.model.checkpoint import RollbackResult
 from cleveragents.model.lifecycle import require_rollback
 from cleveragents.model.plan import Plan
@@ -146,7 +146,7 @@ def rollback_reply(
             (
                 ("state", f"{after['phase']}/{after['state']}"),
                 ("checkpoints remaining", str(after["checkpoints_remaining"])),
-                ("next", f"agents plan resume {quote(plan.name)}"),
+                ("next", f"agents plan resume {quote(typed_plan(ws.ctx.store, plan))}"),
             ),
         ),
     )

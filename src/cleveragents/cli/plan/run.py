@@ -21,7 +21,7 @@ from cleveragents.cli.plan.read_data import last_lines
 from cleveragents.cli.plan.status import status_blocks
 from cleveragents.cli.render import Panel, Reply, Text
 from cleveragents.errors import UsageError
-from cleveragents.lookup import short_group
+from cleveragents.lookup import short_group, typed_plan
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.plan import Phase, Plan, State
 from cleveragents.model.plan_spec import OBSERVED
@@ -52,7 +52,7 @@ def plan_reply(
         data["error"] = reports.error_data(plan)
     blocks = list(status_blocks(ws, plan, reports.status_data(ws.ctx, plan))[:2])
     if plan.state is State.COMPLETE:
-        name = quote(plan.name)
+        name = quote(typed_plan(ws.ctx.store, plan))
         blocks.append(Text(f"next: agents plan diff {name}, agents plan apply {name}"))
     elif plan.state is State.QUEUED and plan.spec["actor"]["kind"] != OBSERVED:
         blocks.append(Text(f"next: agents plan execute {plan.plan_id}"))
@@ -150,7 +150,7 @@ def run_command(
     reply = plan_reply(ws, made)
     points = sum(one.checkpoint_type is CheckpointType.ON_QUIET for one in made.checkpoints())
     if points:
-        where = f"agents plan checkpoints {quote(made.plan.name)}"
+        where = f"agents plan checkpoints {quote(typed_plan(ws.ctx.store, made.plan))}"
         said = f"{plural(points, 'point')} to roll back to from while it ran: {where}"
         reply = msgspec.structs.replace(reply, blocks=(*reply.blocks, Text(said)))
     calls = made.tool_calls()

@@ -13,7 +13,7 @@ from cleveragents.errors import AgentsError
 from cleveragents.history.diff import Diff
 from cleveragents.model.resource import Action, Change
 from cleveragents.plan_handle import PlanHandle
-from cleveragents.web.view.words import count, first_upper, listed
+from cleveragents.web.view.words import count, first_upper, listed, one_line
 from cleveragents.workspace import Workspace
 
 MOST_KEPT = 2000
@@ -235,7 +235,7 @@ def _named(paths: list[str]) -> str:
 
 def _beginning(paths: list[str]) -> str:
     """The first names of many, which a title only counts."""
-    names = [posixpath.basename(path.rstrip("/")) for path in paths]
+    names = [_name(path) for path in paths]
     more = [f"{len(names) - FIRST:,} more"] if len(names) > FIRST else []
     return listed([*names[:FIRST], *more])
 
@@ -244,4 +244,8 @@ def _names(paths: list[str]) -> str:
     """What a few paths are called for short; empty if they are many."""
     if len(paths) > NAMED:
         return ""
-    return listed([posixpath.basename(path.rstrip("/")) for path in paths])
+    return listed([_name(path) for path in paths])
+
+
+def _name(path: str) -> str:
+    return one_line(posixpath.basename(path.rstrip("/")))

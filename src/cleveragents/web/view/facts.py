@@ -1,9 +1,12 @@
 """Everything the store knows of one plan, read once: a fixed number of questions, however long."""
 
+from shlex import quote
+
 import msgspec
 
 from cleveragents.history.export import left_behind
 from cleveragents.lease import holder
+from cleveragents.lookup import typed_plan
 from cleveragents.model.checkpoint import CheckpointGroup
 from cleveragents.model.conversation import anchor_in
 from cleveragents.model.decision import Correction, Decision
@@ -25,6 +28,8 @@ class Holder(msgspec.Struct, frozen=True):
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
+    typed: str
+    """What to type for it on a command line."""
     resources: tuple[Resource, ...]
     steps: tuple[Step, ...]
     decisions: dict[str, Decision]
@@ -83,6 +88,7 @@ def facts_of(ws: Workspace, plan_id: str) -> Facts:
     in_place = any(one.is_in_place for one in resources)
     return Facts(
         plan=plan,
+        typed=quote(typed_plan(store, plan)),
         resources=resources,
         steps=tuple(store.plans.steps(plan_id)),
         decisions={one.decision_id: one for one in store.plans.decisions(plan_id)},

@@ -6,7 +6,7 @@ from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.model.decision import Correction, DecisionState
 from cleveragents.model.effect import Effect
 from cleveragents.model.journal import EntryState, JournalEntry, Operation
-from cleveragents.model.plan import StepState
+from cleveragents.model.plan import Step, StepState
 from cleveragents.model.tool import CallState
 from cleveragents.web.view.facts import Facts
 from cleveragents.web.view.rows import EDITED, Row, decided_rows
@@ -83,7 +83,7 @@ OPERATIONS = {
 
 def _finish(facts: Facts, rows: list[Row]) -> None:
     """What is in force, where the plan stands, and who set aside what is not."""
-    done = {step.step_id: step for step in facts.steps if step.done}
+    done = {step.step_id: step for step in facts.steps if step.done or _stays(facts, step)}
     running = {s.step_id for s in facts.steps if s.state is StepState.PROCESSING}
     by_step = _last_rows(rows)
     for row in rows:
@@ -114,6 +114,11 @@ def _finish(facts: Facts, rows: list[Row]) -> None:
     standing = [row for row in rows if not row.is_aside]
     if standing:
         standing[-1].is_here = True
+
+
+def _stays(facts: Facts, step: Step) -> bool:
+    """In a session nothing rolls back what a failed call wrote."""
+    return facts.is_session and step.state is StepState.ERRORED
 
 
 def _doubt(facts: Facts, row: Row) -> None:

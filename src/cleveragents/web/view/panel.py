@@ -1,7 +1,5 @@
 """What is known of one moment: its decision, what it changed, printed, and did outside."""
 
-import shlex
-
 import msgspec
 
 from cleveragents.errors import AgentsError
@@ -16,7 +14,7 @@ from cleveragents.web.view.outside import effect_words
 from cleveragents.web.view.patches import Piece, pieces_of
 from cleveragents.web.view.plan import Moment, PlanView, moment
 from cleveragents.web.view.rows import Row
-from cleveragents.web.view.words import clock, count, lasted, listed
+from cleveragents.web.view.words import clock, count, lasted, listed, printed
 from cleveragents.workspace import Workspace
 
 LINES = 12
@@ -135,7 +133,7 @@ def _output(ws: Workspace, row: Row) -> tuple[str, str, str]:
     if not row.calls:
         return "", "", ""
     wanted = row.calls[-1]
-    text = ws.ctx.store.calls.output(wanted.call_id)
+    text = printed(ws.ctx.store.calls.output(wanted.call_id))
     lines = text.splitlines()
     shown = lines[-LINES:]
     if len(lines) > LINES:
@@ -203,7 +201,7 @@ def _corrected(view: PlanView, row: Row) -> tuple[str, ...]:
 
 
 def _command(view: PlanView, row: Row, short: dict[str, str]) -> str:
-    name = shlex.quote(view.facts.plan.name)
+    name = view.facts.typed
     if row.mark == "failed":
         return f"agents plan errors {name}"
     if row.mark == "person" and row.decision_id:

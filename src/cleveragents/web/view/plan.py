@@ -14,7 +14,7 @@ from cleveragents.web.view.line import rows_of
 from cleveragents.web.view.marks import Map, overview, spark
 from cleveragents.web.view.outside import effect_words, outside_words, turn_words
 from cleveragents.web.view.plans import icon_of, picture
-from cleveragents.web.view.rows import Row
+from cleveragents.web.view.rows import FAILED, Row
 from cleveragents.web.view.standing import sentence, state_of, undo_words
 from cleveragents.web.view.words import count, first_upper, listed, shortened
 from cleveragents.workspace import Workspace
@@ -233,12 +233,22 @@ def _titled(facts: Facts, row: Row, did: Did, shelf: Shelf) -> tuple[str, str]:
         said.append("Another session had a call open when it was written")
     if row.mark == "turn":
         said += turn_words(row)
+    if facts.is_session and row.mark != "failed":
+        said += _failures(row)
     if row.mark == "person" and row.decision_id:
         said = [_redone(facts, row)]
     said += [effect_words(effect) for effect in row.effects if effect.side_effects]
     if row.aside_why and row.mark != "turn" and not row.aside_by:
         said.append(f"Set aside: {row.aside_why}")
     return row.title, ". ".join(part.rstrip(".") for part in said if part)
+
+
+def _failures(row: Row) -> list[str]:
+    """Of a prompt: how many of its calls failed."""
+    failed = sum(call.state in FAILED for call in row.calls)
+    called = len(row.calls)
+    words = f"{failed} of {called} calls failed" if called > 1 else "1 call failed"
+    return [words] if failed else []
 
 
 def _redone(facts: Facts, row: Row) -> str:
@@ -299,8 +309,8 @@ def _child(ws: Workspace, parent: str, plan_id: str, shelf: Shelf) -> Child:
 
 
 def _ahead(facts: Facts) -> list[Ahead]:
-    """The steps that are still to be done."""
-    if facts.plan.is_final:
+    """The steps that are still to be done; what comes next in a session nobody knows."""
+    if facts.plan.is_final or facts.is_session:
         return []
     running = {call.step_id for call in facts.calls if call.state == "running"}
     return [

@@ -133,17 +133,19 @@ class _Builder:
         """Decision -> its newest row."""
         self._waiting: list[Row] = []
         """Rows whose moment after is the next group, whatever made it."""
+        self._keeps_failed = facts.is_session
 
     def call(self, call: ToolCall) -> None:
         row = self._of.get(call.decision_id or call.call_id)
-        failed = call.state in FAILED
+        # In a session what a failed call wrote stays: it is one of the calls of its prompt.
+        failed = call.state in FAILED and not self._keeps_failed
         is_new = row is None or row.mark == "failed" or (failed and bool(row.calls))
         if is_new or row is None:
             row = self._add(self._decided(call.decision_id, call.call_id, call.started_at))
             row.before_id = call.group_id
         row.calls = [*row.calls, call]
         row.mark = "failed" if failed else "looked"
-        if call.state is CallState.INTERRUPTED:
+        if failed and call.state is CallState.INTERRUPTED:
             row.title = f"{call.step_id} was interrupted"
         elif failed:
             said = (call.error or str(call.state)).partition(": ")

@@ -6,7 +6,7 @@ from cleveragents.model.resource import Change
 from cleveragents.plan_handle import PlanHandle
 from cleveragents.web.view.changes import table_back_words
 from cleveragents.web.view.facts import Facts
-from cleveragents.web.view.words import listed
+from cleveragents.web.view.words import listed, one_line
 
 
 class Sum(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,10 +52,11 @@ def _sum(name: str, own: list[Change]) -> Sum:
     for change in own:
         top, _, rest = change.shown.partition("/")
         folders[top if rest else "."] = folders.get(top if rest else ".", 0) + 1
-    said = listed([f"{number:,} in {top}" for top, number in folders.items() if top != "."][:4])
+    inside = {one_line(top): number for top, number in folders.items() if top != "."}
+    said = listed([f"{number:,} in {top}" for top, number in inside.items()][:4])
     return Sum(
         name=name,
-        said=said if len(own) > 3 else listed([change.shown for change in own]),
+        said=said if len(own) > 3 else listed([one_line(change.shown) for change in own]),
         restored=actions.count("changed"),
         removed=actions.count("removed"),
         recreated=actions.count("added"),

@@ -1,5 +1,6 @@
 """Times, counts and lists as the page says them."""
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar, cast
@@ -30,14 +31,38 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-_TURNS = {code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+_UNSEEN = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_NUMBERS = {
+    code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    for code in (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+    if chr(code) not in "\t\n\r"
+}
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+_WRITTEN_OVER = re.compile(r"[^\n]*\r(?=[^\n])")
 
 
 def straight(value: T) -> T:
-    """What turns the direction of text is shown as its number: no name is to read as another."""
-    if isinstance(value, str) and not value.isascii():
-        return cast("T", value.translate(_TURNS))  # of markup that is markup again
+    """Control characters, and what turns the direction of text, are shown as their numbers.
+
+    So no name reads as another.
+    """
+    if isinstance(value, str) and _UNSEEN.search(value):
+        return cast("T", value.translate(_NUMBERS))  # of markup that is markup again
     return value
+
+
+def one_line(text: str) -> str:
+    """A name, which may have line breaks in it."""
+    return straight(text).replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+
+
+def printed(text: str) -> str:
+    """What a program printed, as a terminal would leave it: of a line its last version."""
+    if "\x1b" in text:
+        text = _COLOUR.sub("", text)
+    if "\r" in text:
+        text = _WRITTEN_OVER.sub("", text.replace("\r\n", "\n")).replace("\r", "")
+    return straight(text)
 
 
 def shortened(text: str, most: int = 140) -> str:
