@@ -132,18 +132,25 @@ def installed() -> Generator[tuple[Path, Path, str | None]]:
         top.chmod(0o755)
         found = binaries()
         if user and not _reachable(found):
-            # postgres finds its libraries and its share folder relative to itself
-            shutil.copytree(found.parent, top / "pg", symlinks=True)
-            found = top / "pg" / "bin"
-            for folder, _, names in os.walk(top / "pg"):
-                os.chmod(folder, 0o755)
-                for name in names:
-                    file = os.path.join(folder, name)
-                    if not os.path.islink(file):
-                        os.chmod(file, 0o755)
+            found = _copied(found, top / "pg")
         yield top, found, user
     finally:
         shutil.rmtree(top, ignore_errors=True)
+
+
+def _copied(bin: Path, to: Path) -> Path:
+    """All may read it; what postgres needs it finds relative to itself, also what the wheel puts
+    beside its package.
+    """
+    shutil.copytree(bin.parent, to / "package" / "pg", ignore=shutil.ignore_patterns("include"))
+    libraries = Path(f"{bin.parents[1]}.libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, to / libraries.name)
+    for folder, _, names in os.walk(to):
+        os.chmod(folder, 0o755)
+        for name in names:
+            os.chmod(os.path.join(folder, name), 0o755)
+    return to / "package" / "pg" / "bin"
 
 
 @contextmanager
