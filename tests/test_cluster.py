@@ -15,9 +15,10 @@ import pytest
 
 from cleveragents.cli.cluster.work import moment_of
 from cleveragents.errors import UsageError
-from tests.databases import shared_store
+from tests.databases import query_shared, shared_store
 from tests.harness import Agents
 from tests.pgserver import PgServer
+from tests.pooler import pooled
 from tests.schemas import wrong_with
 from tests.scratch import wait_until as wait_for
 
@@ -105,6 +106,19 @@ def test_a_submitted_plan_is_run_by_a_worker_which_drains_when_told(team: Team) 
     assert "Queues" in text
     team.agents.run("plan", "apply", plan_id, "--yes", env=team.env).expect(0)
     assert (team.agents.work / "d/f").read_text() == "1\n2\n3\n"
+
+
+def test_behind_a_pooler_everything_is_as_without(agents: Agents, pg: PgServer) -> None:
+    with shared_store(pg, empty=True) as url, pooled(url) as behind:
+        team = Team(agents, behind)
+        assert "queue" in team.agents.run("store", "init", env=team.env).expect(0).stdout
+        plan_id = team.submit()
+        with team.worker():
+            team.wait_for(plan_id, "complete")
+            assert len(team.run("cluster", "status")["workers"]) == 1
+        team.run("plan", "apply", plan_id, "--yes")
+        elsewhere = "SELECT 1 FROM pg_tables WHERE schemaname = 'public'"
+        assert query_shared(url, elsewhere) == []
 
 
 def test_a_machine_without_a_program_hands_the_plan_back_with_the_reason(team: Team) -> None:

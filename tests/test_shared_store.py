@@ -191,6 +191,16 @@ def test_what_a_tool_prints_may_have_nul(yard: Yard, on_postgres: str) -> None:
         assert plan.tool_calls()[0].output == "a\0b"
 
 
+def test_a_server_that_is_silent_is_not_waited_for_and_the_url_decides(on_postgres: str) -> None:
+    silent = {"tcp_user_timeout": "30000", "target_session_attrs": "primary"}
+    own = {"tcp_user_timeout": "7000", "target_session_attrs": "read-write"}
+    written = "?" + "&".join(f"{name}={value}" for name, value in own.items())
+    for more, expected in (("", silent), (written, own)):
+        with closing(PostgresDatabase(on_postgres + more)) as db:
+            found = db.connection.info.get_parameters()
+        assert {name: found[name] for name in silent} == expected
+
+
 def test_statements_and_scripts_are_translated() -> None:
     assert (
         translated("SELECT 1 WHERE ? = ? /*pg FOR UPDATE */")
