@@ -247,6 +247,11 @@ def test_times_and_options_that_make_no_sense_are_refused(team: Team) -> None:
     assert (
         "exclude" in team.agents.run("plan", "submit", file, *both, env=team.env).expect(2).stderr
     )
+    assert "no plan waits for a worker" in team.agents.run("cluster", "status", env=team.env).stdout
+    for name, said in (("", "queue"), ("a,b", "queue"), (os.fsdecode(b"\xff"), "not UTF-8")):
+        wrong = team.agents.run("plan", "submit", file, "--queue", name, env=team.env).expect(2)
+        assert said in wrong.stderr
+    assert team.run("cluster", "status")["queues"] == []
     later = team.run("plan", "submit", file, "--at", "2999-01-01T00:00:00Z")
     assert later["not_before"] == "2999-01-01T00:00:00Z"
     assert team.run("cluster", "status")["queues"][0]["later"] == 1
