@@ -223,6 +223,24 @@ def test_a_plan_is_submitted_once_and_again_when_it_has_failed(team: Team) -> No
     assert team.status(plan_id)["state"] == "errored"
 
 
+def test_a_worker_of_an_older_version_hands_plans_back_until_a_newer_one_has_them(
+    team: Team,
+) -> None:
+    url = team.env["CLEVERAGENTS_STORE_URL"]
+    (number,) = query_shared(url, "SELECT value FROM store WHERE name = 'schema'")[0]
+    put = "UPDATE store SET value = ? WHERE name = 'schema'"
+    back = "SELECT count(*) FROM agents_handed_back WHERE reason LIKE '%made by a newer version'"
+    plan_id = team.submit("--at", "2999-01-01T00:00:00Z")
+    with team.worker():
+        wait_for(lambda: team.run("cluster", "status")["workers"], "the worker")
+        query_shared(url, put, ("999",))
+        query_shared(url, "UPDATE procrastinate_jobs SET scheduled_at = NULL")
+        wait_for(lambda: query_shared(url, back) == [(1,)], "the worker")
+        query_shared(url, put, (number,))
+        query_shared(url, "UPDATE procrastinate_jobs SET scheduled_at = NULL")
+        team.wait_for(plan_id, "complete")
+
+
 def test_a_schedule_submits_its_file_until_it_is_ended(team: Team) -> None:
     file = team.plan(name="often")
     made = team.run("plan", "submit", file, "--every", "* * * * * */1", "--limit-key", "often")
