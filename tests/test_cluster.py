@@ -15,9 +15,10 @@ import pytest
 
 from cleveragents.cli.cluster.work import moment_of
 from cleveragents.errors import UsageError
-from tests.databases import shared_store
+from tests.databases import query_shared, shared_store
 from tests.harness import Agents
 from tests.pgserver import PgServer
+from tests.pooler import pooled
 from tests.schemas import wrong_with
 from tests.scratch import wait_until as wait_for
 
@@ -105,6 +106,19 @@ def test_a_submitted_plan_is_run_by_a_worker_which_drains_when_told(team: Team) 
     assert "Queues" in text
     team.agents.run("plan", "apply", plan_id, "--yes", env=team.env).expect(0)
     assert (team.agents.work / "d/f").read_text() == "1\n2\n3\n"
+
+
+def test_behind_a_pooler_everything_is_as_without(agents: Agents, pg: PgServer) -> None:
+    with shared_store(pg, empty=True) as url, pooled(url) as behind:
+        team = Team(agents, behind)
+        assert "queue" in team.agents.run("store", "init", env=team.env).expect(0).stdout
+        plan_id = team.submit()
+        with team.worker():
+            team.wait_for(plan_id, "complete")
+            assert len(team.run("cluster", "status")["workers"]) == 1
+        team.run("plan", "apply", plan_id, "--yes")
+        elsewhere = "SELECT 1 FROM pg_tables WHERE schemaname = 'public'"
+        assert query_shared(url, elsewhere) == []
 
 
 def test_a_machine_without_a_program_hands_the_plan_back_with_the_reason(team: Team) -> None:
@@ -209,6 +223,24 @@ def test_a_plan_is_submitted_once_and_again_when_it_has_failed(team: Team) -> No
     assert team.status(plan_id)["state"] == "errored"
 
 
+def test_a_worker_of_an_older_version_hands_plans_back_until_a_newer_one_has_them(
+    team: Team,
+) -> None:
+    url = team.env["CLEVERAGENTS_STORE_URL"]
+    (number,) = query_shared(url, "SELECT value FROM store WHERE name = 'schema'")[0]
+    put = "UPDATE store SET value = ? WHERE name = 'schema'"
+    back = "SELECT count(*) FROM agents_handed_back WHERE reason LIKE '%made by a newer version'"
+    plan_id = team.submit("--at", "2999-01-01T00:00:00Z")
+    with team.worker():
+        wait_for(lambda: team.run("cluster", "status")["workers"], "the worker")
+        query_shared(url, put, ("999",))
+        query_shared(url, "UPDATE procrastinate_jobs SET scheduled_at = NULL")
+        wait_for(lambda: query_shared(url, back) == [(1,)], "the worker")
+        query_shared(url, put, (number,))
+        query_shared(url, "UPDATE procrastinate_jobs SET scheduled_at = NULL")
+        team.wait_for(plan_id, "complete")
+
+
 def test_a_schedule_submits_its_file_until_it_is_ended(team: Team) -> None:
     file = team.plan(name="often")
     made = team.run("plan", "submit", file, "--every", "* * * * * */1", "--limit-key", "often")
@@ -233,6 +265,11 @@ def test_times_and_options_that_make_no_sense_are_refused(team: Team) -> None:
     assert (
         "exclude" in team.agents.run("plan", "submit", file, *both, env=team.env).expect(2).stderr
     )
+    assert "no plan waits for a worker" in team.agents.run("cluster", "status", env=team.env).stdout
+    for name, said in (("", "queue"), ("a,b", "queue"), (os.fsdecode(b"\xff"), "not UTF-8")):
+        wrong = team.agents.run("plan", "submit", file, "--queue", name, env=team.env).expect(2)
+        assert said in wrong.stderr
+    assert team.run("cluster", "status")["queues"] == []
     later = team.run("plan", "submit", file, "--at", "2999-01-01T00:00:00Z")
     assert later["not_before"] == "2999-01-01T00:00:00Z"
     assert team.run("cluster", "status")["queues"][0]["later"] == 1

@@ -234,6 +234,12 @@ def test_a_checkpoint_says_when_it_was_made_in_local_time(yard: Yard) -> None:
     assert re.fullmatch(r"(just now|\d+[sm] ago), \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", made)
 
 
+def test_what_is_typed_is_utf_8_or_refused(yard: Yard) -> None:
+    cli("plan", "run", yard.plan())
+    label = ("--label", os.fsdecode(b"l\xff"))
+    assert "not UTF-8: 'l\\udcff'" in cli("plan", "checkpoint", "create", *label, expect=2).stderr
+
+
 def test_debug_lets_the_error_itself_through(yard: Yard) -> None:
     with pytest.raises(NotFound, match="no plan"):
         cli("plan", "status", "nowhere", "--debug")

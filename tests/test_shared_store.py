@@ -2,16 +2,26 @@
 
 import os
 import re
+import shutil
 import threading
 from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from cleveragents.errors import ConfigError, LeaseLost, MachineError, PlanBusy, StoreError
+from cleveragents.errors import (
+    AgentsError,
+    ConfigError,
+    LeaseLost,
+    MachineError,
+    PlanBusy,
+    StoreError,
+)
 from cleveragents.lease import hold
 from cleveragents.maintenance.shared import copy as shared_copy
+from cleveragents.maintenance.shared import copy_back
 from cleveragents.model.plan import State
 from cleveragents.store import Store, open_store, schema
 from cleveragents.store.clock import utc_now
@@ -191,6 +201,16 @@ def test_what_a_tool_prints_may_have_nul(yard: Yard, on_postgres: str) -> None:
         assert plan.tool_calls()[0].output == "a\0b"
 
 
+def test_a_server_that_is_silent_is_not_waited_for_and_the_url_decides(on_postgres: str) -> None:
+    silent = {"tcp_user_timeout": "30000", "target_session_attrs": "primary"}
+    own = {"tcp_user_timeout": "7000", "target_session_attrs": "read-write"}
+    written = "?" + "&".join(f"{name}={value}" for name, value in own.items())
+    for more, expected in (("", silent), (written, own)):
+        with closing(PostgresDatabase(on_postgres + more)) as db:
+            found = db.connection.info.get_parameters()
+        assert {name: found[name] for name in silent} == expected
+
+
 def test_statements_and_scripts_are_translated() -> None:
     assert (
         translated("SELECT 1 WHERE ? = ? /*pg FOR UPDATE */")
@@ -298,6 +318,11 @@ def test_plans_are_copied_there_and_back_and_go_on(
         assert "3 plans" in cli("store", "copy", "--back").stdout
         with pytest.raises(StoreError, match="were copied back to"):
             cli("plan", "list", "--debug")
+        shutil.copytree(home, yard.top / "second")
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setenv("CLEVERAGENTS_HOME", str(yard.top / "second"))
+            with pytest.raises(StoreError, match="were copied back to"):  # not to two homes
+                cli("store", "copy", "--back", "--debug")
         monkeypatch.delenv("CLEVERAGENTS_STORE_URL")
         after = all_rows(Where(home))
         assert {t: len(rows) for t, rows in after.items()} == {
@@ -372,6 +397,58 @@ def test_a_copy_is_refused_where_it_would_mix_or_interrupt(
             pytest.raises(StoreError, match=r"the rows of plans in .* differ"),
         ):
             compare_rows(own, there)
+
+
+@pytest.mark.parametrize("way", [[], ["--back"]], ids=["there", "back"])
+def test_who_is_open_while_plans_are_copied_writes_nothing_where_they_were(
+    yard: Yard, on_postgres: str, monkeypatch: pytest.MonkeyPatch, way: list[str]
+) -> None:
+    if not way:
+        monkeypatch.delenv("CLEVERAGENTS_STORE_URL")
+    with open_workspace() as ws:
+        plan = yard.done(ws)
+        cli("store", "copy", *way, "--set", f"store.url={on_postgres}")
+        with pytest.raises(AgentsError, match="were copied" if way else "no plan"):
+            plan.rollback("first")
+        with pytest.raises(StoreError, match="were copied"):
+            yard.use(ws, "steps: [{id: a, run: touch one}]")
+    there = Where(os.environ["CLEVERAGENTS_HOME"], "" if way else on_postgres)
+    assert there.query("SELECT count(*) FROM plans") == [(1,)]
+    assert there.query("SELECT count(*) FROM leases WHERE held = 1") == [(0,)]
+
+
+def test_a_plan_that_is_taken_just_before_the_copy_back_is_not_left_behind(
+    yard: Yard, on_postgres: str
+) -> None:
+    waits = (
+        "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"
+        " AND relation = 'cleveragents.leases'::regclass"
+    )
+    with open_workspace() as ws:
+        plan = yard.done(ws)
+        store = ws.ctx.store
+        known = store.leases.get(plan.plan_id)
+        assert known is not None
+        mine = msgspec.structs.replace(known, epoch=known.epoch + 1, held=True)
+        said: list[BaseException] = []
+
+        def copy() -> None:
+            try:
+                copy_back(settings_here())
+            except PlanBusy as error:
+                said.append(error)
+
+        copying = threading.Thread(target=copy)
+        with store.transaction(alone=False):
+            store.leases.take(mine, known)
+            store.leases.get(plan.plan_id)  # it is taken now
+            copying.start()
+            wait_until(lambda: query_shared(on_postgres, waits) == [(True,)], "the copy")
+        copying.join()
+        assert "is held by" in str(said[0])
+        with store.transaction(alone=False):
+            store.leases.release(mine)
+        plan.rollback("first")
 
 
 RIGHTS = re.findall(

@@ -224,6 +224,8 @@ def _interrupted(plan: dict[str, Any] | None) -> Reply:
 
 
 def internal_error(error: Exception) -> AgentsError:
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        return UsageError(f"not UTF-8: {error.object!r}", "what is kept of a command is UTF-8")
     return AgentsError(
         f"internal error: {type(error).__name__}: {error}",
         "run it again with --debug and report the traceback",

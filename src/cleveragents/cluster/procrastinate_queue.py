@@ -17,7 +17,6 @@ import psycopg
 from croniter import croniter
 from procrastinate import App, SyncPsycopgConnector
 from procrastinate.exceptions import AlreadyEnqueued, ConnectorException
-from psycopg.conninfo import conninfo_to_dict
 
 from cleveragents import codec
 from cleveragents.cluster.procrastinate_worker import PLAN, Deliveries
@@ -35,7 +34,7 @@ from cleveragents.cluster.queue import (
 )
 from cleveragents.errors import MachineError, NotAllowed, StoreError, UsageError
 from cleveragents.sandbox.postgres import address
-from cleveragents.store.postgres import not_allowed
+from cleveragents.store.postgres import not_allowed, parameters
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS agents_workers (
@@ -74,17 +73,14 @@ class ProcrastinateQueue:
         self._deferring = App(connector=SyncPsycopgConnector())
         self._asking: psycopg.Connection[Any] | None = None
 
-    def _given(self) -> dict[str, Any]:
-        given: dict[str, Any] = conninfo_to_dict(self._url)
-        options = f"{given.pop('options', '')} -c search_path={self._schema}".strip()
-        return {"connect_timeout": 10, "application_name": "agents", **given, "options": options}
-
     def _connect(self) -> "psycopg.Connection[Any]":
         try:
-            return psycopg.connect(**self._given(), autocommit=True)
+            made = psycopg.connect(**parameters(self._url), autocommit=True)
+            made.execute(f"SET search_path = {self._schema}".encode())
         except psycopg.Error as error:
             shown = address.public(self._url)
             raise MachineError(f"cannot connect to {shown}", "is the server running?") from error
+        return made
 
     def _query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Over one connection: whoever waits for a worker asks again and again.
@@ -171,8 +167,7 @@ class ProcrastinateQueue:
         self, run: Run, submit: Submit, tell: Told, *, queues: Sequence[str], at_once: int
     ) -> None:
         self._query("SELECT 1 FROM agents_workers LIMIT 0")
-        shown = address.public(self._url)
-        deliveries = Deliveries(self._given(), shown, self._lease, run, submit, tell)
+        deliveries = Deliveries(self._url, self._schema, self._lease, run, submit, tell)
         asyncio.run(deliveries.until_stopped(list(queues), at_once))
 
     def schedule(self, schedule: Schedule) -> None:

@@ -39,8 +39,9 @@ from cleveragents.cluster.queue import (
     own_queue,
 )
 from cleveragents.lease import host_name
+from cleveragents.sandbox.postgres import address
 from cleveragents.sandbox.postgres.server import said
-from cleveragents.store.postgres import not_allowed
+from cleveragents.store.postgres import not_allowed, parameters
 
 PLAN, SUBMIT = "plan", "submit"
 BEAT = 1.0
@@ -168,9 +169,10 @@ class Deliveries:
     """What one worker is handed, until it is told to stop."""
 
     def __init__(
-        self, server: dict[str, Any], shown: str, lease: float, run: Run, submit: Submit, tell: Told
+        self, url: str, schema: str, lease: float, run: Run, submit: Submit, tell: Told
     ) -> None:
-        self._server, self._shown, self._lease = server, shown, lease
+        self._url, self._schema, self._lease = url, schema, lease
+        self._shown = address.public(url)
         self._run, self._submit, self._tell = run, submit, tell
         self._is_away = False
         self._beat = min(BEAT, lease / 3)
@@ -218,7 +220,11 @@ class Deliveries:
     async def _until_disconnected(self, queues: list[str], at_once: int) -> None:
         app = App(
             connector=PsycopgConnector(
-                kwargs=self._server, min_size=1, max_size=4, timeout=ANSWERS_WITHIN
+                kwargs=parameters(self._url),
+                configure=self._configure,
+                min_size=1,
+                max_size=4,
+                timeout=ANSWERS_WITHIN,
             )
         )
         app.job_manager = OwnMachine(app.connector)
@@ -242,6 +248,10 @@ class Deliveries:
                 await worker.run()
             finally:
                 beside.cancel()
+
+    async def _configure(self, connection: "psycopg.AsyncConnection[Any]") -> None:
+        await connection.execute(f"SET search_path = {self._schema}".encode())
+        await connection.commit()
 
     async def _look_after(self, app: App, worker: Worker, queues: list[str], at_once: int) -> None:
         told, rest = -1, 0.1

@@ -33,7 +33,7 @@ SOON, LATER = 2.0, 15.0
 BUSY = frozenset({"PlanBusy", "LeaseLost"})
 NOT_HERE = frozenset(
     {"ConfigError", "MachineError", "DiskFull", "ReadOnlyStore", "SandboxError", "SandboxMissing"}
-    | {"NotInBucket"}
+    | {"NotInBucket", "StoreError", "StoreElsewhere", "BucketUnreachable", "BucketRefused"}
 )
 INTERRUPTED = 130
 T = TypeVar("T")

@@ -168,6 +168,7 @@ def copy_back(settings: Settings) -> Copied:
         return _copied_back(settings, db, path)
 
 
+OTHER_COPY = "agents store copy there puts them here again"
 OTHER = "run it on a machine that has worked with that store"
 
 
@@ -175,13 +176,19 @@ def _copied_back(settings: Settings, db: PostgresDatabase, path: str) -> Copied:
     with closing(connect(path)) as own:
         if copying.id_of(own) != copying.id_of(db):
             raise StoreError(f"the home of {path} belongs to another store than {db.shown}", OTHER)
-        if not db.execute("SELECT 1 FROM store WHERE name = 'moved'").fetchone():
-            with closing(open_store(settings.home, settings.store_url, settings.lease)) as store:
-                _require_idle(store)
         # First nobody else writes there any more; a death from here on is mended by copying again.
-        with db.one_commit():
-            db.execute("LOCK TABLE leases IN EXCLUSIVE MODE")
-            copying.note(db, "moved", f"{host_name()}:{os.path.abspath(settings.home)}")
+        mine = f"{host_name()}:{os.path.abspath(settings.home)}"
+        moved = db.execute("SELECT value FROM store WHERE name = 'moved'").fetchone()
+        if moved and moved[0] != mine:
+            raise StoreError(f"the plans of {db.shown} were copied back to {moved[0]}", OTHER_COPY)
+        if not moved:
+            with (
+                closing(open_store(settings.home, settings.store_url, settings.lease)) as store,
+                db.one_commit(),
+            ):
+                db.execute("LOCK TABLE leases IN EXCLUSIVE MODE").fetchall()
+                _require_idle(store)
+                copying.note(db, "moved", mine)
         with own.one_commit():
             copying.remove_rows(own)
             copying.copy_rows(db, own)

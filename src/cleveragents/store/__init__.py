@@ -134,8 +134,24 @@ class Store:
             if lease is not None and checks:
                 self.leases.check(lease)
             yield
-            if lease is not None and not checks:
+            if lease is None:
+                self._require_not_copied()
+            elif not checks:
                 self.leases.say_again(lease)
+
+    def _require_not_copied(self) -> None:
+        """At the end of a transaction: what it writes is not left behind by a copy of all plans.
+
+        A lease proves it by itself: nothing is copied while somebody has one.
+        """
+        self._db.require(
+            "SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM store WHERE name = ?)",
+            ("moved" if self.is_shared else "url",),
+            StoreError(
+                f"the plans of {self._db.shown} were copied to another place meanwhile",
+                "agents store status shows where they are; begin again",
+            ),
+        )
 
     def _require_writable(self) -> None:
         if self._guarded:

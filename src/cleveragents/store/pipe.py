@@ -97,7 +97,8 @@ class Answer:
 class Pipe:
     """Of one connection; open from the first statement that is sent until `end`."""
 
-    def __init__(self, connection: "Connection[Any]") -> None:
+    def __init__(self, connection: "Connection[Any]", settings: Sequence[str] = ()) -> None:
+        """`settings`: statements before all others, on their way with the first of these."""
         self._connection = connection
         self._server = connection.pgconn
         self._values = Transformer.from_context(connection)
@@ -108,6 +109,9 @@ class Pipe:
         self._times: Counter[tuple[Any, ...]] = Counter()
         self._names: dict[tuple[Any, ...], bytes] = {}
         self._count = 0
+        for sql in settings:
+            self.send(sql.encode())
+            self._sync()
 
     @property
     def _is_open(self) -> bool:
@@ -145,6 +149,11 @@ class Pipe:
         self._awaited()
         self._names[key] = name
         return name
+
+    def _sync(self) -> None:
+        """What was sent since the last one is done, all or nothing."""
+        self._server.pipeline_sync()
+        self._awaited()
 
     def forget(self) -> None:
         """The server may not know the statements any more, or never have got to know them."""
@@ -186,8 +195,7 @@ class Pipe:
         if not self._is_open:
             return
         try:
-            self._server.pipeline_sync()
-            self._awaited()
+            self._sync()
             self._connection.wait(send(self._server))
             while self._asked:
                 try:

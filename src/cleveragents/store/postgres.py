@@ -59,6 +59,23 @@ def _of_rows(sql: str, count: int) -> str:
     return f"{head} VALUES {', '.join([one] * count)}{conflict}{then}"
 
 
+def parameters(url: str) -> dict[str, Any]:
+    """What a connection is made with; what the URL says counts.
+
+    Of several hosts the one that can be written to; one that is silent for half a minute is gone.
+    """
+    return {
+        "connect_timeout": 10,
+        "application_name": "agents",
+        "target_session_attrs": "primary",
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 4,
+        "tcp_user_timeout": 30_000,
+        **driver().conninfo.conninfo_to_dict(url),
+    }
+
+
 def driver() -> Any:
     try:
         import psycopg
@@ -93,15 +110,9 @@ class PostgresDatabase:
         from cleveragents.store.pipe import OFTEN, Pipe, pass_nul
 
         psycopg = self._driver
-        given = psycopg.conninfo.conninfo_to_dict(self.url)
-        options = f"{given.pop('options', '')} -c search_path={SCHEMA}".strip()
-        if not self._lasts:
-            options += " -c synchronous_commit=off"
         try:
             made = psycopg.connect(
-                **{"connect_timeout": 10, "application_name": "agents", **given},
-                options=options,
-                client_encoding="utf8",
+                **{**parameters(self.url), "client_encoding": "utf8"},
                 autocommit=True,
                 prepare_threshold=OFTEN,
                 cursor_factory=psycopg.RawCursor,
@@ -115,7 +126,10 @@ class PostgresDatabase:
                 f"{self.shown} is PostgreSQL {version}", f"PostgreSQL {OLDEST} or later is needed"
             )
         pass_nul(made)
-        return made, Pipe(made)
+        # Not in the connection's `options`: a pooler refuses them, or leaves them out.
+        settings = [f"SET search_path = {SCHEMA}"]
+        settings += [] if self._lasts else ["SET synchronous_commit = off"]
+        return made, Pipe(made, settings)
 
     def _refused(self, error: Exception) -> MachineError:
         text = said(error)
@@ -150,12 +164,19 @@ class PostgresDatabase:
             return self._ahead.ask(sql, parameters)
         with self._errors():
             try:
-                return self._ready().execute(translated(sql), parameters)
+                return self._ask(sql, parameters)
             except self._driver.OperationalError:
                 if not self._connection.closed:
                     raise
                 # The server was restarted since the last statement; nothing was written by it.
-                return self._ready().execute(translated(sql), parameters)
+                return self._ask(sql, parameters)
+
+    def _ask(self, sql: str, given: Sequence[Any]) -> Rows:
+        self._ready()
+        try:
+            return self._send(sql, given)
+        finally:
+            self._pipe.end()
 
     def reading(self, name: str) -> AbstractContextManager[None]:
         return nullcontext() if self._required is None else self._ahead.reading(name)

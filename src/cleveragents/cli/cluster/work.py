@@ -45,6 +45,8 @@ def submit_plan(
 ) -> Reply:
     """Hand a plan to the workers; its resources are captured here, now."""
     engine = queue_of(ws.ctx.settings)
+    if not queue or "," in queue:
+        raise UsageError(f"not the name of a queue: {queue!r}", "agents worker --queues A,B")
     moment = moment_of(at, datetime.now().astimezone()) if at else None
     order = Order(queue=queue, priority=priority, not_before=moment, limit_key=limit_key)
     if every:
@@ -134,6 +136,8 @@ def cluster_status(ws: Workspace, options: Options) -> Reply:
     ]
     if not now.workers:
         blocks[0] = Text("no worker is heard of: agents worker, on any machine with this store")
+    if not now.queues:
+        blocks[1] = Text("no plan waits for a worker")
     more = (
         (("schedule", "UTC", "file"), [(s.name, s.cron, s.file) for s in now.schedules]),
         (
