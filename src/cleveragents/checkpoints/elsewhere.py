@@ -29,7 +29,7 @@ from cleveragents.model.plan import Plan, State, StepState
 from cleveragents.model.resource import SandboxRecord, SandboxState
 from cleveragents.model.units import plural
 from cleveragents.sandbox.marks import put_mark
-from cleveragents.sandbox.protocol import MadeAnywhere
+from cleveragents.sandbox.protocol import CreatesFromState
 from cleveragents.sandbox.registry import traits_of
 
 BEGINNING = (
@@ -76,7 +76,7 @@ def _require_movable(current: PlanSandboxes, away: list[SandboxRecord]) -> None:
     for record in away:
         sandbox = current[record.resource_id]
         resource = sandbox.place.resource
-        if not isinstance(sandbox, MadeAnywhere) or resource.is_in_place:
+        if not isinstance(sandbox, CreatesFromState) or resource.is_in_place:
             raise SandboxError(
                 f"resource {resource.name!r} cannot be worked on from another machine",
                 f"continue plan {record.plan_id} where it was started",
@@ -223,7 +223,7 @@ def _make(
     groups: Groups, sandboxes: PlanSandboxes, record: SandboxRecord, state: SandboxCheckpoint
 ) -> SandboxRecord:
     sandbox = sandboxes[record.resource_id]
-    assert isinstance(sandbox, MadeAnywhere)
+    assert isinstance(sandbox, CreatesFromState)
     if not sandboxes.may_remove(record):
         raise SandboxNotOurs(f"{record.root} is not this plan's sandbox", "move it away")
     fsio.make_private_dir(os.path.dirname(record.root))

@@ -209,7 +209,7 @@ class Packs:
 
     def _make_room(self, size: int) -> None:
         """The reserve counts too, and no budget does."""
-        self._reserve.give_back_below(size + MARGIN)
+        self._reserve.release_below(size + MARGIN)
         free = machine.free_bytes(self.directory) - MARGIN
         if size > free:
             raise DiskFull(

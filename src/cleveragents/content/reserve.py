@@ -45,7 +45,7 @@ class Reserve:
         """Bytes for ordinary content."""
         return machine.free_bytes(self._home) + self.held - SIZE
 
-    def give_back_below(self, wanted: int) -> None:
+    def release_below(self, wanted: int) -> None:
         """Give it back if less than this is free; the files if few more can be made."""
         with suppress(OSError):
             if machine.free_files(self._home) < FEW:
@@ -57,7 +57,7 @@ class Reserve:
                 self._set(0)
                 self._given = held
 
-    def take_again(self) -> None:
+    def refill(self) -> None:
         """Before a tool runs or the command ends: nobody else may use what was given back."""
         if self._given:
             self._hold(self._given)

@@ -41,7 +41,7 @@ MOST_OPEN = 200
 """Directories that are kept open."""
 
 
-def unlocked(root: str, paths: Iterable[bytes]) -> bool:
+def lift_locks(root: str, paths: Iterable[bytes]) -> bool:
     """Take off what keeps anybody from changing these paths; False if nothing was found."""
     found = False
     with fsio.directory(root) as top:
@@ -199,14 +199,14 @@ class Switch:
                 return
             if is_directory(op.before):
                 if stat.S_ISDIR(found.st_mode):
-                    self._remove_directory(fd, op.path, self._stays(op))
+                    self._remove_directory(fd, op.path, self._is_kept(op))
                 return
             self._require_expected(op, found)
             fsio.rename(name, fd, op.old, self._staging)
         finally:
             os.close(fd)
 
-    def _stays(self, op: Op) -> bool:
+    def _is_kept(self, op: Op) -> bool:
         return self._force or (self._may_stay and op.after is None)
 
     def _remove_directory(self, fd: int, path: bytes, may_stay: bool) -> None:
