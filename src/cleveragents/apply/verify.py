@@ -25,7 +25,7 @@ def verify(ctx: Context, plan: Plan, options: ApplyOptions) -> list[str]:
         if not isinstance(sandbox, ReportsLost):
             continue  # it cannot tell
         try:
-            with ctx.manager.packs.looking() as batch:
+            with ctx.manager.packs.preview() as batch:
                 lost = sandbox.lost(applied, origin[rid], result[rid], options, batch)
         except (AgentsError, OSError) as error:
             lost = [str(error)]

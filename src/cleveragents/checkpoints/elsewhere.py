@@ -87,7 +87,7 @@ def _looked_at_again(groups: Groups, plan_id: str) -> PlanSandboxes:
     """A process that lives long may have held the plan before another machine did."""
     packs, current = groups.manager.packs, groups.manager.sandboxes(plan_id)
     assert isinstance(packs, BackedPacks)
-    packs.index.look_again()
+    packs.index.refresh()
     rows = {one.resource_id: one for one in groups.store.resources.sandboxes(plan_id)}
     if rows != current.records:
         groups.manager.forget(plan_id)
@@ -243,7 +243,7 @@ def _make(
 
 
 def _require_same(groups: Groups, sandbox: Any, state: SandboxCheckpoint) -> None:
-    with groups.manager.packs.looking() as batch:
+    with groups.manager.packs.preview() as batch:
         found: SandboxCheckpoint = sandbox.capture(batch, None, strict=False)
     if found.state_hash != state.state_hash:
         raise SandboxError(

@@ -105,7 +105,7 @@ def _keep_before(
                 f"the state of the sandboxes cannot be kept before the rollback: {error}",
                 "free some space, or discard it: the same command with --accept-loss",
             ) from error
-    with groups.manager.packs.looking() as batch:
+    with groups.manager.packs.preview() as batch:
         prepare(groups.manager.create_checkpoint(leased.plan.plan_id, batch, {}, strict=False))
         with leased.transaction():
             note()

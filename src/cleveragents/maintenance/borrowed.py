@@ -83,7 +83,7 @@ def lacking(ctx: Context, record: SandboxRecord) -> int:
     """How many contents its groups borrow and the store has not."""
     roots = ctx.store.checkpoints.roots_of(record.resource_id)
     borrowed = {key for key in reachable(ctx, roots) if key[:1] == GIT}
-    return len(borrowed - ctx.manager.packs.index.among(borrowed)) if borrowed else 0
+    return len(borrowed - ctx.manager.packs.index.present(borrowed)) if borrowed else 0
 
 
 def _has(repository: command.Repository, commit: str) -> bool:

@@ -21,7 +21,7 @@ from cleveragents.content.fsio import Inode, inode_of
 from cleveragents.content.packs import Batch
 from cleveragents.content.restore.operation import Op
 from cleveragents.content.restore.staging import stage
-from cleveragents.content.restore.switch import Switch, put_times_back
+from cleveragents.content.restore.switch import Switch, restore_times
 from cleveragents.content.scope import Scope
 from cleveragents.content.tree_diff import Difference
 from cleveragents.errors import ApplyRefused, CheckpointFailed, SandboxError
@@ -207,7 +207,7 @@ class DirectoryInPlace(NothingToApply, TreeSandbox):
             except ApplyRefused as error:
                 text = error.message.replace("being applied", "being rolled back")
                 raise SandboxError(text, AGAIN) from error
-        put_times_back(self.place.root, _touched_of(staged))
+        restore_times(self.place.root, _touched_of(staged))
         self._set_root(staged["start"], staged["end"])
 
     def switch_now(self, staged: dict[str, Any], staging: str) -> None:
@@ -222,7 +222,7 @@ class DirectoryInPlace(NothingToApply, TreeSandbox):
         if ops and os.path.isdir(staged["staging"]):
             Switch(self.place.root, staged["staging"], ops).backward()
         back = [Difference(t.path, t.after, t.before) for t in _touched_of(staged)]
-        put_times_back(self.place.root, back)
+        restore_times(self.place.root, back)
         self._set_root(staged["end"], staged["start"])
 
     def _set_root(self, start: dict[str, Any], end: dict[str, Any]) -> None:

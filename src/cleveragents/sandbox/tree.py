@@ -15,7 +15,7 @@ from cleveragents.content.packs import Batch
 from cleveragents.content.restore.links import Links, plan_links
 from cleveragents.content.restore.operation import Op
 from cleveragents.content.restore.staging import stage
-from cleveragents.content.restore.switch import Switch, lift_locks, put_times_back, sync_in_place
+from cleveragents.content.restore.switch import Switch, lift_locks, restore_times, sync_in_place
 from cleveragents.content.tree_diff import Difference
 from cleveragents.errors import SandboxError
 from cleveragents.model.checkpoint import SandboxCheckpoint
@@ -195,7 +195,7 @@ class TreeSandbox(TreeTarget):
 
     def _switch_with(self, switch: Switch, staged: dict[str, Any]) -> None:
         switch.forward()
-        put_times_back(self.place.root, _touched_of(staged))
+        restore_times(self.place.root, _touched_of(staged))
         wanted = bytes.fromhex(staged.get("xattrs", ""))
         attributes.set_all(os.fsencode(self.place.root), wanted)
         os.chmod(self.place.root, staged["mode"])

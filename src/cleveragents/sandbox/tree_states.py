@@ -91,11 +91,11 @@ class TreeStates:
             removal.open_up(self.place.root)
         before = batch.added_bytes
         if previous is not None:
-            self.engine.know_several(tree_of(previous), links_of(previous))
+            self.engine.note_linked(tree_of(previous), links_of(previous))
         tree = self.engine.capture(batch, gone=self.fetch_old if previous else None)
         if previous is not None:
             self.begin_fetching()
-            batch.sort_out()
+            batch.prepare()
             self.keep_old(previous, tree, batch)
             return self._state(tree, batch.added_bytes - before)
         return self._state(tree, batch.added_bytes - before + self._put_bytes)

@@ -76,20 +76,24 @@ class TreeTarget(TreeStates):
         notes: list[str] = []
         remove_staging(staging)
 
-        def dress(fd: int, new: bytes, item: Difference) -> None:
+        def inherit_attributes(fd: int, new: bytes, item: Difference) -> None:
             assert item.after is not None
             try:
                 with fsio.parent_of(root, item.path) as (parent, name):
                     found = fsio.lstat_at(parent, name)
                     changed = merging.changed_attributes(item)
-                    lost = attributes.dress(fd, new, item.after.mode, parent, name, found, changed)
+                    lost = attributes.inherit(
+                        fd, new, item.after.mode, parent, name, found, changed
+                    )
             except (FileNotFoundError, NotADirectoryError):
                 return  # its folder is new as well
             notes.extend(f"{show_path(item.path)}: {text}" for text in lost)
 
         with fsio.directory(self.place.resource.path) as root:
             expected = dict(work.expected)
-            return stage(self.read, work.differences, staging, expected, finish=dress), notes
+            return stage(
+                self.read, work.differences, staging, expected, finish=inherit_attributes
+            ), notes
 
     def switch_apply(self, staged: dict[str, Any]) -> None:
         self._target_switch(staged).forward()

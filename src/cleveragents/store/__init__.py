@@ -275,10 +275,10 @@ class Store:
         """
         if self._guarded or self.noted("boot") == fsio.boot_id():
             return
-        from cleveragents.content.pack_file import records_behind_all
+        from cleveragents.content.pack_file import records_after_all
 
         with self.content_transaction(exclusive=True):
-            self.objects.add(records_behind_all(f"{self._home}/content", self.objects.ends()))
+            self.objects.add(records_after_all(f"{self._home}/content", self.objects.ends()))
             self.note("boot", fsio.boot_id())
 
     def compact(self) -> None:

@@ -23,7 +23,7 @@ def copy_borrowed(
     What is in neither stays missing, and `agents check` names it.
     """
     paths = _borrowed(roots, packs)
-    there = packs.index.among(set(paths)) if paths else set[bytes]()
+    there = packs.index.present(set(paths)) if paths else set[bytes]()
     for key, where in paths.items():
         if key in there:
             continue

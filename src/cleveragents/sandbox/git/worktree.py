@@ -234,7 +234,7 @@ class GitWorktree(GitTarget, GitAnywhere):
 
     def keep_old(self, previous: SandboxCheckpoint, now: Tree, batch: Batch) -> None:
         wanted = {e.key for e in self._replaced_entries(tree_of(previous), now) if _is_borrowed(e)}
-        there = self.place.packs.index.among(wanted) if wanted else set[bytes]()
+        there = self.place.packs.index.present(wanted) if wanted else set[bytes]()
         for key, data in self.blobs.get_many([key for key in wanted if key not in there]):
             batch.put_missing(key, data)
         self._kept |= wanted
