@@ -13,7 +13,7 @@ import pytest
 
 from cleveragents.content.bucket.address import Bucket
 from cleveragents.content.bucket.cipher import Cipher, cipher_from
-from cleveragents.content.bucket.segments import LIMIT, cut, places
+from cleveragents.content.bucket.segments import LIMIT, cut, locations
 from cleveragents.errors import (
     BucketRefused,
     BucketUnreachable,
@@ -308,7 +308,7 @@ def test_records_are_cut_into_segments_and_found_again() -> None:
     made = list(cut("folder", iter(records)))
     assert len(made) == 3
     for segment in made:
-        for key, place in places(segment.name, segment.entries):
+        for key, place in locations(segment.name, segment.entries):
             data = segment.data[place.offset : place.offset + place.length]
             assert (key, data) in records
 

@@ -49,7 +49,7 @@ class Index(dict[bytes, Location]):
     def locate(self, keys: Iterable[bytes]) -> dict[bytes, Location]:
         return {key: self[key] for key in keys if key in self}
 
-    def among(self, keys: Collection[bytes]) -> set[bytes]:
+    def present(self, keys: Collection[bytes]) -> set[bytes]:
         return self.keys() & set(keys)
 
 
@@ -90,7 +90,7 @@ class Bench:
         return tree
 
     def truth(self) -> Tree:
-        with self.packs.looking() as batch:
+        with self.packs.preview() as batch:
             return TreeEngine(os.fspath(self.root), self.scope, {}, self.packs).capture(batch)
 
     def check(self) -> None:
@@ -524,7 +524,7 @@ def test_while_one_process_follows_a_tree_others_read_only_what_changed(
                 return real(fd, name, most)
 
             patch.setattr(updating, "look", seeing)
-            with one.packs.looking() as batch:
+            with one.packs.preview() as batch:
                 tree = other.capture(batch)
         assert looked == [b"f"]
         assert tree.state == one.truth().state

@@ -62,7 +62,7 @@ class DictIndex:
     def locate(self, keys: Iterable[bytes]) -> dict[bytes, Location]:
         return {key: self.known[key] for key in keys if key in self.known}
 
-    def among(self, keys: Collection[bytes]) -> set[bytes]:
+    def present(self, keys: Collection[bytes]) -> set[bytes]:
         return self.known.keys() & set(keys)
 
 
@@ -548,7 +548,7 @@ def test_what_cannot_be_read_is_named(what: str) -> None:
 
 def capture_only(folder: str) -> None:
     packs = Packs(folder, DictIndex())
-    with packs.looking() as batch:
+    with packs.preview() as batch:
         Directory(packs, f"{folder}/root").look_into(batch)
 
 

@@ -708,7 +708,7 @@ def test_content_that_is_condemned_and_still_there_is_used(
 def test_a_collection_during_the_first_checkpoint_is_noticed_by_its_commit(
     directory: Directory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    real, once = engine.still_kept, list[int]()
+    real, once = engine.without_collected, list[int]()
 
     def collecting(known_files: Any, packs: Any) -> Any:
         kept = real(known_files, packs)
@@ -717,7 +717,7 @@ def test_a_collection_during_the_first_checkpoint_is_noticed_by_its_commit(
                 once.append(gc.collect(other.ctx, 0).removed)
         return kept
 
-    monkeypatch.setattr(engine, "still_kept", collecting)
+    monkeypatch.setattr(engine, "without_collected", collecting)
     directory.run()
     assert once[0] >= 32
     assert len(set(directory.read)) == 32

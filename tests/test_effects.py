@@ -198,11 +198,11 @@ def test_every_call_that_may_leave_the_sandbox_is_in_the_ledger(yard: Yard) -> N
 
 
 def test_the_intent_is_there_before_the_call_and_stays_if_the_process_dies(yard: Yard) -> None:
-    looking = f"{sys.executable} -c 'import os, signal; os.kill(os.getppid(), signal.SIGKILL)'"
+    preview = f"{sys.executable} -c 'import os, signal; os.kill(os.getppid(), signal.SIGKILL)'"
     steps = "{id: pay, tool: kill}\n"
     file = Path(yard.plan(steps))
     text = file.read_text().replace(
-        "steps:", f'  kill: {{run: "{looking}", side_effects: [shot]}}\nsteps:'
+        "steps:", f'  kill: {{run: "{preview}", side_effects: [shot]}}\nsteps:'
     )
     file.write_text(text.replace("os.getppid()", str(os.getpid())))
     child = os.fork()

@@ -19,7 +19,7 @@ from cleveragents import open_workspace
 from cleveragents.content import files, fsio
 from cleveragents.content.native import fingerprint
 from cleveragents.sandbox.sqlite import image
-from cleveragents.sandbox.sqlite.live import copy_still
+from cleveragents.sandbox.sqlite.live import copy_if_complete
 from cleveragents.workspace import PlanHandle, Workspace
 
 MB = 1 << 20
@@ -321,11 +321,13 @@ def test_a_database_behind_a_link_is_copied_with_its_log(folder: Path) -> None:
         user.execute("PRAGMA journal_mode=WAL")
         user.execute("UPDATE t SET turn = 42 WHERE id = 1")
         assert (
-            copy_still(str(folder / "link.db"), str(folder / "copy.db"), None, lambda _size: None)
+            copy_if_complete(
+                str(folder / "link.db"), str(folder / "copy.db"), None, lambda _size: None
+            )
             is None
         )
         user.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        assert copy_still(
+        assert copy_if_complete(
             str(folder / "link.db"), str(folder / "copy.db"), None, lambda _size: None
         )
     with closing(sqlite3.connect(folder / "copy.db")) as copy:

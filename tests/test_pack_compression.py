@@ -29,7 +29,7 @@ from cleveragents.content.native import manifests
 from cleveragents.content.pack_file import (
     RAW,
     ZLIB,
-    squeezed,
+    compressed,
 )
 from cleveragents.content.packs import (
     Batch,
@@ -71,7 +71,7 @@ def test_text_is_compressed_and_noise_manifests_and_short_pieces_are_not() -> No
         assert codec_of(packs, text) == ZLIB
         assert [codec_of(packs, key) for key in (noise, short, tree)] == [RAW] * 3
         assert [packs.get(key) for key in (text, noise, short)] == [TEXT, NOISE, TEXT[:1000]]
-        assert squeezed(text, TEXT).codec == ZLIB
+        assert compressed(text, TEXT).codec == ZLIB
 
 
 def test_what_a_batch_says_it_added_is_what_lies_in_the_pack() -> None:
@@ -86,7 +86,7 @@ def test_what_a_batch_says_it_added_is_what_lies_in_the_pack() -> None:
 def test_so_much_at_once_that_time_counts_for_more_is_not_compressed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(packing, "SQUEEZED", 20_000)
+    monkeypatch.setattr(packing, "COMPRESSED", 20_000)
     with opened_packs() as packs:
         pieces = [b"%d " % number + TEXT for number in range(5)]
         _, keys = stored(packs, *pieces)

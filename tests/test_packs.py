@@ -99,7 +99,7 @@ def test_nothing_is_stored_when_the_disk_is_as_good_as_full(
 
 
 def test_what_was_only_looked_at_cannot_be_sealed() -> None:
-    with opened_packs() as store, store.looking() as batch:
+    with opened_packs() as store, store.preview() as batch:
         batch.put(BLOB, b"x")
         with pytest.raises(AssertionError, match="only looked at"):
             batch.seal()
@@ -109,7 +109,7 @@ def test_a_pack_that_is_gone_or_in_use_cannot_be_locked() -> None:
     with opened_packs() as store:
         assert store.try_lock("gone.pack") is None
         put(store, b"x")
-        store.rest()
+        store.release_pack()
         (name,) = store.names()
         with open(f"{store.directory}/{name}", "rb") as other:
             fcntl.flock(other, fcntl.LOCK_EX)

@@ -90,7 +90,7 @@ def run_everything(run: Recorder, stage: Yard) -> None:
     run("plan", "resume", whole, "--dry-run")
     (Path(run("plan", "status", whole)["sandboxes"]["app"]) / "ok").touch()
     run("plan", "resume", whole)
-    looking(run, whole)
+    preview(run, whole)
     going_back(run, whole)
     run("plan", "run", "quick.yaml")
     run("plan", "cancel", "quick")
@@ -99,7 +99,7 @@ def run_everything(run: Recorder, stage: Yard) -> None:
     upkeep(run)
 
 
-def looking(run: Recorder, whole: str) -> None:
+def preview(run: Recorder, whole: str) -> None:
     run("plan", "list")
     decision = run("plan", "tree", whole, "--show-superseded")["tree"][0]["decision_id"]
     run("plan", "explain", decision)

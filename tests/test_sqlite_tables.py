@@ -12,8 +12,8 @@ import pytest
 from cleveragents.sandbox.sqlite import tables as sqlite_tables
 from cleveragents.sandbox.sqlite.tables import (
     TableChange,
+    damage_in,
     hardened,
-    is_sound,
     table_changes,
     two_sides,
 )
@@ -180,7 +180,7 @@ def test_a_damaged_database_is_never_applied(agents: Agents, database: Path) -> 
     with open(sandbox, "r+b") as file:
         file.seek(4096 * 8)
         file.write(b"\xff" * 8192)
-    assert is_sound(str(sandbox))
+    assert damage_in(str(sandbox))
     refused = agents.run("plan", "apply", "last", "--yes", "--json").expect(4).data["error"]
     assert "damaged" in refused["message"]
     assert database.read_bytes() == before

@@ -64,8 +64,8 @@ except SystemExit as ended:
     found = done.stdout.splitlines()[-1].split()
     assert found[0] == "0"
     running = ("tools.runner", "tools.confinement.confine", "execution.preflight", "actors")
-    looking = ("cli.data", "cli.plan.read", "cli.plan.read_data")
-    assert set(found).isdisjoint(f"cleveragents.{name}" for name in (*running, *looking))
+    preview = ("cli.data", "cli.plan.read", "cli.plan.read_data")
+    assert set(found).isdisjoint(f"cleveragents.{name}" for name in (*running, *preview))
 
 
 def test_a_session_is_rolled_back_and_looked_at_without_its_adapter(agents: Agents) -> None:

@@ -30,9 +30,9 @@ from cleveragents.sandbox.protocol import (
     STATEMENTS,
     SWAP,
     Conflict,
+    HasEqualStates,
     PathByPath,
     Sandbox,
-    TellsApart,
 )
 
 REVERT = "plan.revert"
@@ -220,7 +220,7 @@ class _Way:
     def _mark(self, state: SandboxCheckpoint) -> str:
         """What makes two states of a resource that is one thing equal."""
         sandbox = self._sandbox
-        return sandbox.mark(state) if isinstance(sandbox, TellsApart) else state.state_hash
+        return sandbox.mark(state) if isinstance(sandbox, HasEqualStates) else state.state_hash
 
     def leave_out(self, settled: set[str]) -> None:
         """What somebody put in order in the sandbox; one thing is in order or not as a whole."""

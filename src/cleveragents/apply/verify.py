@@ -6,7 +6,7 @@ from cleveragents.context import Context
 from cleveragents.errors import AgentsError
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.plan import Plan
-from cleveragents.sandbox.protocol import Applied, ApplyOptions, TellsLost
+from cleveragents.sandbox.protocol import Applied, ApplyOptions, ReportsLost
 
 
 def verify(ctx: Context, plan: Plan, options: ApplyOptions) -> list[str]:
@@ -22,10 +22,10 @@ def verify(ctx: Context, plan: Plan, options: ApplyOptions) -> list[str]:
         applied = done.get(sandbox.place.resource.name)
         if applied is None or not applied.files or rid not in origin or rid not in result:
             continue
-        if not isinstance(sandbox, TellsLost):
+        if not isinstance(sandbox, ReportsLost):
             continue  # it cannot tell
         try:
-            with ctx.manager.packs.looking() as batch:
+            with ctx.manager.packs.preview() as batch:
                 lost = sandbox.lost(applied, origin[rid], result[rid], options, batch)
         except (AgentsError, OSError) as error:
             lost = [str(error)]

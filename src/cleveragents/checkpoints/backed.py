@@ -7,7 +7,7 @@ from cleveragents.checkpoints.manager import CheckpointManager, States
 from cleveragents.checkpoints.sandboxes import PlanSandboxes
 from cleveragents.checkpoints.uploads import Desk
 from cleveragents.content.bucket.address import Bucket
-from cleveragents.content.bucket.backed import BackedIndex, BackedPacks, There
+from cleveragents.content.bucket.backed import BackedIndex, BackedPacks, RemoteIndex
 from cleveragents.content.bucket.cipher import cipher_from
 from cleveragents.content.bucket.home import home_id
 from cleveragents.content.bucket.segments import SegmentCache
@@ -85,7 +85,7 @@ def backed_packs(settings: Settings, store: Store) -> BackedPacks:
     bucket = Bucket(settings.content_url, cipher_from(settings.content_key_from))
     return BackedPacks(
         f"{settings.home}/content",
-        BackedIndex(store.objects, There(store.segments.after)),
+        BackedIndex(store.objects, RemoteIndex(store.segments.after)),
         SegmentCache(bucket, f"{settings.home}/cache/segments", settings.content_cache),
         settings.content_budget,
         store.reserve,

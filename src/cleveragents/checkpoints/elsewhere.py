@@ -29,7 +29,7 @@ from cleveragents.model.plan import Plan, State, StepState
 from cleveragents.model.resource import SandboxRecord, SandboxState
 from cleveragents.model.units import plural
 from cleveragents.sandbox.marks import put_mark
-from cleveragents.sandbox.protocol import MadeAnywhere
+from cleveragents.sandbox.protocol import CreatesFromState
 from cleveragents.sandbox.registry import traits_of
 
 BEGINNING = (
@@ -76,7 +76,7 @@ def _require_movable(current: PlanSandboxes, away: list[SandboxRecord]) -> None:
     for record in away:
         sandbox = current[record.resource_id]
         resource = sandbox.place.resource
-        if not isinstance(sandbox, MadeAnywhere) or resource.is_in_place:
+        if not isinstance(sandbox, CreatesFromState) or resource.is_in_place:
             raise SandboxError(
                 f"resource {resource.name!r} cannot be worked on from another machine",
                 f"continue plan {record.plan_id} where it was started",
@@ -87,7 +87,7 @@ def _looked_at_again(groups: Groups, plan_id: str) -> PlanSandboxes:
     """A process that lives long may have held the plan before another machine did."""
     packs, current = groups.manager.packs, groups.manager.sandboxes(plan_id)
     assert isinstance(packs, BackedPacks)
-    packs.index.look_again()
+    packs.index.refresh()
     rows = {one.resource_id: one for one in groups.store.resources.sandboxes(plan_id)}
     if rows != current.records:
         groups.manager.forget(plan_id)
@@ -223,7 +223,7 @@ def _make(
     groups: Groups, sandboxes: PlanSandboxes, record: SandboxRecord, state: SandboxCheckpoint
 ) -> SandboxRecord:
     sandbox = sandboxes[record.resource_id]
-    assert isinstance(sandbox, MadeAnywhere)
+    assert isinstance(sandbox, CreatesFromState)
     if not sandboxes.may_remove(record):
         raise SandboxNotOurs(f"{record.root} is not this plan's sandbox", "move it away")
     fsio.make_private_dir(os.path.dirname(record.root))
@@ -243,7 +243,7 @@ def _make(
 
 
 def _require_same(groups: Groups, sandbox: Any, state: SandboxCheckpoint) -> None:
-    with groups.manager.packs.looking() as batch:
+    with groups.manager.packs.preview() as batch:
         found: SandboxCheckpoint = sandbox.capture(batch, None, strict=False)
     if found.state_hash != state.state_hash:
         raise SandboxError(

@@ -117,7 +117,7 @@ class Groups:
 
     def look(self, plan_id: str, use: Callable[[States], T], *, but_in_place: bool = False) -> T:
         """What `use` makes of the states as they are now; nothing of them is kept."""
-        with self.manager.packs.looking() as batch:
+        with self.manager.packs.preview() as batch:
             look = self.manager.create_checkpoint
             return use(look(plan_id, batch, {}, strict=False, but_in_place=but_in_place))
 

@@ -26,9 +26,9 @@ States = dict[str, SandboxCheckpoint]
 """Resource id -> state."""
 
 
-def _spot(staging: str, rid: str, among: Collection[str]) -> str:
+def _spot(staging: str, rid: str, present: Collection[str]) -> str:
     """Where one of several resources is staged; a single one needs no folder inside the other."""
-    return staging if len(among) == 1 else f"{staging}/{rid}"
+    return staging if len(present) == 1 else f"{staging}/{rid}"
 
 
 def _untold(_resource: str, _done: int, _of: int) -> None: ...
@@ -198,7 +198,7 @@ class CheckpointManager:
                     sandbox.switch_now(one, staging)
                 else:
                     sandbox.switch(one, staging)
-        with self.packs.looking() as batch:
+        with self.packs.preview() as batch:
             for rid, target in targets.items():
                 found = current[rid].recapture(batch, staged.resources[rid])
                 if not self._is_there(current[rid], found, target):

@@ -54,7 +54,7 @@ def roll_back(
         targets.update(in_place.left(groups.manager, plan_id, now))
         staged.append(groups.manager.stage(plan_id, now, targets, staging))
 
-    groups.store.reserve.give_back_below(SIZE)
+    groups.store.reserve.release_below(SIZE)
     try:
         _keep_before(
             groups,
@@ -105,7 +105,7 @@ def _keep_before(
                 f"the state of the sandboxes cannot be kept before the rollback: {error}",
                 "free some space, or discard it: the same command with --accept-loss",
             ) from error
-    with groups.manager.packs.looking() as batch:
+    with groups.manager.packs.preview() as batch:
         prepare(groups.manager.create_checkpoint(leased.plan.plan_id, batch, {}, strict=False))
         with leased.transaction():
             note()
@@ -184,7 +184,7 @@ def finish(groups: Groups, leased: LeasedPlan, intent: Intent) -> None:
     targets = groups.states(group)
     staging = groups.manager.staging(plan_id, intent.intent_id)
     removal.remove_tree(staging)
-    groups.store.reserve.give_back_below(SIZE)
+    groups.store.reserve.release_below(SIZE)
     looked: list[States] = []
     _keep_before(
         groups,

@@ -262,7 +262,7 @@ def missing_of(desk: Desk, root: str, roots: list[bytes]) -> list[bytes]:
         parts = [BLOB + digests[at : at + 32] for at in range(0, len(digests), 32)]
         found += [part for part in dict.fromkeys(parts) if part not in seen]
         seen.update(parts)
-    here = desk.packs.index.here.among(found) if found else set[bytes]()
+    here = desk.packs.index.here.present(found) if found else set[bytes]()
     return [key for key in found if key in here or not _may_lack(key)]
 
 

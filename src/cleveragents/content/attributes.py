@@ -1,7 +1,7 @@
-"""What a file has apart from content, mode and time: owner, extended attributes, ACLs.
+"""A file's owner, extended attributes and ACLs.
 
-Read and set by name in a directory that is open; no link is followed. What stays with a state are
-attributes of users, ACLs and capabilities. Labels that the system gives (SELinux) are its own.
+Read and set by name in an open directory; no link is followed. User attributes, ACLs and
+capabilities are part of a state; labels that the system sets (SELinux) are not.
 """
 
 import errno
@@ -45,7 +45,7 @@ def names(path: bytes | int) -> list[bytes]:
 
 
 def value(path: bytes | int, name: bytes) -> bytes | None:
-    """None if it is gone, or not ours to read."""
+    """The value; None if it is gone or unreadable."""
     try:
         return os.getxattr(path, name, follow_symlinks=isinstance(path, int))
     except OSError as error:
@@ -72,7 +72,7 @@ def put(path: bytes | int, name: bytes, data: bytes | None) -> bool:
 
 
 def packed(found: Mapping[bytes, bytes | None]) -> bytes:
-    """As they stand in a manifest: nothing if there are none."""
+    """Encoded for a manifest; empty if there are none."""
     pairs = sorted((name, data) for name, data in found.items() if data is not None)
     return msgspec.msgpack.encode(pairs) if pairs else b""
 
@@ -87,7 +87,7 @@ def unpacked(data: bytes) -> dict[bytes, bytes]:
 
 
 def changes(before: bytes, after: bytes) -> dict[bytes, bytes | None]:
-    """Name -> what it became; None if it went."""
+    """Name -> new value; None if removed."""
     if before == after:
         return {}
     old, new = unpacked(before), unpacked(after)
@@ -102,7 +102,7 @@ def has_any(dir_fd: int, name: bytes) -> bool:
 
 
 def of(path: bytes | int) -> bytes:
-    """What a file or directory has, packed; only what is part of its state."""
+    """The attributes that are part of a file's state, packed."""
     found = {name: value(path, name) for name in names(path) if is_part_of_state(name)}
     return packed(found) if found else b""
 
@@ -112,8 +112,8 @@ def set_all(path: bytes | int, wanted: bytes) -> list[bytes]:
     return set_some(path, changes(of(path), wanted))
 
 
-def give(path: bytes | int, wanted: bytes) -> list[bytes]:
-    """As `set_all`, for a copy: it may lie where there is less room for them."""
+def set_on_copy(path: bytes | int, wanted: bytes) -> list[bytes]:
+    """As `set_all`, for a copy, whose file system may have less room for them."""
     missing: list[bytes] = []
     for name, data in changes(of(path), wanted).items():
         try:
@@ -144,7 +144,7 @@ def keep_owner(dir_fd: int, name: bytes, like: os.stat_result) -> bool:
 
 
 def keep_group(dir_fd: int, name: bytes, group: int) -> None:
-    """As far as it is allowed: only groups one is in."""
+    """Set the group if allowed: only groups of the user are."""
     try:
         os.chown(name, -1, group, dir_fd=dir_fd, follow_symlinks=False)
     except PermissionError:
@@ -152,7 +152,7 @@ def keep_group(dir_fd: int, name: bytes, group: int) -> None:
 
 
 def copy(source: bytes, target: bytes) -> list[bytes]:
-    """Give a new file what another has; returns the names that it could not be given."""
+    """Copy attributes to a new file; returns the names that failed."""
     missing: list[bytes] = []
     for name in names(source):
         if name in _BOUND:
@@ -164,7 +164,7 @@ def copy(source: bytes, target: bytes) -> list[bytes]:
     return missing
 
 
-def dress(
+def inherit(
     staging: int,
     new: bytes,
     mode: int,
@@ -173,10 +173,10 @@ def dress(
     found: os.stat_result | None,
     changed: Mapping[bytes, bytes | None],
 ) -> list[str]:
-    """Give a staged file what the one has that it will replace; says what could not be kept.
+    """Give a staged file owner and attributes of the file it will replace; returns what failed.
 
-    A new one gets the group that it would have got if it had been made there. `changed`: what the
-    plan itself made of attributes.
+    A new file gets the group that its folder would give it. `changed`: attributes that the plan
+    itself changed.
     """
     if found is None:
         above = os.fstat(parent)
@@ -197,7 +197,7 @@ def dress(
             one = "1 other name (a hard link) has"
             many = f"{others} other names (hard links) have"
             lost.append(f"its {one if others == 1 else many} still the old content")
-    # Last: to give a file away takes bits off its mode, and an ACL is part of the mode.
+    # Last: a change of owner clears mode bits, and an ACL is part of the mode.
     _set_mode(staging, new, mode)
     return lost
 

@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 class Background(Generic[T]):
-    """Begins at once; `wait` gives what it made, or raises what it raised.
+    """Starts at once; `wait` returns the result or raises the error.
 
-    As a block: the end of it waits too, whatever happened.
+    As a `with` block it also waits at the end, whatever happened.
     """
 
     def __init__(self, work: Callable[[], T]) -> None:
@@ -21,14 +21,14 @@ class Background(Generic[T]):
         self._error: BaseException | None = None
         self._going_on = threading.Lock()
         self._going_on.acquire()
-        # `threading` would wait until it sees the thread begin: longer than most of the work takes.
+        # `threading` would wait for the thread to start, which takes longer than most of the work.
         _thread.start_new_thread(self._run, ())
 
     def _run(self) -> None:
         sys.settrace(threading.gettrace())  # as `threading` does
         try:
             self._made.append(self._work())
-        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+        except BaseException as error:  # noqa: BLE001 - raised again by `wait`
             self._error = error
         self._going_on.release()
 

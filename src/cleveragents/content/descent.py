@@ -1,4 +1,4 @@
-"""Directories far below a root, opened and made by descriptors; no link is followed on the way."""
+"""Opens and makes directories below a root by descriptors; follows no link."""
 
 import errno
 import os
@@ -22,14 +22,14 @@ def open_below(root: int, path: bytes) -> int:
 
 
 class Descent:
-    """Directories of a tree one after the other, each reached from the last if it lies below."""
+    """Opens directories of a tree in turn, each from the last one if it is below that."""
 
     def __init__(self, root: int) -> None:
         self._root = self._fd = root
         self._path = b""
 
     def to(self, path: bytes) -> int:
-        """A descriptor that is good until the next call."""
+        """A descriptor, valid until the next call."""
         start = self._path + b"/"
         if not (self._path and path.startswith(start)):
             self._back()

@@ -1,4 +1,4 @@
-"""One name in a tree: what it is, how it may be used, and the key of its content."""
+"""One name in a tree: kind, mode and the key of its content."""
 
 import stat
 from enum import StrEnum
@@ -54,12 +54,12 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def xattrs(self) -> bytes:
-        """As `attributes.packed` makes them."""
+        """Extended attributes, packed as by `attributes.packed`."""
         return self.state[HASH:] if self.kind is EntryKind.DIRECTORY else self.state
 
     @property
     def tree(self) -> "Tree":
-        """What is below a directory."""
+        """The tree below a directory."""
         return Tree(self.key, self.state[:HASH])
 
     def same_state(self, other: "Entry | None") -> bool:
@@ -71,14 +71,14 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def described(self) -> str:
-        """The state of this one name as text, for records of what was written."""
+        """The state of this name as text, for records of writes."""
         what = show_key(self.key) if self.kind is EntryKind.FILE else self.key.hex()
         more = f":x{blake3(self.xattrs).hexdigest()[:16]}" if self.xattrs else ""
         return f"{self.kind}:{self.mode:o}:{'' if self.kind is EntryKind.DIRECTORY else what}{more}"
 
 
 class Tree(msgspec.Struct, frozen=True):
-    """A directory: where its manifest lies and the hash of its state."""
+    """A directory: the key of its manifest and the hash of its state."""
 
     key: bytes
     state: bytes

@@ -9,7 +9,7 @@ _fault: Callable[[str], None] | None = None
 
 
 def point(name: str) -> None:
-    """A moment at which a crash would matter; tests make the process die at the n-th one."""
+    """Mark a moment at which a crash would matter; tests make the process die at the n-th."""
     if _fault is not None:
         _fault(name)
 

@@ -1,4 +1,4 @@
-"""Files in and out of the store: one version of each, large ones as chunks.
+"""Files in and out of the store, large ones as chunks.
 
 A file of more than CHUNK bytes is stored as chunks of that size and a list of their hashes, so a
 small change in a large file costs one chunk. The list's hash is the file's key.
@@ -95,7 +95,7 @@ def digest_of(block: bytes) -> bytes:
 
 
 def blocks(fd: int) -> Iterator[bytes]:
-    """A file from where its descriptor is; a hole is not read, and its blocks are ZEROS."""
+    """The blocks from the descriptor's position; holes are not read, their blocks are ZEROS."""
     found = os.fstat(fd)
     if found.st_blocks * 512 < found.st_size:
         yield from _sparse_blocks(fd, found.st_size)
@@ -106,7 +106,7 @@ def blocks(fd: int) -> Iterator[bytes]:
 
 
 def _sparse_blocks(fd: int, size: int) -> Iterator[bytes]:
-    """The whole blocks of a file with holes; its descriptor is then behind them."""
+    """The whole blocks of a file with holes; leaves the descriptor after them."""
     at, data = os.lseek(fd, 0, os.SEEK_CUR), -1
     while at + CHUNK <= size:
         if data < at:
@@ -127,12 +127,12 @@ def _next_data(fd: int, at: int, size: int) -> int:
     try:
         return os.lseek(fd, at, os.SEEK_DATA)
     except OSError as error:
-        # Nothing but a hole up to the end, or a file system that does not know of holes.
+        # A hole up to the end, or a file system without support for holes.
         return size if error.errno == errno.ENXIO else at
 
 
 def write_block(fd: int, block: bytes) -> None:
-    """Write behind what is there, but leave pages of zeros as holes; `end_blocks` comes last."""
+    """Write at the descriptor, leaving pages of zeros as holes; `end_blocks` comes last."""
     if block is ZEROS:
         os.lseek(fd, len(block), os.SEEK_CUR)
         return
@@ -151,7 +151,7 @@ def write_block(fd: int, block: bytes) -> None:
 
 
 def end_blocks(fd: int) -> None:
-    """The file ends where its descriptor is, also behind a hole."""
+    """End the file at its descriptor, also after a hole."""
     os.ftruncate(fd, os.lseek(fd, 0, os.SEEK_CUR))
 
 
@@ -160,7 +160,7 @@ def chunk_list_key(digests: list[bytes]) -> bytes:
 
 
 def store_blocks(source: Iterator[bytes], batch: Batch) -> tuple[bytes, int]:
-    """Key and size of a file given as blocks of CHUNK bytes."""
+    """Store a file given as blocks of CHUNK bytes; returns key and size."""
     first = next(source, b"")
     if len(first) < CHUNK:
         return batch.put(BLOB, first), len(first)
@@ -185,10 +185,10 @@ def capture_file(
     batch: Batch,
     base: tuple[bytes, int] | None = None,
 ) -> tuple[bytes, os.stat_result] | None:
-    """Store one version of a file; returns its key and the stat it had then, None if it is gone.
+    """Store a file's content; returns its key and stat, or None if it is gone.
 
-    `base` is the git key and size of the blob that the base commit has at this path: if the bytes
-    are those, the key is git's and nothing is stored.
+    `base` is the git key and size of the base commit's blob at this path: if the content is the
+    same, the key is git's and nothing is stored.
     """
     for _ in range(ATTEMPTS):
         fd = _open(dir_fd, name, path)
@@ -243,7 +243,7 @@ class Digest(Protocol):
 
 
 def git_hash(like: bytes, size: int) -> Digest:
-    """What a blob of that size is hashed with, by the algorithm of the key `like`."""
+    """A git blob hash for that size, with the algorithm of the key `like`."""
     import hashlib
 
     return hashlib.new(git_algorithm(like), b"blob %d\0" % size, usedforsecurity=False)
@@ -260,7 +260,7 @@ def hash_git(source: Iterator[bytes], size: int, like: bytes) -> bytes:
 
 
 def hash_as(source: Iterator[bytes], size: int, like: bytes) -> bytes:
-    """The key content would have in the way the key `like` was made."""
+    """The key of content, made in the same way as the key `like`."""
     if like[:1] == GIT:
         return hash_git(source, size, like)
     digests = [digest_of(block) for block in source]
@@ -278,7 +278,7 @@ def hash_file_as(dir_fd: int, name: bytes, like: bytes) -> bytes:
 
 
 def content_blocks(read: Callable[[bytes], bytes], key: bytes) -> Iterator[bytes]:
-    """The content of a file, in pieces; each was checked against its hash."""
+    """The content of a file in pieces, each checked against its hash."""
     if key[:1] == CHUNKS:
         digests = read(key)
         for start in range(0, len(digests), 32):
@@ -297,7 +297,7 @@ def write_content(
     mtime_ns: int = NO_TIME,
     durable: bool = True,
 ) -> Inode:
-    """A new file with the content of `key`, on disk if `durable`, read back, compared by hash."""
+    """Write a new file with the content of `key`, synced if `durable`, read back and compared."""
     made = place_content(read, key, dir_fd, name, mode, mtime_ns)
     if durable:
         fsio.sync_file(name, dir_fd)
@@ -309,7 +309,7 @@ def write_content(
 def place_content(
     read: Callable[[bytes], bytes], key: bytes, dir_fd: int, name: bytes, mode: int, mtime_ns: int
 ) -> Inode:
-    """The same, for whoever syncs and compares afterwards."""
+    """The same, for callers that sync and compare afterwards."""
     if key[:1] != CHUNKS:
         return fsio.put(dir_fd, name, read(key), mode, mtime_ns)
     fd = fsio.create(name, 0o600, dir_fd)

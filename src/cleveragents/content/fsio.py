@@ -38,7 +38,7 @@ Inode = tuple[int, int, int]
 
 @functools.cache
 def libc() -> "ctypes.CDLL":
-    """Loaded by those who need it: most commands switch nothing."""
+    """libc, loaded on demand: most commands switch nothing."""
     import ctypes
 
     return ctypes.CDLL(None, use_errno=True)
@@ -51,7 +51,7 @@ def last_errno() -> int:
 
 
 def make_private_dir(path: str) -> None:
-    """A directory for us alone, and so is every one above it that has to be made.
+    """Make a directory for this user only, and missing parents likewise.
 
     `os.makedirs` would leave those above to the umask.
     """
@@ -66,13 +66,13 @@ def make_private_dir(path: str) -> None:
             raise
         make_private_dir(above)
         with suppress(FileExistsError):
-            os.mkdir(path, 0o700)  # once: in /proc it is never there
+            os.mkdir(path, 0o700)  # only once: in /proc it never appears
 
 
 def require_own(*paths: str, hint: str) -> None:
-    """Refuse what belongs to another user: who owns it says what is in it."""
+    """Refuse another user's directory: the owner controls its content."""
     for path in paths:
-        with suppress(OSError):  # not there, or out of reach: whoever opens it says so
+        with suppress(OSError):  # missing or unreachable: opening it will report that
             owner = os.stat(path).st_uid
             if owner != os.geteuid():
                 raise StoreError(f"{path} belongs to {_user(owner)}, not to you", hint)
@@ -96,7 +96,7 @@ DEEP = 100
 
 
 def allow_deep() -> None:
-    """Each level takes a few frames and a descriptor; far more than one has by default."""
+    """Raise the limits for deep trees: each level takes a few frames and a descriptor."""
     import resource
 
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 50_000))
@@ -118,19 +118,19 @@ class _Opened:
 
 
 def directory(path: str | bytes, dir_fd: int | None = None) -> AbstractContextManager[int]:
-    """Its descriptor, for one block."""
+    """A directory's descriptor, for one block."""
     return _Opened(os.open(path, DIRECTORY, dir_fd=dir_fd))
 
 
 def below(dir_fd: int, name: bytes) -> int:
-    """Descriptor of a directory in another, which is never reached through a link."""
+    """Descriptor of a directory in another; follows no link."""
     require_name(name, "a path")
     return os.open(name, DIRECTORY, dir_fd=dir_fd)
 
 
 @contextmanager
 def parent_of(root: int, path: bytes) -> Generator[tuple[int, bytes]]:
-    """Descriptor of the directory that holds `path`, reached step by step, and the last name."""
+    """Descriptor of the directory of `path`, opened step by step, and the last name."""
     if path != b".":
         require_path(path.removesuffix(b"/."), "a path")
     folder, _, name = path.rpartition(b"/")
@@ -168,7 +168,7 @@ def inode_of(found: os.stat_result) -> Inode:
 
 
 def link(dir_fd: int, name: bytes, text: bytes, path: bytes) -> None:
-    """A new link; `path` is what it is called in an error."""
+    """Make a link; `path` is its name in an error."""
     if not text or b"\0" in text:
         raise UnsafeName(f"{show_path(path)} is a link with the text {text!r}, which cannot be")
     os.symlink(text, name, dir_fd=dir_fd)
@@ -182,7 +182,7 @@ def lstat_at(dir_fd: int, name: bytes) -> os.stat_result | None:
 
 
 def sync(fd: int) -> None:
-    """fsync; a failure is fatal and never retried, for the kernel has dropped the pages."""
+    """fsync; a failure is fatal and never retried: the kernel has dropped the pages."""
     point("fsync")
     try:
         os.fsync(fd)
@@ -208,7 +208,7 @@ def sync_file(name: bytes, dir_fd: int) -> None:
 
 
 def sync_all(fd: int) -> None:
-    """Everything on the file system of this descriptor: quicker than many single files."""
+    """Sync the whole file system of this descriptor: quicker than many single files."""
     point("syncfs")
     if libc().syncfs(fd) != 0:
         code = last_errno()
@@ -217,7 +217,7 @@ def sync_all(fd: int) -> None:
 
 
 def drop_pages(root: str) -> None:
-    """Have the files below read from the disk again; what is not written yet stays in memory."""
+    """Drop cached pages below, so that they are read from disk; unwritten ones stay."""
     for _, _, names, fd in os.fwalk(root):
         for name in names:
             found = os.stat(name, dir_fd=fd, follow_symlinks=False)
@@ -273,7 +273,7 @@ def put(dir_fd: int, name: bytes, data: bytes, mode: int, mtime_ns: int = NO_TIM
 
 
 def set_times(dir_fd: int, name: bytes, mtime_ns: int, atime_ns: int | None = None) -> None:
-    """Put an mtime back, of a link its own."""
+    """Set an mtime; of a link, not of its target."""
     if mtime_ns != NO_TIME:
         times = (mtime_ns if atime_ns is None else atime_ns, mtime_ns)
         os.utime(name, ns=times, dir_fd=dir_fd, follow_symlinks=False)
@@ -334,7 +334,7 @@ UNKNOWN_BOOT = "unknown"
 
 
 def boot_id() -> str:
-    """Names the time since the machine was started, where the system says so."""
+    """The id of the machine's current boot, where the system has one."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as found:
             return found.read().strip().decode()
@@ -343,9 +343,9 @@ def boot_id() -> str:
 
 
 def mount_id(path: str) -> str:
-    """The boot, and the mount of the file system that has the path, where the kernel tells it.
+    """The boot and the mount of a path's file system, where the kernel tells.
 
-    What was not synced is gone after either: a disk can fail in a machine that runs on.
+    Unsynced data is gone after a change of either: a disk can fail while the machine runs.
     """
     boot = boot_id()
     while not os.path.lexists(path):
@@ -354,7 +354,7 @@ def mount_id(path: str) -> str:
         device = os.stat(path).st_dev
         shown = os.readlink(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
         for kind in ("ext4", "xfs", "f2fs"):
-            with suppress(OSError):  # made when it is mounted, and numbered like no other before
+            with suppress(OSError):  # assigned when mounted, never reused
                 return f"{boot} {os.stat(f'/sys/fs/{kind}/{os.path.basename(shown)}').st_ino}"
     except OSError:
         pass
@@ -362,29 +362,29 @@ def mount_id(path: str) -> str:
 
 
 def is_same_mount(one: str, other: str) -> bool:
-    """A container may see less of the machine: then the boot alone counts."""
+    """Compare mounts; if a container cannot see them, only the boot counts."""
     (boot, *mount), (other_boot, *other_mount) = one.split(), other.split()
     return boot == other_boot and (not mount or not other_mount or mount == other_mount)
 
 
 def identity(path: str) -> str:
-    """Names an inode: device and number."""
+    """An inode's device and number."""
     found = os.stat(path, follow_symlinks=False)
     return f"{found.st_dev}:{found.st_ino}"
 
 
 def is_inode(path: str, known: str) -> bool:
-    """Whether a path still has the inode of that identity; a device may have another number by now.
+    """Whether a path still has that inode; the device's number may have changed.
 
-    Devices are numbered anew at every boot (btrfs, NFS, device mapper), and every sandbox was
-    refused after it. Who could put another directory there is told by the mark beside it.
+    Devices are renumbered at boot (btrfs, NFS, device mapper), and every sandbox was refused
+    after one. Another directory put in its place is detected by the mark beside it.
     """
     return identity(path).partition(":")[2] == known.partition(":")[2]
 
 
 @contextmanager
 def locked(path: str) -> Generator[None]:
-    """Hold a lock that other processes wait for."""
+    """Hold an exclusive lock on a file."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

@@ -24,14 +24,14 @@ def git_key(data: bytes | memoryview, algorithm: str = "sha1") -> bytes:
 
 @functools.cache
 def _compiled_name() -> Callable[[bytes | memoryview], bytes] | None:
-    """Where the processor itself can: `hashlib` takes longer to import than this to hash 5 MB."""
+    """Hash with CPU instructions: importing `hashlib` takes longer than hashing 5 MB."""
     from cleveragents.content.native.compiled import copy
 
     return copy.blob_name if copy is not None and copy.KNOWS_SHA else None
 
 
 def git_algorithm(key: bytes) -> str:
-    """What a git key was made with; its length tells."""
+    """The hash algorithm of a git key, by its length."""
     return "sha1" if len(key) == 21 else "sha256"
 
 

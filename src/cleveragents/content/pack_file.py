@@ -53,12 +53,12 @@ class Record(NamedTuple):
     payload: bytes
 
 
-def squeezed(key: bytes, data: bytes) -> Record:
-    """Compressed if that saves a quarter; manifests are mostly hashes, and it does not."""
+def compressed(key: bytes, data: bytes) -> Record:
+    """A record, compressed if that saves a quarter; not so for manifests, mostly hashes."""
     if key[:1] in (BLOB, GIT) and len(data) in WORTH_SQUEEZING:
         import zlib
 
-        # With the usual window of 32 KB, making room for it takes longer than the work itself.
+        # With the usual window of 32 KB, allocating it takes longer than compressing.
         window = min(max((len(data) - 1).bit_length(), 12), 15)
         squeeze = zlib.compressobj(1, zlib.DEFLATED, window, window - 7)
         packed = squeeze.compress(data) + squeeze.flush()
@@ -88,18 +88,18 @@ def payload_of(record: bytes, key: bytes) -> bytes | None:
     return _unpacked(codec, record[start:])
 
 
-def records_behind_all(directory: str, known: Mapping[str, int]) -> list[tuple[bytes, Location]]:
-    """What the packs of a folder have behind the ends that are known of them."""
+def records_after_all(directory: str, known: Mapping[str, int]) -> list[tuple[bytes, Location]]:
+    """Records in a folder's packs after their known ends."""
     found: list[tuple[bytes, Location]] = []
     for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else ():
         path, start = f"{directory}/{name}", known.get(name, 0)
         if name.endswith(".pack") and os.path.getsize(path) > start:
-            found += records_behind(path, start)
+            found += records_after(path, start)
     return found
 
 
-def records_behind(path: str, start: int) -> Iterator[tuple[bytes, Location]]:
-    """Every whole record behind that place, whatever lies between them, checked by its key."""
+def records_after(path: str, start: int) -> Iterator[tuple[bytes, Location]]:
+    """Every whole record after an offset, skipping garbage, checked by its key."""
     with open(path, "rb") as file:
         file.seek(start)
         data = file.read()
@@ -113,7 +113,7 @@ def records_behind(path: str, start: int) -> Iterator[tuple[bytes, Location]]:
 
 
 def _whole(data: bytes, at: int) -> int:
-    """The length of the record that begins there; 0: none does, or it is not whole."""
+    """The length of the record at an offset; 0 if there is none or it is torn."""
     if len(data) < at + RECORD.size:
         return 0
     _, _, key_length, size = RECORD.unpack_from(data, at)
@@ -156,7 +156,7 @@ class PackWriter:
             self._synced = self._end
 
     def drop_unsynced(self) -> None:
-        """What was written since the last sync has no rows yet, and will get none."""
+        """Cut off what was written since the last sync: it has no rows and will get none."""
         with suppress(OSError):
             os.ftruncate(self.fd, self._synced)
         self._end = os.lseek(self.fd, 0, os.SEEK_END)
@@ -167,7 +167,7 @@ def open_writer(directory: str, avoid: Collection[str]) -> PackWriter:
     """The newest pack that has room and no other writer, else a new one."""
     names = os.listdir(directory)
     packs = [name for name in names if name.endswith(".pack") and name not in avoid]
-    # Names are no order where a clock was set back: full ones must not hide one with room.
+    # Names are not in order if a clock was set back: full packs must not hide one with room.
     roomy = (name for name in sorted(packs, reverse=True) if _has_room(f"{directory}/{name}"))
     for name in itertools.islice(roomy, 4):
         fd = lock_pack(f"{directory}/{name}")
@@ -187,11 +187,11 @@ def _has_room(path: str) -> bool:
 
 
 def _new_writer(directory: str, name: str) -> PackWriter:
-    """A pack gets its name once it is locked and has a head, or another writer might come first."""
+    """Name a pack only once it is locked and has a head, or another writer might take it."""
     unnamed = f"{directory}/{name}{NEW}"
     fd = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     fcntl.flock(fd, fcntl.LOCK_EX)
-    if not os.fstat(fd).st_nlink:  # a collection took it for one whose writer had died
+    if not os.fstat(fd).st_nlink:  # a collection removed it, taking its writer for dead
         os.close(fd)
         return _new_writer(directory, f"{new_id()}.pack")
     try:

@@ -1,8 +1,8 @@
 """Content-addressed objects in append-only packs.
 
 A key is one letter for the kind and a hash of the content, so equal content is stored once.
-A pack is appended to by one process at a time (flock); what an index row does not point to is
-not there, so a torn tail is harmless. Format in docs/design.md.
+One process at a time appends to a pack (flock); only what an index row points to counts, so a torn
+tail is harmless. Format in docs/design.md.
 """
 
 import os
@@ -25,30 +25,30 @@ from cleveragents.content.pack_file import (
     Location,
     PackWriter,
     Record,
+    compressed,
     lock_pack,
     open_writer,
     payload_of,
-    squeezed,
 )
 from cleveragents.content.reserve import MARGIN, SIZE, Reserve
 from cleveragents.errors import ContentDamaged, DiskFull, StoreError
 
 FLUSH_AT = 4 << 20
-SQUEEZED = 1 << 20
+COMPRESSED = 1 << 20
 """Bytes up to which what comes together is compressed: with more, time counts for more."""
 
 
 class Index(Protocol):
-    """Where objects lie; kept by the store so that it changes in the checkpoint's own commit."""
+    """Where objects are; part of the store, so that it changes in the checkpoint's own commit."""
 
     def find(self, key: bytes) -> Location | None: ...
     def has(self, key: bytes) -> bool: ...
     def locate(self, keys: Iterable[bytes]) -> dict[bytes, Location]:
-        """Where those of the keys lie that are there."""
+        """The locations of the keys that are present."""
         ...
 
-    def among(self, keys: Collection[bytes]) -> set[bytes]:
-        """Those of the keys that are there."""
+    def present(self, keys: Collection[bytes]) -> set[bytes]:
+        """The keys that are present."""
         ...
 
 
@@ -76,7 +76,7 @@ class Packs:
         """Locks on full packs, held until the batch that filled them is committed."""
 
     def get(self, key: bytes) -> bytes:
-        """The content, checked against its key; what an open batch holds counts as there."""
+        """The content, checked against its key; also from an open batch."""
         for batch in self._batches:
             if (data := batch.peek(key)) is not None:
                 return data
@@ -89,11 +89,11 @@ class Packs:
             moved = self.index.find(key)
             if moved is None or moved == location:
                 raise
-            # A collection moved it into another pack between the two looks.
+            # A collection moved it to another pack between the two lookups.
             return self.read(key, moved)
 
     def reading(self, keys: Iterable[bytes]) -> tuple[Callable[[bytes], bytes], list[bytes]]:
-        """A way to `get` these keys that was looked up in one go, and those that are not there."""
+        """A `get` for these keys, looked up in one go, and the keys that are missing."""
         wanted = list(dict.fromkeys(keys))
         places = self.index.locate(wanted)
 
@@ -132,16 +132,16 @@ class Packs:
 
     @contextmanager
     def batch(self, urgent: bool = False) -> Generator["Batch"]:
-        """Collect content; it can be read through `get` until the block ends.
+        """Collect content, readable through `get` until the block ends.
 
         `urgent` content may use the disk's reserve: it is needed to get out of a full disk.
         """
         yield from self._opened(Batch(self, urgent))
 
     @contextmanager
-    def looking(self) -> Generator["Batch"]:
-        """Like `batch`, for looking at a state without keeping it."""
-        yield from self._opened(_Looking(self))
+    def preview(self) -> Generator["Batch"]:
+        """Like `batch`, to look at a state without storing it."""
+        yield from self._opened(_PreviewBatch(self))
 
     def _opened(self, batch: "Batch") -> Iterator["Batch"]:
         self._batches.append(batch)
@@ -154,9 +154,9 @@ class Packs:
     def append(
         self, records: list["Record"], urgent: bool = False, avoid: Collection[str] = ()
     ) -> list[tuple[bytes, Location]]:
-        """Write records behind the current pack; durable only after `sync`.
+        """Append records to the current pack; durable only after `sync`.
 
-        No pack that is named in `avoid` is taken up again.
+        Packs named in `avoid` are not reused.
         """
         size = sum(len(record.payload) for record in records) + len(records) * 64
         try:
@@ -174,7 +174,7 @@ class Packs:
             assert self._writer is not None
             return self._writer.append(records)
         except OSError as error:
-            # Where the pack ends is no longer known; a torn tail is harmless, a wrong offset not.
+            # The pack's end is unknown now; a torn tail is harmless, a wrong offset is not.
             self._close_writer()
             raise machine.of_os(
                 error, f"content could not be written to {self.directory}"
@@ -208,8 +208,8 @@ class Packs:
             )
 
     def _make_room(self, size: int) -> None:
-        """The reserve counts too, and no budget does."""
-        self._reserve.give_back_below(size + MARGIN)
+        """Make room for urgent content: from the reserve, ignoring the budget."""
+        self._reserve.release_below(size + MARGIN)
         free = machine.free_bytes(self.directory) - MARGIN
         if size > free:
             raise DiskFull(
@@ -223,7 +223,7 @@ class Packs:
             return sum(entry.stat().st_size for entry in entries if entry.name.endswith(".pack"))
 
     def remove_unnamed(self) -> None:
-        """Take away packs whose writers died before they got their names."""
+        """Remove packs whose writers died before naming them."""
         for name in os.listdir(self.directory):
             path = f"{self.directory}/{name}"
             if name.endswith(NEW) and (fd := lock_pack(path)) is not None:
@@ -238,19 +238,19 @@ class Packs:
             self._writer.sync()
 
     def try_lock(self, pack: str) -> int | None:
-        """Descriptor that keeps writers out of a pack, or None while one is at work."""
+        """A descriptor that locks writers out of a pack; None while one is writing."""
         if self._writer is not None and self._writer.name == pack:
             return None
         return lock_pack(f"{self.directory}/{pack}")
 
-    def rest(self) -> None:
-        """Release the pack that was last written to, if nothing is being written."""
+    def release_pack(self) -> None:
+        """Release the last pack if nothing is being written."""
         if not self._batches:
             self.sync()
             self._close_writer()
 
     def drop(self, pack: str) -> None:
-        """Remove a pack nobody refers to."""
+        """Remove an unreferenced pack."""
         if pack in self._readers:
             os.close(self._readers.pop(pack))
         fsio.point("unlink")
@@ -271,7 +271,7 @@ class Packs:
 
 
 class Watch(Protocol):
-    """Whoever wants to know how far a capture is; `total` tells how much will come."""
+    """Receives the progress of a capture; `total` gives the expected size."""
 
     total: Callable[[], int]
 
@@ -279,13 +279,13 @@ class Watch(Protocol):
 
 
 class Batch:
-    """Objects on their way into the store: written as they come, durable after `seal`."""
+    """Objects to store: written as they come, durable after `seal`."""
 
     def __init__(self, packs: Packs, urgent: bool = False) -> None:
         self._packs = packs
         self._urgent = urgent
         self._pending: dict[bytes, bytes] = {}
-        self._squeezed: dict[bytes, Record] = {}
+        self._compressed: dict[bytes, Record] = {}
         self._pending_bytes = 0
         self._unsure: list[bytes] = []
         """Pending, and not yet asked whether the store has them."""
@@ -317,77 +317,78 @@ class Batch:
             self._flush()
 
     def put_missing(self, key: bytes, data: bytes) -> None:
-        """The same with content that the store was just found not to have."""
+        """The same, with content that the store is known to lack."""
         self._missing.add(key)
         self.put_keyed(key, data)
 
     def rely_on(self, key: bytes) -> None:
-        """The store has it, and it must still be there when this is committed."""
+        """Require that content of the store is still there at the commit."""
         self.reused.add(key)
 
     @property
     def added_bytes(self) -> int:
-        """What is new to the store so far, as it will lie there."""
-        self.sort_out()
+        """The size of new content so far, as stored."""
+        self.prepare()
         return self._added
 
-    def sort_out(self) -> None:
-        """Find out what of it is new, and compress that."""
+    def prepare(self) -> None:
+        """Drop what the store has already, and compress the rest."""
         asked = [key for key in self._unsure if key not in self._missing]
-        there = self._packs.index.among(asked) if asked else set[bytes]()
+        there = self._packs.index.present(asked) if asked else set[bytes]()
         for key in self._unsure:
             size = len(self._pending[key])
             if key in there:
                 del self._pending[key]
                 self._pending_bytes -= size
             else:
-                self._added += self._squeeze(key, size)
+                self._added += self._compress(key, size)
         self.reused |= there
         self._unsure.clear()
 
-    def _squeeze(self, key: bytes, size: int) -> int:
-        """Compress it, unless there is so much that time counts for more; returns its size."""
-        if self.located or self._pending_bytes >= SQUEEZED:
+    def _compress(self, key: bytes, size: int) -> int:
+        """Compress content unless there is too much of it; returns its stored size."""
+        if self.located or self._pending_bytes >= COMPRESSED:
             return size
-        record = squeezed(key, self._pending[key])
+        record = compressed(key, self._pending[key])
         if record.codec != RAW:
-            self._squeezed[key] = record
+            self._compressed[key] = record
         return len(record.payload)
 
     def holds(self, key: bytes) -> bool:
         return key in self._pending or key in self.located
 
     def peek(self, key: bytes) -> bytes | None:
-        """Content that this batch brings; None for any other."""
+        """Content of this batch; None for other keys."""
         if key in self._pending:
             return self._pending[key]
         return self._packs.read(key, self.located[key]) if key in self.located else None
 
     def _flush(self) -> None:
-        self.sort_out()
+        self.prepare()
         if not self._pending:
             return
         records = [
-            self._squeezed.get(key) or Record(key, RAW, data) for key, data in self._pending.items()
+            self._compressed.get(key) or Record(key, RAW, data)
+            for key, data in self._pending.items()
         ]
         self.located.update(self._packs.append(records, self._urgent))
-        self._pending, self._squeezed = {}, {}
+        self._pending, self._compressed = {}, {}
         self._pending_bytes = 0
 
     def seal(self) -> None:
-        """Everything put so far is on disk when this returns; the index rows come after it."""
+        """Sync everything put so far; the index rows come after."""
         self.begin_seal()()
 
     def begin_seal(self) -> Callable[[], None]:
-        """The same, done beside; what is returned waits for it, which the commit has to."""
+        """The same in the background; the commit has to call the returned function, which waits."""
         for keep in self.before_seal:
             keep()
         self._flush()
         return Background(self._packs.sync).wait if self.located else lambda: None
 
 
-class _Looking(Batch):
-    """Keeps manifests in memory, so that states can be compared, and drops all else."""
+class _PreviewBatch(Batch):
+    """Keeps only manifests, in memory, so that states can be compared."""
 
     def put_keyed(self, key: bytes, data: bytes) -> None:
         if self.watch is not None:

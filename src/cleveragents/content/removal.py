@@ -1,4 +1,4 @@
-"""Removing trees, also those that somebody locked: by descriptors, so that no link is followed."""
+"""Removes trees, even locked ones, by descriptors, so that no link is followed."""
 
 import fcntl
 import os
@@ -18,13 +18,13 @@ _LOCKED = 0x10 | 0x20
 
 
 def remove_tree(path: str) -> None:
-    """Remove a directory and all below it, following no link; what is not there is fine."""
+    """Remove a directory and all below it, following no link; it may be missing."""
     with suppress(FileNotFoundError):
         remove_tree_at(path, None)
 
 
 def remove_tree_at(name: str | bytes, dir_fd: int | None) -> None:
-    """The same for what is in another directory, and has to be there."""
+    """The same inside an open directory; it must exist."""
     _empty(name, dir_fd, 0)
     os.rmdir(name, dir_fd=dir_fd)
 
@@ -51,7 +51,7 @@ def _empty(name: str | bytes, dir_fd: int | None, level: int) -> None:
 
 
 def unlock(dir_fd: int, name: bytes) -> bool:
-    """Take such flags off a directory and what it has under a name; False if there is none."""
+    """Clear such flags on a directory and one name in it; False if there are none."""
     found = _unlock(dir_fd)
     with suppress(OSError):
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=dir_fd)
@@ -75,7 +75,7 @@ def _unlock(fd: int) -> bool:
 
 
 def open_up(root: str) -> None:
-    """Make what a tool closed readable for us again; nothing to do for root."""
+    """Make what a tool made unreadable readable again; root needs nothing."""
     if os.geteuid() != 0:
         with suppress(FileNotFoundError):
             _open_up(root, None, 0)
@@ -98,7 +98,7 @@ def _open_up(name: str | bytes, dir_fd: int | None, level: int) -> None:
 def _add_mode(name: str | bytes, dir_fd: int | None, for_dir: int, for_file: int) -> int:
     """Give a directory or a file at least these permissions; returns what it is.
 
-    Looked at and changed by one descriptor: what a tool puts there in between stays as it is.
+    Read and changed through one descriptor: a file that a tool swaps in stays as it is.
     """
     mode = os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode
     least = for_dir if stat.S_ISDIR(mode) else for_file

@@ -1,9 +1,9 @@
-"""Disk space kept for getting out of a full disk: files that are given back when they are needed.
+"""Disk space held for getting out of a full disk: files that are removed when space is needed.
 
-Without it a tool that fills the disk locks everybody out: SQLite cannot even be opened for reading
-when there is no room for its side files. Ordinary content never uses this space, whether the file
-holds it or it was given back; what a rollback has to keep may. A disk is full of files as well as
-of bytes: empty ones hold the places (inodes) that side files, packs and staging take then.
+Without it a tool that fills the disk locks everybody out: SQLite cannot even open a file for
+reading without room for its side files. Ordinary content never uses this space, held or released; a
+rollback may. A disk can also run out of inodes, so empty files hold some for side files, packs and
+staging.
 """
 
 import os
@@ -23,7 +23,7 @@ FEW = 32
 
 
 class Reserve:
-    """The file of one store. Nothing depends on its being there, so no failure here counts."""
+    """The reserve of one store. Nothing depends on it, so failures are ignored."""
 
     def __init__(self, home: str) -> None:
         self._home = home
@@ -45,8 +45,8 @@ class Reserve:
         """Bytes for ordinary content."""
         return machine.free_bytes(self._home) + self.held - SIZE
 
-    def give_back_below(self, wanted: int) -> None:
-        """Give it back if less than this is free; the files if few more can be made."""
+    def release_below(self, wanted: int) -> None:
+        """Release the bytes if less than this is free, and the files if inodes are short."""
         with suppress(OSError):
             if machine.free_files(self._home) < FEW:
                 for name in os.listdir(self._files):
@@ -57,8 +57,8 @@ class Reserve:
                 self._set(0)
                 self._given = held
 
-    def take_again(self) -> None:
-        """Before a tool runs or the command ends: nobody else may use what was given back."""
+    def refill(self) -> None:
+        """Hold released space again, before a tool runs or the command ends."""
         if self._given:
             self._hold(self._given)
             self._given = 0
@@ -67,7 +67,7 @@ class Reserve:
             self._gave_files = False
 
     def renew(self) -> None:
-        """Have all of it, if there is plenty of room."""
+        """Hold the full reserve, if there is plenty of room."""
         with suppress(OSError):
             if self.held < SIZE and machine.free_bytes(self._home) > SIZE + 2 * LOW:
                 self._hold(SIZE)
@@ -77,7 +77,7 @@ class Reserve:
                 self._hold_files()
 
     def _hold_files(self) -> None:
-        """As many of them as can be made."""
+        """Make as many of the files as possible."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         with suppress(OSError):
             fsio.make_private_dir(self._files)
@@ -96,6 +96,6 @@ class Reserve:
                 os.posix_fallocate(fd, 0, size)
             else:
                 os.ftruncate(fd, 0)
-                os.fsync(fd)  # freed blocks can be used once the journal has them
+                os.fsync(fd)  # freed blocks are usable once the journal is written
         finally:
             os.close(fd)

@@ -1,6 +1,6 @@
-"""The one door for names that somebody else wrote: in a git tree, a manifest or a row.
+"""Checks names written by others: in a git tree, a manifest or a row.
 
-A path that passes stays below any root, if it is then walked by directory descriptors.
+A path that passes stays below its root, if it is then walked by directory descriptors.
 """
 
 import functools
@@ -25,20 +25,20 @@ _DOUBTFUL = rb"[\t/\\](?:%s|%s|\.{0,2}[/\0])" % (_HFS, _NTFS)
 
 @functools.cache
 def _pattern(text: bytes) -> "re.Pattern[bytes]":
-    """Compiled by those who need it: most commands list nothing."""
+    """Compiled on demand: most commands list nothing."""
     import re
 
     return re.compile(text)
 
 
 def require_path(path: bytes, where: str) -> None:
-    """Refuse a relative path that leads anywhere but below the root it is used with."""
+    """Refuse a relative path that leaves its root."""
     if not _AWAY.isdisjoint(path.split(b"/")) or b"\0" in path:
         raise UnsafeName(f"{where} has the name {show_path(path)!r}, which leads out of it")
 
 
 def is_name(name: bytes) -> bool:
-    """Whether it names something in a directory, and leads nowhere else."""
+    """Whether it is a plain name in a directory."""
     return name not in _AWAY and b"/" not in name and b"\0" not in name
 
 
@@ -48,9 +48,9 @@ def require_name(name: bytes, where: str) -> None:
 
 
 def require_git_paths(listed: bytes, paths: Collection[bytes], where: str) -> None:
-    """Refuse a commit that no checkout can be made of without leaving its folder.
+    """Refuse a commit whose checkout would leave its folder.
 
-    `listed`: what `git ls-tree -z` printed of these paths, searched in one go as most are harmless.
+    `listed`: the output of `git ls-tree -z` for these paths, searched in one go, as most are safe.
     """
     if _pattern(_DOUBTFUL).search(listed):
         for path in paths:

@@ -1,4 +1,4 @@
-"""What belongs to a resource: everything below its root but what rules and inner resources take."""
+"""The scope of a resource: all below its root but excluded paths and inner resources."""
 
 import fnmatch
 
@@ -19,7 +19,7 @@ class Scope(msgspec.Struct, frozen=True):
         return path in self.links or path in self.skip or self.excludes(path)
 
     def excludes(self, path: bytes) -> bool:
-        """Whether a rule names the path or one of its parents."""
+        """Whether a rule matches the path or one of its parents."""
         if not self.exclude:
             return False
         parts = path.split(b"/")
@@ -33,7 +33,7 @@ class Scope(msgspec.Struct, frozen=True):
 
     @property
     def prune_names(self) -> tuple[bytes, ...]:
-        """Names the walker need not go into."""
+        """Names that the walker can skip."""
         return tuple(r for r in self.exclude if b"/" not in r and not _is_wild(r))
 
     @property

@@ -1,4 +1,4 @@
-"""What is different between two trees; what is equal is never looked into."""
+"""The difference between two trees; equal subtrees are not read."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ from cleveragents.model.resource import Action
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One path at which two trees differ; a directory counts itself, not what is below it."""
+    """One path at which two trees differ; a directory without what is below it."""
 
     path: bytes
     before: Entry | None
@@ -43,7 +43,7 @@ def diff(
 ) -> Iterator[Difference]:
     """Paths that differ, parents before what is below them; equal directories are not opened.
 
-    Those of which only the mtime differs are put into `touched`.
+    Paths with only another mtime go into `touched`.
     """
     todo: list[Difference | tuple[bytes, Tree, Tree]] = [(b"", before, after)]
     while todo:
@@ -66,12 +66,12 @@ def diff(
 
 
 def diff_entries(load: Loader, before: Entry | None, after: Entry | None) -> Iterator[Difference]:
-    """The same for what is below two entries."""
+    """The same below two entries."""
     return diff(load, _tree(before), _tree(after))
 
 
 def _unequal(old: Listing, new: Listing) -> list[tuple[bytes, Entry | None, Entry | None]]:
-    """Names at which two directories do not say the same, sorted."""
+    """Names whose entries differ between two directories, sorted."""
     names = unequal(old.data, new.data)
     before, after = old.some(names), new.some(names)
     return [(name, before.get(name), after.get(name)) for name in names]
@@ -82,7 +82,7 @@ def _is_directory(entry: Entry | None) -> bool:
 
 
 def _only_below(left: Entry | None, right: Entry | None) -> bool:
-    """Both are directories with the same mode: the difference lies below."""
+    """Whether both are directories with the same mode, so the difference is below."""
     if left is None or right is None or left.mode != right.mode:
         return False
     return left.kind is right.kind is EntryKind.DIRECTORY and left.xattrs == right.xattrs

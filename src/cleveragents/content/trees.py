@@ -48,7 +48,7 @@ _NOTHING = manifest([])
 
 
 class Listing:
-    """What one directory holds. It stays a manifest, of which only what is asked for is read."""
+    """The entries of one directory, kept as a manifest and decoded on demand."""
 
     __slots__ = ("data", "pieces")
 
@@ -70,14 +70,14 @@ class Listing:
         return _by_name(self.data)
 
     def some(self, names: Collection[bytes]) -> dict[bytes, Entry]:
-        """The same of those of the names that are there."""
+        """The same for those of the names that exist."""
         return _by_name(picked(self.data, sorted(names)))
 
     def get(self, name: bytes) -> Entry | None:
         return self.some((name,)).get(name)
 
     def changed(self, entries: Mapping[bytes, Entry | None]) -> "Listing":
-        """With these instead; None for nothing."""
+        """A copy with these entries replaced; None removes one."""
         new = [
             (name, b"" if entry is None else ENCODER.encode(entry))
             for name, entry in sorted(entries.items())
@@ -86,7 +86,7 @@ class Listing:
 
 
 def _head_of(data: bytes) -> int:
-    """How many bytes of a MessagePack array say how long it is."""
+    """The length of a MessagePack array's header."""
     return {0xDC: 3, 0xDD: 5}.get(data[0], 1)
 
 
@@ -104,7 +104,7 @@ Loader = Callable[[bytes], Listing]
 def store_directory(listing: Listing, batch: Batch, before: Listing | None = None) -> Tree:
     """Put the manifest of a directory into the batch.
 
-    `before`: what the store is known to have of this directory; cut as `pieces` cuts it.
+    `before`: pieces of this directory that the store is known to have.
     """
     data = listing.data
     state = blake3(state_text(data)).digest()
@@ -124,7 +124,7 @@ EMPTY = Tree(key_of(TREE, _NOTHING), blake3(state_text(_NOTHING)).digest())
 
 
 def reading(read: Reader, ahead: Callable[[list[bytes]], Reader] | None = None) -> Loader:
-    """Manifests as they come out of the store; `ahead` looks many keys up in one go."""
+    """A loader of manifests from the store; `ahead` looks up many keys in one go."""
 
     def load(key: bytes) -> Listing:
         if key == EMPTY.key:
@@ -148,7 +148,7 @@ def _listing(key: bytes, data: bytes, keys: tuple[bytes, ...]) -> Listing:
 
 
 def require_safe(key: bytes, data: bytes) -> None:
-    """Refuse what is no manifest, or has names that would be used outside of their directory."""
+    """Refuse data that is no manifest or has names that leave their directory."""
     if data[:1] == PIECED:
         return
     try:
@@ -161,14 +161,14 @@ def require_safe(key: bytes, data: bytes) -> None:
 
 
 def _joined(parts: list[bytes]) -> bytes:
-    """One manifest of the entries of several, of which there are more than 15."""
+    """Join the entries of several manifests, more than 15, into one."""
     count = sum([len(Listing(part)) for part in parts])
     head = b"\xdc" + count.to_bytes(2) if count < 1 << 16 else b"\xdd" + count.to_bytes(4)
     return head + b"".join([part[_head_of(part) :] for part in parts])
 
 
 class Manifests:
-    """A loader that remembers: what is read for one capture is needed again for the next."""
+    """A caching loader: what one capture reads, the next needs again."""
 
     LIMIT = 20 << 20
     """Bytes of manifests that are kept."""
@@ -188,7 +188,7 @@ class Manifests:
         return found
 
     def put(self, key: bytes, listing: Listing) -> None:
-        """Remember what was just made."""
+        """Cache a new listing."""
         if key in self._known:
             return
         self._known[key] = listing
@@ -198,7 +198,7 @@ class Manifests:
 
 
 def _weight(listing: Listing) -> int:
-    """What it takes in memory, about: keys are long, too."""
+    """Approximate memory use, keys included."""
     return len(listing.data) + 80 * len(listing.pieces) + 300
 
 
@@ -225,7 +225,7 @@ def find(load: Loader, tree: Tree, path: bytes) -> Entry | None:
 
 
 def keys_in(load: Loader, key: bytes, seen: set[bytes]) -> Iterator[bytes]:
-    """Every key a manifest needs, itself included; what was already `seen` is passed over."""
+    """Every key that a manifest needs, itself included, without those already `seen`."""
     todo = [] if key in seen else [key]
     seen.update(todo)
     while todo:

@@ -16,7 +16,7 @@ from cleveragents.model.ids import is_id, new_id
 from cleveragents.model.plan import Plan
 from cleveragents.model.resource import Backup, BackupState, SandboxRecord, SandboxState
 from cleveragents.sandbox.marks import put_mark
-from cleveragents.sandbox.protocol import KeepsBackup, LearnsWhileMade, Making, Sandbox
+from cleveragents.sandbox.protocol import KeepsBackup, LearnsFromCreate, Making, Sandbox
 from cleveragents.sandbox.registry import has_copy, traits_of
 from cleveragents.sandbox.wide import require_not_too_wide
 
@@ -38,7 +38,7 @@ def make_sandboxes(ctx: Context, leased: LeasedPlan) -> PlanSandboxes:
     ready = ctx.manager.sandboxes(plan_id)
     for resource_id, made in current.opened.items():
         after = ready.opened[resource_id]
-        if isinstance(after, LearnsWhileMade):
+        if isinstance(after, LearnsFromCreate):
             after.inherit(made)
     return ready
 

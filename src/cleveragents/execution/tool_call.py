@@ -64,7 +64,7 @@ def ended(call: ToolCall, result: ToolResult, now: str) -> ToolCall:
 
 def call_context(ctx: Context, leased: LeasedPlan, step_id: str, on: str | None) -> CallContext:
     """Where a tool starts and what it is told."""
-    ctx.store.reserve.take_again()  # it is not for tools
+    ctx.store.reserve.refill()  # it is not for tools
     sandboxes = ctx.manager.sandboxes(leased.plan.plan_id)
     name = on or next(iter(sandboxes.paths))
     sandbox = sandboxes.named(name)

@@ -194,7 +194,7 @@ def export_branch(
     groups = exported_groups(ctx.store, plan)
     decisions = {d.decision_id: d for d in ctx.store.plans.decisions(plan.plan_id)}
     origin = ctx.checkpoints.began_with(plan.plan_id)[sandbox.place.resource.resource_id]
-    with ctx.manager.packs.looking() as batch:
+    with ctx.manager.packs.preview() as batch:
         pieces = pieces_of(ctx, plan, sandbox, groups, batch)
         words = [_words(plan, piece, decisions) for piece in pieces]
         links = [
@@ -251,7 +251,7 @@ def _patches_of(
 ) -> list[Patch]:
     found: list[tuple[Piece, int, bytes]] = []
     before = ctx.checkpoints.began_with(plan.plan_id)[sandbox.place.resource.resource_id]
-    with ctx.manager.packs.looking() as batch:
+    with ctx.manager.packs.preview() as batch:
         for piece in pieces_of(ctx, plan, sandbox, groups, batch):
             files, patch = exact_patch(ctx, sandbox, before, piece.state)
             if patch:

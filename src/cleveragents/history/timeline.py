@@ -22,7 +22,7 @@ from cleveragents.lease import holder
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType, SandboxCheckpoint
 from cleveragents.model.plan import Plan, StepState
 from cleveragents.model.resource import Change
-from cleveragents.sandbox.protocol import TellsContents
+from cleveragents.sandbox.protocol import ReportsContents
 from cleveragents.sandbox.sqlite.followed import Rows, rows_in, same
 from cleveragents.sandbox.sqlite.tables import TableChange
 
@@ -144,7 +144,7 @@ def contents_of(ctx: Context, plan: Plan, group: CheckpointGroup) -> dict[str, d
         sandbox = sandboxes[rid]
         name = sandbox.place.resource.name
         found[name] = {}
-        if isinstance(sandbox, TellsContents):
+        if isinstance(sandbox, ReportsContents):
             with (
                 ctx.scratch() as scratch,
                 suppress(AgentsError),

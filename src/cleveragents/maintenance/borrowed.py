@@ -13,7 +13,7 @@ from cleveragents.lease import LeasedPlan, hold
 from cleveragents.maintenance.gc import reachable
 from cleveragents.model.resource import SandboxRecord
 from cleveragents.sandbox.git import command
-from cleveragents.sandbox.git.kept_objects import kept_at
+from cleveragents.sandbox.git.kept_objects import kept_objects_at
 
 
 class Loose(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ def find_loose(ctx: Context, going: Collection[str] = ()) -> list[Loose]:
         if "base_pack" in record.origin and not os.path.isdir(repository.git_dir):
             continue  # the store has the commit, for machines without the repository
         is_gone = not _has(repository, base)
-        if is_gone and _has(kept_at(record.root, repository), base):
+        if is_gone and _has(kept_objects_at(record.root, repository), base):
             continue
         if not is_gone:
             if repository.common_dir not in refs:
@@ -83,7 +83,7 @@ def lacking(ctx: Context, record: SandboxRecord) -> int:
     """How many contents its groups borrow and the store has not."""
     roots = ctx.store.checkpoints.roots_of(record.resource_id)
     borrowed = {key for key in reachable(ctx, roots) if key[:1] == GIT}
-    return len(borrowed - ctx.manager.packs.index.among(borrowed)) if borrowed else 0
+    return len(borrowed - ctx.manager.packs.index.present(borrowed)) if borrowed else 0
 
 
 def _has(repository: command.Repository, commit: str) -> bool:

@@ -11,7 +11,7 @@ from cleveragents.errors import AgentsError
 from cleveragents.model.plan import Plan
 from cleveragents.model.resource import Resource, SandboxState
 from cleveragents.model.units import show_bytes
-from cleveragents.sandbox.protocol import CheckpointCost, TellsCost
+from cleveragents.sandbox.protocol import CheckpointCost, ReportsCost
 from cleveragents.sandbox.registry import traits_of
 from cleveragents.sandbox.traits import OnServer
 
@@ -49,7 +49,7 @@ def costs_of(ctx: Context, plan: Plan) -> list[Cost]:
     held = {one.resource: one for one in kept_of(ctx, plan)}
     costs: list[Cost] = []
     for rid, sandbox in ctx.manager.sandboxes(plan.plan_id).opened.items():
-        if isinstance(sandbox, TellsCost):
+        if isinstance(sandbox, ReportsCost):
             states = [row.snapshot.metadata for row in rows if row.resource_id == rid]
             resource = sandbox.place.resource
             costs.append(_cost(resource, sandbox.cost(states, is_removed), held.get(resource.name)))

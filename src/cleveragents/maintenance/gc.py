@@ -16,7 +16,7 @@ from cleveragents.content.keys import (
 )
 from cleveragents.content.pack_file import (
     Location,
-    squeezed,
+    compressed,
 )
 from cleveragents.context import Context
 from cleveragents.errors import DiskFull, PlanBusy
@@ -117,7 +117,7 @@ def collect(ctx: Context, grace: float, dry_run: bool = False) -> Collected:
 
 
 def _collect(ctx: Context, grace: float, dry_run: bool) -> Collected:
-    ctx.manager.packs.rest()
+    ctx.manager.packs.release_pack()
     if not dry_run:
         follow_clock(ctx)
     live = live_keys(ctx)
@@ -236,7 +236,7 @@ def _move_out(ctx: Context, name: str, wasteful: set[str]) -> None:
     """
     packs = ctx.manager.packs
     kept = [(k, place) for k, place, _ in ctx.store.objects.all() if place.pack == name]
-    records = [squeezed(key, packs.read(key, place)) for key, place in kept]
+    records = [compressed(key, packs.read(key, place)) for key, place in kept]
     moved = packs.append(records, urgent=True, avoid=wasteful)
     packs.sync()
     with ctx.store.content_transaction():

@@ -15,7 +15,7 @@ from cleveragents.errors import NotAllowed
 from cleveragents.model.resource import SandboxRecord, SandboxState
 from cleveragents.sandbox.marks import is_marked, mark_at, mark_of, put_mark
 from cleveragents.sandbox.registry import has_copy
-from cleveragents.sandbox.tree import mend_links
+from cleveragents.sandbox.tree import repair_links
 from cleveragents.store import Identity
 
 
@@ -129,7 +129,7 @@ def _mend_links(ctx: Context, roots: Collection[str]) -> None:
         for sandbox in ctx.manager.sandboxes(plan_id).opened.values():
             spots = [f"{sandbox.place.root}/{spot}" for spot in sandbox.place.links]
             if sandbox.place.root in roots and all(map(os.path.islink, spots)):
-                mend_links(sandbox.place)
+                repair_links(sandbox.place)
     ctx.manager.close()
 
 

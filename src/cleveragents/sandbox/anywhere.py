@@ -1,4 +1,4 @@
-"""What can be had of a state alone, where nobody ever saw the user's resource."""
+"""What works from a stored state alone, on a machine that does not have the user's resource."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -9,8 +9,8 @@ MACHINE_FILES = "machine_files"
 
 
 @runtime_checkable
-class MadeAnywhere(Protocol):
-    """A kind whose private copy can be made where only the store and its content are."""
+class CreatesFromState(Protocol):
+    """A kind whose private copy can be made from the store alone."""
 
     def create_at(self, state: SandboxCheckpoint, staging: str) -> dict[str, Any]:
         """Make the private copy hold that state; returns the origin as it is on this machine.
@@ -21,8 +21,8 @@ class MadeAnywhere(Protocol):
 
 
 @runtime_checkable
-class TellsContents(Protocol):
-    """A kind that can tell how much a state holds."""
+class ReportsContents(Protocol):
+    """A kind that can count what a state holds."""
 
     def contents(self, state: SandboxCheckpoint, scratch: str) -> dict[str, int]:
         """Plural of what is counted -> how many: files; tables and rows. `scratch` is empty."""

@@ -1,4 +1,4 @@
-"""Files by which a change runs code of its own: when a person builds, tests, opens or commits.
+"""Files that run code when a person builds, tests, opens or commits.
 
 They are named before they are applied. Matched at any depth and in any case: a folder inside is a
 project too, and some file systems do not tell cases apart.
@@ -62,12 +62,12 @@ FILES = (
 
 
 def control_files(paths: Iterable[bytes]) -> tuple[str, ...]:
-    """Those of the paths that make tools run or change how they run."""
+    """The paths that make tools run or change how they run."""
     return tuple(show_path(path) for path in paths if _is_control(show_path(path).lower()))
 
 
 def control_files_of(work: Iterable[Difference]) -> tuple[str, ...]:
-    """The same of what a plan did; folders by what is in them."""
+    """The same for a plan's changes; folders by what is in them."""
     return control_files(item.path for item in work if not _is_folder(item))
 
 

@@ -15,5 +15,5 @@ class GitCopy(TreeSandbox):
     strategy = "copy_on_write"
 
     def ignored(self, changes: tuple[Change, ...], state: SandboxCheckpoint) -> frozenset[bytes]:
-        """What a tool did to the copy of `.git` is never carried into the user's."""
+        """A tool's changes to the copy of `.git` never reach the user's."""
         return frozenset(c.path for c in changes if c.path.split(b"/")[0] == b".git")

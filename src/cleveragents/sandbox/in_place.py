@@ -1,7 +1,7 @@
-"""`in_place`: the directory itself is what is worked on; there is no copy and nothing to apply.
+"""`in_place`: work happens in the directory itself; there is no copy and nothing to apply.
 
-Somebody else may write to it at any time. So nothing is restored uninvited, a rollback replaces
-only what it has just read, and what is there now is never removed with the plan.
+Somebody else may write to it at any time. So nothing is restored unasked, a rollback replaces only
+what it has just read, and deleting the plan removes nothing from the directory.
 """
 
 import os
@@ -21,7 +21,7 @@ from cleveragents.content.fsio import Inode, inode_of
 from cleveragents.content.packs import Batch
 from cleveragents.content.restore.operation import Op
 from cleveragents.content.restore.staging import stage
-from cleveragents.content.restore.switch import Switch, put_times_back
+from cleveragents.content.restore.switch import Switch, restore_times
 from cleveragents.content.scope import Scope
 from cleveragents.content.tree_diff import Difference
 from cleveragents.errors import ApplyRefused, CheckpointFailed, SandboxError
@@ -38,7 +38,7 @@ AGAIN = "nothing was changed; run the command again"
 
 
 class InPlaceScope(Scope, frozen=True):
-    """Without inner resources, what is not covered, and what is ours or git's own business."""
+    """The scope less inner resources, uncovered files, our own files and git's temporary ones."""
 
     def leaves_out(self, path: bytes) -> bool:
         inside = path[5:] if path.startswith(b".git/") else None
@@ -50,7 +50,7 @@ class InPlaceScope(Scope, frozen=True):
 
 
 def _is_gits_own(inside: bytes) -> bool:
-    """Locks and temporary files."""
+    """Git's locks and temporary files."""
     name = inside.rpartition(b"/")[2]
     return (
         name.endswith(b".lock")
@@ -60,7 +60,7 @@ def _is_gits_own(inside: bytes) -> bool:
 
 
 class NothingToApply:
-    """The half of a sandbox that makes work real: here it is real already."""
+    """The apply half of a sandbox in place: the work is real already."""
 
     place: Place
 
@@ -111,7 +111,7 @@ class DirectoryInPlace(NothingToApply, TreeSandbox):
         return {"path": self.place.resource.path}
 
     def _elsewhere(self) -> tuple[bytes, ...]:
-        """What is kept by others; a repository that appears in a directory is plain files."""
+        """Content kept elsewhere; a repository that appears in a directory is plain files."""
         return ()
 
     @property
@@ -139,7 +139,7 @@ class DirectoryInPlace(NothingToApply, TreeSandbox):
     def capture(
         self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True
     ) -> SandboxCheckpoint:
-        """Always as strictly: what cannot be read is not made readable, for it is not ours."""
+        """Always strict: an unreadable file is not ours to make readable."""
         if not os.path.isdir(self.place.root):
             raise CheckpointFailed(
                 f"{self.place.root} is no longer a directory",
@@ -178,7 +178,7 @@ class DirectoryInPlace(NothingToApply, TreeSandbox):
         }
 
     def _staging_for(self, staging: str) -> str:
-        """Beside the user's files only where a rename from our own folder is not possible."""
+        """Our own folder, or beside the user's files if a rename would cross file systems."""
         if _mount_of(self.place.ours) == _mount_of(self.place.root):
             return staging
         top = f"{self.place.root}/.git"
@@ -190,13 +190,13 @@ class DirectoryInPlace(NothingToApply, TreeSandbox):
         return f"{OURS.decode()}{self.place.plan_id}-"
 
     def discard_staged(self) -> None:
-        """Remove what a rollback that never began, or has ended, left beside the user's files."""
+        """Remove what a rollback left beside the user's files, whether it ended or never began."""
         for top in (self.place.root, f"{self.place.root}/.git"):
             with suppress(OSError):
                 left = [name for name in os.listdir(top) if name.startswith(self._beside)]
                 for name in left:
                     removal.remove_tree(f"{top}/{name}")
-                if left:  # for good: else it may be among the user's files again after a power cut
+                if left:  # synced: else it may reappear among the user's files after a power cut
                     fsio.sync_dir(top)
 
     def switch(self, staged: dict[str, Any], staging: str) -> None:
@@ -207,22 +207,22 @@ class DirectoryInPlace(NothingToApply, TreeSandbox):
             except ApplyRefused as error:
                 text = error.message.replace("being applied", "being rolled back")
                 raise SandboxError(text, AGAIN) from error
-        put_times_back(self.place.root, _touched_of(staged))
+        restore_times(self.place.root, _touched_of(staged))
         self._set_root(staged["start"], staged["end"])
 
     def switch_now(self, staged: dict[str, Any], staging: str) -> None:
         self.switch(staged, staging)
 
     def make_last(self, staged: dict[str, Any]) -> None:
-        """It is on disk already: nobody looks at it again and repairs it."""
+        """Nothing to do: it is on disk already, as no later repair would check it."""
 
     def undo_switch(self, staged: dict[str, Any]) -> None:
-        """Undo whatever part of `switch` happened; what somebody changed since is left."""
+        """Undo whatever part of `switch` happened; changes by others since then stay."""
         ops = codec.convert(staged["ops"], tuple[Op, ...])
         if ops and os.path.isdir(staged["staging"]):
             Switch(self.place.root, staged["staging"], ops).backward()
         back = [Difference(t.path, t.after, t.before) for t in _touched_of(staged)]
-        put_times_back(self.place.root, back)
+        restore_times(self.place.root, back)
         self._set_root(staged["end"], staged["start"])
 
     def _set_root(self, start: dict[str, Any], end: dict[str, Any]) -> None:
@@ -232,7 +232,7 @@ class DirectoryInPlace(NothingToApply, TreeSandbox):
             os.chmod(self.place.root, end["mode"])
 
     def recapture(self, batch: Batch, staged: dict[str, Any]) -> SandboxCheckpoint:
-        """Compare what was switched, and nothing else: the rest may change at any time."""
+        """Read only what was switched: the rest may change at any time."""
         ops = codec.convert(staged["ops"], tuple[Op, ...])
         with fsio.directory(self.place.root) as root:
             for op in ops:
@@ -267,7 +267,7 @@ def _contents(differences: Iterable[Difference]) -> list[bytes]:
 
 
 def _as_captured(root: int, differences: Iterable[Difference]) -> dict[bytes, Inode]:
-    """What is to be replaced, read again: an edit made since the capture must not be lost."""
+    """Read again what will be replaced: an edit made since the capture must not be lost."""
     found: dict[bytes, Inode] = {}
     for item in differences:
         now = _inode_if_held(root, item.path, item.before)
@@ -277,7 +277,7 @@ def _as_captured(root: int, differences: Iterable[Difference]) -> dict[bytes, In
 
 
 def _inode_if_held(root: int, path: bytes, entry: Entry | None) -> Inode | None:
-    """The inode that holds exactly this entry; None for directories and for nothing."""
+    """The inode that holds exactly this entry; None for a directory or a missing file."""
     try:
         with fsio.parent_of(root, path) as (fd, name):
             before = fsio.lstat_at(fd, name)
@@ -292,7 +292,7 @@ def _inode_if_held(root: int, path: bytes, entry: Entry | None) -> Inode | None:
 
 
 def _holds(fd: int, name: bytes, found: os.stat_result | None, entry: Entry | None) -> bool:
-    """Whether a name has the state of an entry, extended attributes included."""
+    """Whether a name is in the state of an entry, extended attributes included."""
     if not holds(fd, name, found, entry):
         return False
     if entry is None or entry.kind is EntryKind.LINK:
@@ -305,7 +305,7 @@ def _is_switched(root: int, op: Op) -> bool:
         with fsio.parent_of(root, op.path) as (fd, name):
             found = fsio.lstat_at(fd, name)
             if op.after is None and found is not None:
-                # A folder with something in it that is not covered had to stay.
+                # A folder with uncovered files in it had to stay.
                 return stat.S_ISDIR(found.st_mode)
             return _holds(fd, name, found, op.after)
     except (FileNotFoundError, NotADirectoryError):
@@ -313,7 +313,7 @@ def _is_switched(root: int, op: Op) -> bool:
 
 
 def _keep_owner(root: int, fd: int, new: bytes, item: Difference) -> None:
-    """What is put back belongs to whom the file it replaces does, or else the folder."""
+    """Give a restored file the owner of the file it replaces, or else of the folder."""
     if os.geteuid() != 0 or item.after is None:
         return
     found = None
@@ -331,7 +331,7 @@ def _keep_owner(root: int, fd: int, new: bytes, item: Difference) -> None:
 
 
 def _mount_of(path: str) -> tuple[int, str]:
-    """What two directories must share for a rename from one to the other."""
+    """The mount of a directory: a rename works only within one."""
     with fsio.directory(path) as fd:
         device = os.fstat(fd).st_dev
         with suppress(OSError), open(f"/proc/self/fdinfo/{fd}") as about:

@@ -1,7 +1,7 @@
-"""Whose a sandbox is: a file beside its root, where no capture looks and no tool may write.
+"""Who owns a sandbox: a file beside its root, where no capture looks and no tool may write.
 
-A row says where a sandbox is; the mark there has to say the same before anything is written to it
-or removed. So a row that points elsewhere, or a store that is another's copy, does no harm.
+A row says where a sandbox is; the mark there must agree before anything in it is written or
+removed. So a row that points elsewhere, or a copied store, does no harm.
 """
 
 import os
@@ -36,7 +36,7 @@ def place_of(record: SandboxRecord) -> str:
 
 
 def put_mark(store_id: str, record: SandboxRecord) -> None:
-    """On disk when this returns: a sandbox without its mark is nobody's."""
+    """Write the mark, on disk when this returns: nobody owns a sandbox without one."""
     place = place_of(record)
     fsio.unlink_if_there(f"{place}.new")
     fsio.write_new(f"{place}.new", msgspec.json.encode(mark_of(store_id, record)))
@@ -57,7 +57,7 @@ def is_marked(store_id: str, record: SandboxRecord) -> bool:
 
 
 def store_of(folder: str) -> str | None:
-    """The id of the store whose plan has its sandboxes in that folder, if it says."""
+    """The id of the store whose plan has its sandboxes in that folder, if a mark names it."""
     try:
         names = [name for name in os.listdir(folder) if name.startswith(".mark-")]
         for name in names:

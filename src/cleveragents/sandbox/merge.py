@@ -1,4 +1,4 @@
-"""Three-way: what the plan made of the carried-over state, onto the target as it is now."""
+"""Three-way merge of the plan's changes into the target as it is now."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ Reader = Callable[[bytes], bytes]
 
 
 class Work(msgspec.Struct):
-    """What has to be switched in the target: from what is there to what is to be there."""
+    """The changes to make in the target."""
 
     differences: list[Difference] = []
     expected: dict[bytes, tuple[int, int, int]] = {}
@@ -45,13 +45,13 @@ class Merge(msgspec.Struct):
 
 
 def staging_beside(target: str, name: str) -> str:
-    """A directory on the target's own file system: renames must not cross one."""
+    """A staging directory on the target's file system: renames must not cross one."""
     plain, inside = staging_places(target, name)
     return inside if os.path.isdir(f"{target}/.git") else plain
 
 
 def staging_places(target: str, name: str) -> tuple[str, str]:
-    """Both that it may have."""
+    """Both directories it may be."""
     return f"{target}/.cleveragents-{name}", f"{target}/.git/.cleveragents-{name}"
 
 
@@ -63,7 +63,7 @@ def merge_into(
     batch: Batch,
     scratch: str,
 ) -> Merge:
-    """Compare every path of the plan's work with the target; nothing is changed."""
+    """Compare every path of the plan's work with the target; changes nothing."""
     merge = Merge(Work())
     with fsio.directory(root) as fd:
         one = _Target(fd, resource, read, batch, scratch, merge)
@@ -106,7 +106,7 @@ class _Target:
         return any(i.path in above and _is_dir(i.after) for i in self._merge.work.differences)
 
     def _without_parent(self, item: Difference) -> None:
-        """The target lost the folder: new things bring it back, changed ones conflict."""
+        """The target lost the folder: a new file brings it back, a changed one conflicts."""
         if item.after is None:
             return
         if item.before is not None and not _is_dir(item.before):
@@ -180,7 +180,7 @@ class _Target:
             return
         its_mode, own = stat.S_IMODE(found.st_mode), before.xattrs
         if (text, mode) == (theirs, its_mode) and _has_attributes(fd, name, item):
-            return  # it has the plan's change beside its own, as after an apply
+            return  # the target has the plan's change beside its own, as after an apply
         key, size = store_blocks(iter(_blocks(text)), self._batch)
         there = Entry(name, EntryKind.FILE, its_mode, found.st_size, state=own)
         result = Entry(name, EntryKind.FILE, mode, size, NO_TIME, key, after.xattrs)
@@ -188,7 +188,7 @@ class _Target:
         self._merge.merged.append(show_path(item.path))
 
     def _merge_text(self, theirs: bytes, before: Entry, after: Entry) -> bytes | None:
-        """The merged text; None if either is binary or the same lines changed."""
+        """The merged text; None if one is binary or both changed the same lines."""
         base = b"".join(content_blocks(self._read, before.key))
         ours = b"".join(content_blocks(self._read, after.key))
         if theirs == base:
@@ -212,7 +212,7 @@ class _Target:
         )
 
     def drop_kept_directories(self) -> None:
-        """A directory the plan removed stays if the target has something else in it."""
+        """Keep a directory that the plan removed but the target has other files in."""
         gone = {item.path for item in self._merge.work.differences if item.after is None}
         for item in sorted(self._merge.work.differences, key=lambda item: item.path, reverse=True):
             if item.after is not None or not _is_dir(item.before):
@@ -229,7 +229,7 @@ LINES_SHOWN = 12
 
 
 def shown_conflict(ours: bytes, base: bytes, theirs: bytes, scratch: str) -> tuple[str, str]:
-    """The lines of both sides where they disagree, as many as can be shown."""
+    """The conflicting lines of both sides, cut to what is shown."""
     text = _merged(ours, base, theirs, scratch).stdout.decode("utf-8", "replace")
     sides: list[list[str]] = [[], []]
     at = -1
@@ -247,7 +247,7 @@ def shown_conflict(ours: bytes, base: bytes, theirs: bytes, scratch: str) -> tup
 
 
 def merge_texts(ours: bytes, base: bytes, theirs: bytes, scratch: str) -> bytes | None:
-    """A three-way merge by git; None where the same lines changed differently."""
+    """A three-way merge by git; None on a conflict."""
     done = _merged(ours, base, theirs, scratch)
     return done.stdout if done.returncode == 0 else None
 
@@ -285,7 +285,7 @@ def _is_dir(entry: Entry | None) -> bool:
 
 
 def holds(fd: int, name: bytes, found: os.stat_result | None, entry: Entry | None) -> bool:
-    """Whether what was found is what the entry says; of a directory only what it is itself."""
+    """Whether a file is in the state of the entry; a directory without what is in it."""
     if found is None or entry is None:
         return found is None and entry is None
     if kind_of(found.st_mode) is not entry.kind:
@@ -298,9 +298,9 @@ def holds(fd: int, name: bytes, found: os.stat_result | None, entry: Entry | Non
 
 
 def changed_attributes(item: Difference) -> dict[bytes, bytes | None]:
-    """What the plan made of extended attributes; None: it took one away.
+    """Extended attributes that the plan set, or removed (None).
 
-    What got lost together with the old content was lost because a tool made a new file.
+    Attributes that vanished with the old content do not count: a tool wrote a new file.
     """
     before, after = item.before, item.after
     if after is None:

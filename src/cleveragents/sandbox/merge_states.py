@@ -1,7 +1,7 @@
-"""Three-way on states: what a child plan made of its parent's state, onto that state as it is now.
+"""Three-way merge of states: a child plan's changes into its parent's state as it is now.
 
-Nothing but manifests and content in the store is read, so the same merge gives the same answer
-after a crash, and nothing is half merged.
+Only manifests and content in the store are read, so a merge repeated after a crash gives the same
+answer, and nothing is half merged.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -76,7 +76,7 @@ def _folders(path: bytes) -> Iterator[bytes]:
 
 
 def _blocked(load: trees.Loader, theirs: Tree, item: Difference, merge: StateMerge) -> bool:
-    """Something that is no directory stands where a folder above the path would have to be."""
+    """Whether a folder above the path is something other than a directory now."""
     for path in _folders(item.path):
         above = trees.find(load, theirs, path)
         if above is None:
@@ -87,7 +87,7 @@ def _blocked(load: trees.Loader, theirs: Tree, item: Difference, merge: StateMer
 
 
 def _buries(load: trees.Loader, there: Entry | None, item: Difference, seen: set[bytes]) -> bool:
-    """The path becomes no directory, and below it is something that the work knows nothing of."""
+    """Whether replacing a directory would drop entries below it that the child did not know."""
     if there is None or not _is_dir(there) or item.after is None or _is_dir(item.after):
         return False
     below = trees.walk(load, there.tree)
@@ -97,7 +97,7 @@ def _buries(load: trees.Loader, there: Entry | None, item: Difference, seen: set
 def missing_folders(
     load: trees.Loader, ours: Tree, theirs: Tree, wanted: dict[bytes, Entry | None]
 ) -> dict[bytes, Entry | None]:
-    """Folders that the wanted paths need and that are gone come back as they were."""
+    """Missing folders of the wanted paths, as they were."""
     above = {path for name, entry in wanted.items() if entry for path in _folders(name)}
     return {
         path: trees.find(load, ours, path)
@@ -109,7 +109,7 @@ def missing_folders(
 def merged_entry(
     item: Difference, there: Entry | None, known: Known, read: Reader, batch: Batch, scratch: str
 ) -> Entry | None:
-    """The file with both changes; None if it cannot have both."""
+    """The file with both changes; None on a conflict."""
     before, after = item.before, item.after
     if before is None or after is None or there is None:
         return None
@@ -137,13 +137,13 @@ def merged_entry(
 
 
 def _merged_xattrs(before: Entry, after: Entry, there: Entry) -> bytes:
-    """What the child changed of them wins, name by name."""
+    """Merge extended attributes name by name; the child's changes win."""
     changes = attributes.changes(before.xattrs, after.xattrs)
     return attributes.packed({**attributes.unpacked(there.xattrs), **changes})
 
 
 def _key(text: bytes, known: tuple[bytes, int] | None, batch: Batch) -> bytes:
-    """Text that the base commit has at the same path keeps the name it has there."""
+    """The key of merged text; the base's key if the base commit has that text."""
     blocks = [text[start : start + CHUNK] for start in range(0, len(text), CHUNK)]
     if known is not None and hash_as(iter(blocks), len(text), known[0]) == known[0]:
         return known[0]
@@ -166,7 +166,7 @@ def _conflict(
 
 
 def _same(left: Entry | None, right: Entry | None) -> bool:
-    """The same name in the same state; a directory is looked at by itself."""
+    """Whether both are in the same state; directories without what is in them."""
     if left is None or right is None:
         return left is right
     if left.kind is right.kind is EntryKind.DIRECTORY:

@@ -1,4 +1,4 @@
-"""States of a tree in place, path by path: named as text, merged, and put together again."""
+"""States of a tree in place, path by path: as text, merged, and assembled again."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -37,16 +37,16 @@ class OwnedTree:
         """What means something -> the first state that was found to mean it."""
 
     def at(self, state: SandboxCheckpoint, path: bytes) -> str:
-        """The state of one path as text; empty if there is nothing."""
+        """The state of one path as text; empty if nothing is there."""
         entry = trees.find(self._sandbox.manifests, tree_of(state), path)
         return entry.described if entry is not None else ""
 
     def is_merged(self, path: bytes) -> bool:
-        """What git keeps for itself makes no sense with parts of two."""
+        """Files of git's own cannot be merged."""
         return not _is_gits(path)
 
     def meaning(self, path: bytes, text: str) -> str:
-        """Equal for states that mean the same: `git status` alone rewrites the index."""
+        """Equal for equivalent states: even `git status` rewrites the index."""
         if not text or not (path.endswith(b"/index") and _is_gits(path)):
             return text
         try:
@@ -60,7 +60,7 @@ class OwnedTree:
         return found
 
     def merge(self, path: bytes, base: str, ours: str, theirs: str) -> str | None:
-        """The file with both changes, kept for `assembled`."""
+        """The merged file, remembered for `assembled`."""
         try:
             entries = [self._entry(path, text) for text in (base, theirs, ours)]
             work = Difference(path, entries[0], entries[1])
@@ -75,7 +75,7 @@ class OwnedTree:
         return made.described
 
     def sides(self, path: bytes, base: str, ours: str, theirs: str) -> tuple[str, str]:
-        """The lines on which the checkpoint and somebody else disagree, as far as they are text."""
+        """The conflicting lines of the checkpoint and somebody else, if they are text."""
         try:
             entries = [self._entry(path, text) for text in (ours, base, theirs)]
             if all(e is not None and e.kind is EntryKind.FILE for e in entries):
@@ -89,7 +89,7 @@ class OwnedTree:
     def assembled(
         self, now: SandboxCheckpoint, target: SandboxCheckpoint, wanted: Mapping[bytes, str]
     ) -> SandboxCheckpoint:
-        """The state now with those paths as they are wanted."""
+        """The state now, with those paths as wanted."""
         manifests = self._sandbox.manifests
         entries = {path: self._entry(path, text) for path, text in wanted.items()}
         entries |= missing_folders(manifests, tree_of(target), tree_of(now), entries)
@@ -113,7 +113,7 @@ class OwnedTree:
 
 
 def _in_words(entry: Entry | None) -> str:
-    """What is not text to compare: its key tells apart what is of one size."""
+    """Describe what is not text; the key distinguishes content of equal size."""
     if entry is None:
         return "nothing"
     if entry.kind is EntryKind.FILE:
@@ -124,5 +124,5 @@ def _in_words(entry: Entry | None) -> str:
 
 
 def _is_gits(path: bytes) -> bool:
-    """In the git directory of the repository, of a submodule, or of a repository inside it."""
+    """Whether a path is in the git directory of the repository, a submodule or a nested one."""
     return b".git" in path.split(b"/")[:-1]

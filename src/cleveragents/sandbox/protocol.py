@@ -1,8 +1,8 @@
-"""What every kind of sandbox promises. A new kind is one module that keeps this contract.
+"""The contract of every kind of sandbox. A new kind is one module that keeps it.
 
-`Sandbox` is three small promises: it `Captures` states and goes back to them, it `Merges` two of
-them, it `Applies` one. A kind that is one whole state has the middle one from `WholeState`. What
-else a kind can do is a small protocol of its own below; what it *is*, it declares (`Traits`).
+`Sandbox` has three parts: it `Captures` and restores states, it `Merges` them, it `Applies` one.
+A kind whose state is one whole gets `Merges` from `WholeState`. Optional abilities are small
+protocols below; what a kind *is*, it declares (`Traits`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from cleveragents.content.packs import Batch
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import Change
-from cleveragents.sandbox.anywhere import MadeAnywhere, TellsContents
+from cleveragents.sandbox.anywhere import CreatesFromState, ReportsContents
 from cleveragents.sandbox.values import (
     STATEMENTS,
     SWAP,
@@ -40,12 +40,13 @@ __all__ = [
     "CheckpointCost",
     "CommitsLast",
     "Conflict",
+    "CreatesFromState",
+    "HasEqualStates",
     "InPlace",
     "KeepsBackup",
     "KeepsElsewhere",
     "LastsLater",
-    "LearnsWhileMade",
-    "MadeAnywhere",
+    "LearnsFromCreate",
     "Making",
     "Merged",
     "Merges",
@@ -54,12 +55,11 @@ __all__ = [
     "Place",
     "Prepares",
     "Proposal",
+    "ReportsContents",
+    "ReportsCost",
+    "ReportsLost",
     "Sandbox",
     "TakesSql",
-    "TellsApart",
-    "TellsContents",
-    "TellsCost",
-    "TellsLost",
     "WatchesSql",
     "scope_of",
     "source_scope",
@@ -67,11 +67,11 @@ __all__ = [
 
 
 class Captures(Protocol):
-    """States of the private copy, and the way back to them. None touches the user's own resource.
+    """Captures and restores states of the private copy, never touching the user's resource.
 
-    `capture` writes content into the batch and nothing else; what it returns names the state
-    exactly, and equal states have equal `state_hash`. `stage` may fail and leaves the live state
-    alone; `switch` may be repeated after a crash and then brings about the same end.
+    `capture` only writes content into the batch; it returns the exact state, and equal states have
+    equal `state_hash`. `stage` may fail and leaves the live state alone; `switch` may be repeated
+    after a crash, with the same result.
     """
 
     def capture(
@@ -79,25 +79,25 @@ class Captures(Protocol):
     ) -> SandboxCheckpoint:
         """The exact state now. `previous` is the newest checkpoint of this sandbox.
 
-        A state that a tool broke (a link to an inner resource replaced, a database that is none)
-        is refused if `strict`; else it is taken as it is, so that one can roll back from it.
+        A state that a tool broke (a replaced link to an inner resource, a file that is no database)
+        is refused if `strict`; else it is captured as is, so that one can roll back from it.
         """
         ...
 
     def recapture(self, batch: Batch, staged: dict[str, Any]) -> SandboxCheckpoint:
-        """The state after `switch`: reads what the switch touched, however small a part that is."""
+        """The state after `switch`; reads only what the switch touched."""
         ...
 
     def follow(self) -> None:
-        """This process will capture several times: begin to follow what changes."""
+        """Begin to follow changes: this process will capture several times."""
         ...
 
     def drain(self) -> int:
-        """Called often while a tool runs: take in what was told; another number: it was more."""
+        """Read pending events, often, while a tool runs; a new number means new changes."""
         ...
 
     def doubt(self) -> None:
-        """Trust nothing that was only told: the next capture looks at everything."""
+        """Trust no events: the next capture looks at everything."""
         ...
 
     def changes(self, before: SandboxCheckpoint, after: SandboxCheckpoint) -> tuple[Change, ...]:
@@ -105,24 +105,24 @@ class Captures(Protocol):
         ...
 
     def ignored(self, changes: tuple[Change, ...], state: SandboxCheckpoint) -> frozenset[bytes]:
-        """Those of the changed paths that `diff` and `apply` leave out."""
+        """The changed paths that `diff` and `apply` leave out."""
         ...
 
     def export(self, state: SandboxCheckpoint, paths: frozenset[bytes] | None, target: str) -> None:
-        """Write those paths of a state, or all of it, below the directory `target`, to be read.
+        """Write those paths of a state, or all of it, below the directory `target`.
 
-        Every byte is compared with its hash on the way.
+        All content is checked against its hash.
         """
         ...
 
     def stage(
         self, current: SandboxCheckpoint, target: SandboxCheckpoint, staging: str
     ) -> dict[str, Any]:
-        """Prepare the way from current to target in the staging directory, verified."""
+        """Prepare the switch from current to target in the staging directory, verified."""
         ...
 
     def switch(self, staged: dict[str, Any], staging: str) -> None:
-        """Go that way."""
+        """Do the staged switch."""
         ...
 
     def keep_borrowed(self, roots: list[bytes], batch: Batch) -> None:
@@ -131,7 +131,7 @@ class Captures(Protocol):
 
 
 class Merges(Protocol):
-    """One state made of several; the private copy is not touched."""
+    """Makes one state of several; the private copy is not touched."""
 
     def grafted(
         self,
@@ -153,8 +153,8 @@ class Merges(Protocol):
     ) -> Merged:
         """`theirs`, the state now, with what a child plan made of `base`: `ours`.
 
-        All three are states in the terms of this sandbox. Where both changed the same thing there
-        is a conflict, and then the state is of no use.
+        All three are states of this sandbox. If both changed the same thing there is a conflict,
+        and the state must not be used.
         """
         ...
 
@@ -203,11 +203,11 @@ class Sandbox(Captures, Merges, Applies, Protocol):
     place: Place
 
     def create(self, making: Making) -> dict[str, Any]:
-        """Make the private copy; returns what it was made from, as plain data."""
+        """Make the private copy; returns its origin, as plain data."""
         ...
 
     def create_from(self, source: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
-        """Make the private copy of a child plan from its parent's: at `source`, of that origin."""
+        """Make a child plan's private copy from its parent's at `source`, with that origin."""
         ...
 
     def remove(self) -> None:
@@ -221,39 +221,39 @@ class Sandbox(Captures, Merges, Applies, Protocol):
 
 @runtime_checkable
 class KeepsElsewhere(Protocol):
-    """A kind that keeps states outside of the content store, and has to be told which to keep."""
+    """A kind that keeps states outside the content store, and must be told which to keep."""
 
     def keep_only(self, roots: frozenset[bytes]) -> None:
-        """Release every other state; called after the commit that dropped them, repeatable."""
+        """Release every other state; called after the commit that dropped them, may be repeated."""
         ...
 
 
 @runtime_checkable
 class LastsLater(Protocol):
-    """A kind whose switch can be brought to disk afterwards: it is repeated after a power cut."""
+    """A kind whose switch can be synced later: it is repeated after a power cut."""
 
     def switch_now(self, staged: dict[str, Any], staging: str) -> None:
-        """Like `switch`, but perhaps not yet on disk."""
+        """Like `switch`, without waiting for the disk."""
         ...
 
     def make_last(self, staged: dict[str, Any]) -> None:
-        """Bring to disk what was switched; may run in another thread."""
+        """Sync what was switched; may run in another thread."""
         ...
 
 
 class Owned(Protocol):
-    """States of a resource in place, path by path and as text, for a rollback by owners."""
+    """States of a resource in place, path by path as text, to roll back one owner's changes."""
 
     def at(self, state: SandboxCheckpoint, path: bytes) -> str:
-        """What is at a path in a state; empty if nothing is."""
+        """The state of one path as text; empty if nothing is there."""
         ...
 
     def is_merged(self, path: bytes) -> bool:
-        """Whether both sides' changes of it may be joined."""
+        """Whether changes of both sides may be merged."""
         ...
 
     def meaning(self, path: bytes, text: str) -> str:
-        """Equal for states of a path that mean the same."""
+        """Equal for equivalent states of a path."""
         ...
 
     def merge(self, path: bytes, base: str, ours: str, theirs: str) -> str | None:
@@ -261,13 +261,13 @@ class Owned(Protocol):
         ...
 
     def sides(self, path: bytes, base: str, ours: str, theirs: str) -> tuple[str, str]:
-        """Where ours and theirs disagree, to be read by people."""
+        """The conflicting parts of both, for people to read."""
         ...
 
     def assembled(
         self, now: SandboxCheckpoint, target: SandboxCheckpoint, wanted: Mapping[bytes, str]
     ) -> SandboxCheckpoint:
-        """The state now with these paths as they are wanted."""
+        """The state now, with these paths as wanted."""
         ...
 
 
@@ -284,22 +284,22 @@ class InPlace(Protocol):
         ...
 
     def by_owner(self, states: Sequence[SandboxCheckpoint], batch: Batch, scratch: str) -> Owned:
-        """The resource path by path; `states` are those that a path may have had."""
+        """The resource path by path; `states`: every state a path may be taken from."""
         ...
 
 
 @runtime_checkable
-class LearnsWhileMade(Protocol):
-    """A kind whose `create` learns what the first capture then need not read."""
+class LearnsFromCreate(Protocol):
+    """A kind whose `create` learns what the first capture need not read again."""
 
     def inherit(self, made: Any) -> None:
-        """Continue with what another object of the same sandbox learned when it made it."""
+        """Take over what the object that created this sandbox has learned."""
         ...
 
 
 @runtime_checkable
-class TellsApart(Protocol):
-    """A kind of which two states can have other bytes and yet be the same to its users."""
+class HasEqualStates(Protocol):
+    """A kind whose states can differ in bytes and still be the same to its users."""
 
     def mark(self, state: SandboxCheckpoint) -> str:
         """Equal for such states."""
@@ -308,7 +308,7 @@ class TellsApart(Protocol):
 
 @runtime_checkable
 class WatchesSql(Protocol):
-    """A kind that the built-in `sql` tells when its transaction begins and ends."""
+    """A kind that the built-in `sql` notifies when its transaction begins and ends."""
 
     def watch(self) -> Any:
         """A `tools.sql.Watch` for one script; None if it would be of no use."""
@@ -317,32 +317,32 @@ class WatchesSql(Protocol):
 
 @runtime_checkable
 class KeepsBackup(Protocol):
-    """A kind that can leave the state from before an apply where it is, when the sandbox goes."""
+    """A kind that can keep the state from before an apply when the sandbox is removed."""
 
     def holding(self, state: SandboxCheckpoint) -> tuple[str, int] | None:
-        """The name of what holds a state and its size in bytes; None if that is not there."""
+        """Name and size in bytes of the backup that holds a state; None if there is none."""
         ...
 
     def remove_but(self, kept: str) -> None:
-        """As `remove`, but for what has this name; a later `remove` takes that as well."""
+        """Like `remove`, but keeps the backup of this name; a later `remove` removes that too."""
         ...
 
 
 @runtime_checkable
 class CommitsLast(Protocol):
-    """A kind whose `switch_apply` is a commit somewhere else: if it happened, the apply has.
+    """A kind whose `switch_apply` is a commit somewhere else, which cannot simply be undone.
 
-    It goes after every kind that can simply be undone. All but one of several are `Prepares`.
+    It goes after every kind that can be undone. All but one of several must be `Prepares`.
     """
 
     def is_applied(self, staged: dict[str, Any]) -> bool:
-        """Whether the commit happened; raises if that cannot be found out now."""
+        """Whether the commit happened; raises if that cannot be determined now."""
         ...
 
 
 @runtime_checkable
 class Prepares(CommitsLast, Protocol):
-    """One that can be prepared, and then cannot fail any more: so it may go after another."""
+    """A kind that can be prepared and then cannot fail, so it may commit after another."""
 
     def prepare_apply(self, staged: dict[str, Any]) -> None: ...
 
@@ -352,7 +352,7 @@ class TakesSql(Protocol):
     """A database that tools reach by an address, and the built-in `sql` through this."""
 
     def tool_address(self) -> tuple[str, str]:
-        """What tools are given, and the secret in it; both may be empty."""
+        """The address for tools, and the secret in it; both may be empty."""
         ...
 
     def run_sql(self, script: str, params: Any, out: Any, limit: Any, read_only: bool) -> None:
@@ -362,22 +362,22 @@ class TakesSql(Protocol):
 
 @runtime_checkable
 class PathByPath(Protocol):
-    """A kind of many paths, each merged, reverted and exported by itself."""
+    """A kind of many paths, each merged, reverted and exported on its own."""
 
     def visible(
         self, origin: SandboxCheckpoint, result: SandboxCheckpoint, ignored: bool
     ) -> "tuple[list[Difference], int]":
-        """The plan's work on this resource, and how many ignored paths were left out of it."""
+        """The plan's work on this resource, and the number of ignored paths left out."""
         ...
 
     def read(self, key: bytes) -> bytes:
-        """Content by its key, wherever it is kept."""
+        """Content by key, wherever it is stored."""
         ...
 
 
 @runtime_checkable
-class TellsLost(Protocol):
-    """A kind that can tell later what of an applied plan its target no longer has."""
+class ReportsLost(Protocol):
+    """A kind that can report which applied changes its target has lost since."""
 
     def lost(
         self,
@@ -387,13 +387,13 @@ class TellsLost(Protocol):
         options: ApplyOptions,
         batch: Batch,
     ) -> list[str]:
-        """In words or paths; changes nothing."""
+        """The lost changes, as paths or text; changes nothing."""
         ...
 
 
 @runtime_checkable
-class TellsCost(Protocol):
-    """A kind whose checkpoints cost something that the store does not count."""
+class ReportsCost(Protocol):
+    """A kind whose checkpoints use space outside the store."""
 
     def cost(self, states: list[dict[str, Any]], is_removed: bool) -> CheckpointCost:
         """From the metadata of the plan's checkpoints, oldest first; connects to nothing."""

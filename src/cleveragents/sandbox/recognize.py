@@ -1,4 +1,4 @@
-"""Which kind of resource something is, where the user gave only a path."""
+"""The kind of a resource of which the user gave only a path."""
 
 import os
 
@@ -8,7 +8,7 @@ from cleveragents.sandbox.git import command
 
 
 def kind_at(path: str) -> str:
-    """A file is taken for a SQLite database; whether it is one is asked before a plan starts."""
+    """The kind at a path; a file counts as SQLite, and preflight checks that it is."""
     if os.path.isfile(path):
         return Kind.SQLITE.value
     is_git = os.path.exists(os.path.join(path, ".git"))
@@ -16,7 +16,7 @@ def kind_at(path: str) -> str:
 
 
 def around(where: str) -> tuple[str, str]:
-    """The repository one stands in, or the directory itself, and its kind."""
+    """The repository around a directory, or the directory itself, and its kind."""
     try:
         shown = command.run("-c", "safe.directory=*", "rev-parse", "--show-toplevel", cwd=where)
     except SandboxError:

@@ -1,4 +1,4 @@
-"""Which class makes which sandbox: the built-in ones, and what others registered."""
+"""The class for each kind and strategy: built in, or registered by others."""
 
 import functools
 import os
@@ -39,7 +39,7 @@ def open_sandbox(place: Place) -> Sandbox:
 
 
 def kinds() -> dict[str, tuple[str, ...]]:
-    """Kind -> its strategies, the default first; third parties' included."""
+    """Kind -> its strategies, the default first; includes third parties'."""
     found: dict[str, tuple[str, ...]] = {}
     for kind, strategy in (*BUILT_IN, *registered()):
         found[kind] = (*found.get(kind, ()), strategy)
@@ -48,7 +48,7 @@ def kinds() -> dict[str, tuple[str, ...]]:
 
 
 def problems_of_kinds(spec: PlanSpec, resources: Sequence[ResourceSpec]) -> list[str]:
-    """What keeps the plan from running, as the kinds of these resources see it."""
+    """Problems that keep the plan from running, found by the kinds of these resources."""
     problems: list[str] = []
     for kind in dict.fromkeys(item.kind for item in resources):
         if (ask := traits_of(kind).problems) is not None:
@@ -57,22 +57,22 @@ def problems_of_kinds(spec: PlanSpec, resources: Sequence[ResourceSpec]) -> list
 
 
 def traits_of(kind: str) -> Traits:
-    """What a kind declares; of one that is not installed any more nothing is known."""
+    """What a kind declares; defaults for one that is no longer installed."""
     return _declared(kind, _default_strategy(kind), "traits", Traits())
 
 
 def has_copy(resource: Resource | ResourceSpec) -> bool:
-    """Whether the sandbox is a private copy, which we made, mark and may remove."""
+    """Whether the sandbox is a private copy, which we mark and may remove."""
     return _declared(resource.kind, _strategy_of(resource), "has_copy", True)
 
 
 def is_captured(resource: Resource | ResourceSpec) -> bool:
-    """Whether there are checkpoints of it to roll back to."""
+    """Whether it has checkpoints to roll back to."""
     return _declared(resource.kind, _strategy_of(resource), "is_captured", True)
 
 
 def path_in(root: str, resource: Resource) -> str:
-    """What tools are given of a sandbox that has its files at that root."""
+    """The path that tools get for a sandbox with that root."""
     own = _declared(resource.kind, resource.strategy, "path_in", None)
     if own is not None:
         return own(root, resource)
@@ -86,7 +86,7 @@ def _strategy_of(resource: Resource | ResourceSpec) -> str:
 
 
 def _default_strategy(kind: str) -> str:
-    """The first one. Asking what is installed takes half a command's time: for other kinds only."""
+    """The kind's first strategy. Entry points are slow to read: only for kinds not built in."""
     own = next((strategy for known, strategy in BUILT_IN if known == kind), None)
     return own or next((strategy for known, strategy in registered() if known == kind), "")
 

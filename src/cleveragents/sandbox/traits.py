@@ -1,4 +1,4 @@
-"""What a kind of resource is, declared by the kind itself, so that nobody asks for it by name."""
+"""What a kind of resource declares about itself, so that no code asks for a kind by name."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -10,17 +10,17 @@ from cleveragents.model.plan_spec import PlanSpec, ResourceSpec
 
 
 class Left(msgspec.Struct, frozen=True):
-    """A database that has a name as we give them, and what it says of itself."""
+    """A database with a name of ours, and its comment."""
 
     name: str
     comment: str
 
 
 class OnServer(Protocol):
-    """A module that knows what a kind has left on the servers of its resources."""
+    """A module that knows what a kind keeps on the servers of its resources."""
 
     def working_name(self, resource_id: str, /) -> str:
-        """What the sandbox is called there; the names of its checkpoints begin so."""
+        """The sandbox's name there; the names of its checkpoints start with it."""
         ...
 
     def shown(self, address: str, /) -> str:
@@ -28,7 +28,7 @@ class OnServer(Protocol):
         ...
 
     def ours(self, address: str, /) -> list[Left]:
-        """What has names as we give them on the server of that address."""
+        """Databases with names of ours on the server of that address."""
         ...
 
     def drop(self, address: str, name: str, /) -> None: ...
@@ -37,7 +37,7 @@ class OnServer(Protocol):
 class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """The same for every strategy: a kind declares them as `traits` of its first strategy's class.
 
-    One that declares nothing is a file or a directory, whatever its path is, and one whole state.
+    The default is a file or a directory, whichever its path is, and one whole state.
     """
 
     is_directory: bool = False

@@ -15,7 +15,7 @@ from cleveragents.content.packs import Batch
 from cleveragents.content.restore.links import Links, plan_links
 from cleveragents.content.restore.operation import Op
 from cleveragents.content.restore.staging import stage
-from cleveragents.content.restore.switch import Switch, put_times_back, sync_in_place, unlocked
+from cleveragents.content.restore.switch import Switch, lift_locks, restore_times, sync_in_place
 from cleveragents.content.tree_diff import Difference
 from cleveragents.errors import SandboxError
 from cleveragents.model.checkpoint import SandboxCheckpoint
@@ -48,7 +48,7 @@ class TreeSandbox(TreeTarget):
     def create(self, making: Making) -> dict[str, Any]:
         self._require_within_limit(making)
         fsio.make_private_dir(self.place.root)
-        attributes.set_all(os.fsencode(self.place.root), b"")  # none that its folder gives
+        attributes.set_all(os.fsencode(self.place.root), b"")  # no inherited ACL
         self._copy(making)
         self._make_links()
         lacking = {"not_copied": self._not_copied} if self._not_copied else {}
@@ -58,7 +58,7 @@ class TreeSandbox(TreeTarget):
         from cleveragents.content.copy.copying import Copier
 
         fsio.make_private_dir(self.place.root)
-        # Nothing is learned on the way: a child plan is run by other objects than make this.
+        # Nothing is kept from the copy: other objects will run the child plan.
         Copier(
             source_scope(self.place),
             lambda _path, _is_dir: True,
@@ -69,7 +69,7 @@ class TreeSandbox(TreeTarget):
         return origin
 
     def create_at(self, state: SandboxCheckpoint, staging: str) -> dict[str, Any]:
-        """Make the private copy from a state alone: where the user's files are not."""
+        """Make the private copy from a state alone, without the user's files."""
         fsio.make_private_dir(self.place.root)
         attributes.set_all(os.fsencode(self.place.root), b"")
         nothing = self.state_of(trees.EMPTY, like=state)
@@ -105,7 +105,7 @@ class TreeSandbox(TreeTarget):
         )
 
     def _known_before(self) -> "Known | None":
-        """What does not count, if the sandbox is made of more than files that are carried."""
+        """Test for paths that do not count towards the limit; None if all do."""
         return None
 
     def _copy(self, making: Making) -> None:
@@ -121,7 +121,7 @@ class TreeSandbox(TreeTarget):
             self._put_bytes = making.batch.added_bytes - before
 
     def inherit(self, made: Any) -> None:
-        """Continue with what another object of the same sandbox learned when it made it."""
+        """Take over what the object that created this sandbox has learned."""
         assert isinstance(made, TreeSandbox)
         self.seed = made.seed
         self._put_bytes = made._put_bytes
@@ -161,14 +161,14 @@ class TreeSandbox(TreeTarget):
     def linking(
         self, differences: list[Difference], current: SandboxCheckpoint, target: SandboxCheckpoint
     ) -> tuple[list[Difference], Links]:
-        """The way with what makes names one file again, or two."""
+        """The differences, with those that hard links add, and the links to make."""
         find = partial(trees.find, self.manifests, tree_of(target))
         root, now, then = self.place.root, links_of(current), links_of(target)
         links = plan_links(root, differences, now, then, find)
         return [*differences, *links.more], links
 
     def expect(self, differences: Iterable[Difference]) -> None:
-        """Told what will be there after the switch."""
+        """Called with what the switch will put in place."""
 
     def switch(self, staged: dict[str, Any], staging: str) -> None:
         self.switch_now(staged, staging)
@@ -184,18 +184,18 @@ class TreeSandbox(TreeTarget):
             self._switch_with(switch, staged)
         except PermissionError as error:
             paths = [b".", *(op.path for op in ops), *(item.path for item in _touched_of(staged))]
-            if not unlocked(self.place.root, paths):
+            if not lift_locks(self.place.root, paths):
                 raise SandboxError(
                     f"a file in {self.place.root} cannot be changed: {error}",
                     f"lsattr -R {self.place.root} shows what is immutable; chattr -i it,"
                     " and run the command again",
                 ) from error
             self._switch_with(switch, staged)
-        mend_links(self.place)
+        repair_links(self.place)
 
     def _switch_with(self, switch: Switch, staged: dict[str, Any]) -> None:
         switch.forward()
-        put_times_back(self.place.root, _touched_of(staged))
+        restore_times(self.place.root, _touched_of(staged))
         wanted = bytes.fromhex(staged.get("xattrs", ""))
         attributes.set_all(os.fsencode(self.place.root), wanted)
         os.chmod(self.place.root, staged["mode"])
@@ -206,7 +206,7 @@ class TreeSandbox(TreeTarget):
         touched = [item.path for item in _touched_of(staged)]
         tree = self.engine.capture(batch, [*(op.path for op in ops), *touched])
         if self.place.packs.index.has(tree.key):
-            # The store has this very tree: nothing need be committed for it to count as known.
+            # The store has this tree already: it counts as known without a commit.
             for one in batch.after_commit[learned:]:
                 one()
             del batch.after_commit[learned:]
@@ -227,8 +227,8 @@ class TreeSandbox(TreeTarget):
             self._engine = None
 
 
-def mend_links(place: Place) -> None:
-    """A tool may have put something else where an inner resource is linked in."""
+def repair_links(place: Place) -> None:
+    """Link inner resources in again where a tool put something else."""
     for spot, text in scope_of(place).links.items():
         with made_parent(place.root, spot) as (fd, name):
             found = fsio.lstat_at(fd, name)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class TreeStates:
-    """What can be said of a directory's states without knowing how it was made."""
+    """A directory's states, however the directory was made."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -47,7 +47,7 @@ class TreeStates:
         return self.place.resource.name
 
     def base(self) -> "Borrowed":
-        """Content that need not be stored."""
+        """Content borrowed from elsewhere, which need not be stored."""
         return {}
 
     @property
@@ -79,7 +79,7 @@ class TreeStates:
         return self.place.packs.get(key)
 
     def reading(self, keys: list[bytes]) -> Callable[[bytes], bytes]:
-        """The same for keys that are known beforehand."""
+        """The same for keys known in advance, looked up at once."""
         return self.place.packs.reading(keys)[0]
 
     def capture(
@@ -91,11 +91,11 @@ class TreeStates:
             removal.open_up(self.place.root)
         before = batch.added_bytes
         if previous is not None:
-            self.engine.know_several(tree_of(previous), links_of(previous))
+            self.engine.note_linked(tree_of(previous), links_of(previous))
         tree = self.engine.capture(batch, gone=self.fetch_old if previous else None)
         if previous is not None:
             self.begin_fetching()
-            batch.sort_out()
+            batch.prepare()
             self.keep_old(previous, tree, batch)
             return self._state(tree, batch.added_bytes - before)
         return self._state(tree, batch.added_bytes - before + self._put_bytes)
@@ -127,13 +127,13 @@ class TreeStates:
         )
 
     def keep_old(self, previous: SandboxCheckpoint, now: Tree, batch: Batch) -> None:
-        """Put the old content of changed paths into the store, if it was only borrowed so far."""
+        """Store the old content of changed paths if it was only borrowed so far."""
 
     def fetch_old(self, gone: Entry) -> None:
-        """Told during the capture, so that `keep_old` need not wait."""
+        """Called during the capture, so that `keep_old` need not wait."""
 
     def begin_fetching(self) -> None:
-        """Told after it: what is new is compressed meanwhile."""
+        """Called after the capture, while new content is compressed."""
 
     def about(self) -> dict[str, Any]:
         return {}
@@ -141,7 +141,7 @@ class TreeStates:
     def differences(self, before: SandboxCheckpoint, after: SandboxCheckpoint) -> list[Difference]:
         one, other = tree_of(before), tree_of(after)
         if self._compared is None or self._compared[:2] != (one, other):
-            # What is staged is also told: the same question comes twice in a row.
+            # Staging and reporting ask the same question one after the other.
             touched: list[Difference] = []
             found = list(tree_diff.diff(self.manifests, one, other, touched))
             self._compared = one, other, found, touched
@@ -173,7 +173,7 @@ class TreeStates:
         return frozenset()
 
     def contents(self, state: SandboxCheckpoint, scratch: str) -> dict[str, int]:
-        """Git's own files are not counted."""
+        """The number of files, without git's own."""
         found = trees.walk(self.manifests, tree_of(state))
         return {
             "files": sum(
@@ -230,7 +230,7 @@ class TreeStates:
                 self._export(path, entry, target)
 
     def _export(self, path: bytes, entry: Entry, target: str) -> None:
-        """One name of a state; a pipe, a socket or a device is left out."""
+        """Write one path of a state; pipes, sockets and devices are left out."""
         with made_parent(target, path) as (fd, name):
             if entry.kind is EntryKind.DIRECTORY:
                 os.mkdir(name, 0o700, dir_fd=fd)
@@ -243,7 +243,7 @@ class TreeStates:
     def visible(
         self, origin: SandboxCheckpoint, result: SandboxCheckpoint, ignored: bool
     ) -> tuple[list[Difference], int]:
-        """The plan's work on this resource, and how many ignored paths were left out of it."""
+        """The plan's work on this resource, and the number of ignored paths left out."""
         found = self.differences(origin, result)
         hidden = self.ignored(self.changes(origin, result), result)
         private = {path for path in hidden if path.split(b"/")[0] == b".git"}
@@ -255,7 +255,7 @@ class TreeStates:
 
 @contextmanager
 def made_parent(root: str, path: bytes) -> Generator[tuple[int, bytes]]:
-    """Descriptor of the folder of a path, which is made if it is missing, and the last name."""
+    """Descriptor of the folder of a path, made if missing, and the last name."""
     folder, _, name = path.rpartition(b"/")
     with fsio.directory(root) as top:
         fd = descent.make_below(top, folder)
@@ -270,7 +270,7 @@ def tree_of(state: SandboxCheckpoint) -> Tree:
 
 
 def root_of(state: SandboxCheckpoint) -> dict[str, Any]:
-    """What a state says of the root itself."""
+    """The recorded state of the root itself."""
     return {name: state.metadata[name] for name in ("mode", "xattrs") if name in state.metadata}
 
 
@@ -284,14 +284,14 @@ def _links_noted(state: SandboxCheckpoint) -> dict[str, Any]:
 
 
 def require_links(root: str, links: dict[bytes, bytes]) -> None:
-    """Inner resources are still linked in; what replaced one would escape every checkpoint."""
+    """Refuse if a link to an inner resource was replaced: no checkpoint would cover that."""
     for place, text in links.items():
         try:
             with fsio.directory(root) as top, fsio.parent_of(top, place) as (fd, name):
                 found = os.readlink(name, dir_fd=fd)
         except OSError:
             found = b""
-        # An older version made them relative.
+        # Older versions made relative links.
         where = os.path.join(os.fsencode(root), os.path.dirname(place))
         if not found or os.path.normpath(os.path.join(where, found)) != text:
             raise SandboxError(

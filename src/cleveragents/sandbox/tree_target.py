@@ -1,4 +1,4 @@
-"""Apply to a directory: what a plan did is merged into the user's own, name by name."""
+"""Apply to a directory: the plan's changes are merged into the user's, name by name."""
 
 import os
 from typing import Any
@@ -53,7 +53,7 @@ class TreeTarget(TreeStates):
         options: ApplyOptions,
         batch: Batch,
     ) -> list[str]:
-        # Not a subclass's way to compare: another branch may be checked out by now.
+        # Not the subclass's `compare`: another branch may be checked out by now.
         return TreeTarget.compare(self, origin, result, options, batch).left_to_do
 
     def stage_apply(self, proposal: Proposal, options: ApplyOptions) -> dict[str, Any]:
@@ -72,24 +72,28 @@ class TreeTarget(TreeStates):
         }
 
     def _stage_target(self, work: merging.Work, staging: str) -> tuple[tuple[Op, ...], list[str]]:
-        """What is staged has owner and attributes of what it replaces; says what has not."""
+        """Give staged files the owner and attributes of what they replace; returns what failed."""
         notes: list[str] = []
         remove_staging(staging)
 
-        def dress(fd: int, new: bytes, item: Difference) -> None:
+        def inherit_attributes(fd: int, new: bytes, item: Difference) -> None:
             assert item.after is not None
             try:
                 with fsio.parent_of(root, item.path) as (parent, name):
                     found = fsio.lstat_at(parent, name)
                     changed = merging.changed_attributes(item)
-                    lost = attributes.dress(fd, new, item.after.mode, parent, name, found, changed)
+                    lost = attributes.inherit(
+                        fd, new, item.after.mode, parent, name, found, changed
+                    )
             except (FileNotFoundError, NotADirectoryError):
                 return  # its folder is new as well
             notes.extend(f"{show_path(item.path)}: {text}" for text in lost)
 
         with fsio.directory(self.place.resource.path) as root:
             expected = dict(work.expected)
-            return stage(self.read, work.differences, staging, expected, finish=dress), notes
+            return stage(
+                self.read, work.differences, staging, expected, finish=inherit_attributes
+            ), notes
 
     def switch_apply(self, staged: dict[str, Any]) -> None:
         self._target_switch(staged).forward()
@@ -118,7 +122,7 @@ class TreeTarget(TreeStates):
 
 
 def remove_staging(staging: str) -> None:
-    """For good: else it may be in the user's folder again after a power cut."""
+    """Remove and sync: else it may reappear in the user's folder after a power cut."""
     if os.path.isdir(staging):
         removal.remove_tree(staging)
         fsio.sync_dir(os.path.dirname(staging))

@@ -1,4 +1,4 @@
-"""What goes in and out of a sandbox: frozen values, and what of a tree belongs to a resource."""
+"""Values that go in and out of a sandbox, and the scope of a resource."""
 
 import os
 from collections.abc import Callable
@@ -16,7 +16,7 @@ SWAP, STATEMENTS = "swap", "statements"
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a sandbox needs to know to find itself again."""
+    """Everything needed to open a sandbox."""
 
     plan_id: str
     resource: Resource
@@ -42,7 +42,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Making(msgspec.Struct, frozen=True, kw_only=True):
-    """How to make a sandbox: limits, who to ask above them, and whom to tell of progress."""
+    """How to make a sandbox: limits, confirmation above them, and progress."""
 
     limit_bytes: int
     limit_files: int
@@ -108,7 +108,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def left_to_do(self) -> list[str]:
-        """Paths that are not in the target as the plan left them."""
+        """Paths still to be applied."""
         return sorted({*self.files, *(conflict.path for conflict in self.conflicts)})
 
 
@@ -122,7 +122,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What the checkpoints of a resource cost where the store does not count it."""
+    """Space that checkpoints of a resource use outside the store."""
 
     clones: int
     """Clones on a server that hold checkpoints."""
@@ -134,14 +134,14 @@ class CheckpointCost(msgspec.Struct, frozen=True, kw_only=True):
 
 def scope_of(place: Place) -> Scope:
     """What a capture of the sandbox covers."""
-    # Absolute: they also hold where the sandbox is mounted at its resource's own path.
+    # Absolute links also work where the sandbox is mounted at its resource's own path.
     links = {os.fsencode(spot): os.fsencode(inner) for spot, inner in place.links.items()}
     rules = (*place.resource.exclude, *place.origin.get("machine_files", ()))
     return Scope(tuple(os.fsencode(rule) for rule in rules), links)
 
 
 def source_scope(place: Place, *own: bytes) -> Scope:
-    """What of the user's own tree belongs to the resource."""
+    """The part of the user's tree that belongs to the resource."""
     inner = tuple(os.fsencode(spot) for spot in place.inner)
     sides = tuple(spot + side for spot in inner for side in (b"-wal", b"-shm", b"-journal"))
     excluded = tuple(os.fsencode(rule) for rule in place.resource.exclude)

@@ -1,4 +1,4 @@
-"""What kinds share whose every state is one whole: it is kept, rolled back and merged as such."""
+"""Shared by kinds whose state is one whole: kept, rolled back and merged as such."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ ABSENT = "absent"
 
 
 class WholeState:
-    """The half of `Sandbox` that follows from being one whole, and what has nothing to do then."""
+    """The methods of `Sandbox` that follow from that, or have nothing to do."""
 
     changed_meanwhile = "it was changed since the child plan's copy was made of it"
     """Why a child plan's work conflicts with its parent's."""
@@ -43,7 +43,7 @@ class WholeState:
         batch: Batch,
         scratch: str,
     ) -> Merged:
-        """All of it or a conflict: two copies of one thing are not merged."""
+        """One side's state or a conflict: two versions of one whole are not merged."""
         start, wanted, now = (self.mark(state) for state in (base, ours, theirs))
         if wanted in (start, now):
             return Merged(state=theirs)
@@ -60,11 +60,11 @@ class WholeState:
         return msgspec.structs.replace(state, resource_id=resource_id, added_bytes=0)
 
     def parts(self, before: SandboxCheckpoint, after: SandboxCheckpoint) -> tuple[str, ...]:
-        """What is shown of a difference."""
+        """The parts of a difference, for display."""
         return tuple(change.shown for change in self.changes(before, after))
 
     def held(self, state: SandboxCheckpoint) -> Mapping[str, str]:
-        """Part -> what it is in that state, for people who have to choose between two."""
+        """Part -> its description in that state, for people who choose between two."""
         raise NotImplementedError
 
     def conflicts(

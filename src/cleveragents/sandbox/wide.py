@@ -1,4 +1,4 @@
-"""Directories that hold too much to be copied."""
+"""Directories that are too wide to copy."""
 
 import os
 
@@ -8,9 +8,9 @@ from cleveragents.errors import SandboxError
 def require_not_too_wide(
     path: str, *stores: str, sandboxes: str = "", told: tuple[str, ...] = ()
 ) -> None:
-    """Refuse roots that hold everything: `/`, the home directory, the store and its sandboxes.
+    """Refuse `/`, the home directory, and what holds the store or its sandboxes.
 
-    Those that one was `told` to take may hold all but the sandboxes: a copy cannot lie in itself.
+    Directories named explicitly (`told`) may hold all but the sandboxes: no copy of itself.
     """
     real = os.path.realpath(path)
     if not os.path.isdir(real):

@@ -108,7 +108,7 @@ class Store:
         self._part.begin()
 
     def _make_room(self) -> None:
-        self.reserve.give_back_below(SIZE)
+        self.reserve.release_below(SIZE)
 
     @contextmanager
     def transaction(
@@ -156,7 +156,7 @@ class Store:
     def _require_writable(self) -> None:
         if self._guarded:
             raise StoreElsewhere(self.identity.message, self.identity.hint)
-        self.reserve.give_back_below(LOW)
+        self.reserve.release_below(LOW)
 
     def _commit(self, lasts: bool = True, alone: bool = True) -> AbstractContextManager[None]:
         rows = self._db.one_commit(lasts=lasts, alone=alone, make_room=self._make_room)
@@ -291,10 +291,10 @@ class Store:
         """
         if self._guarded or self.noted("boot") == fsio.boot_id():
             return
-        from cleveragents.content.pack_file import records_behind_all
+        from cleveragents.content.pack_file import records_after_all
 
         with self.content_transaction(exclusive=True):
-            self.objects.add(records_behind_all(f"{self._home}/content", self.objects.ends()))
+            self.objects.add(records_after_all(f"{self._home}/content", self.objects.ends()))
             self.note("boot", fsio.boot_id())
 
     def compact(self) -> None:
@@ -328,7 +328,7 @@ class Store:
         self._own.close()
         if self.read_only:
             return
-        self.reserve.take_again()
+        self.reserve.refill()
         self.reserve.renew()
 
 
@@ -363,7 +363,7 @@ def open_store(home: str, url: str = "", lease_time: float = 10.0, *, lasts: boo
         if url:
             raise ReadOnlyStore(f"the home {home} cannot be written", "mount it writable")
         return Store(own := connect_read_only(path), own, reserve, read_only=True)
-    reserve.give_back_below(LOW)
+    reserve.release_below(LOW)
     reserve.renew()
     own = _connect(path, home)
     if not url:

@@ -39,7 +39,7 @@ class ObjectRepository:
             self._db.execute("SELECT 1 FROM objects WHERE key = ?", (key,)).fetchone() is not None
         )
 
-    def among(self, keys: Collection[bytes]) -> set[bytes]:
+    def present(self, keys: Collection[bytes]) -> set[bytes]:
         return {key for key, _ in self._condemned(keys)}
 
     def _condemned(self, keys: Iterable[bytes]) -> Iterator[tuple[bytes, str | None]]:

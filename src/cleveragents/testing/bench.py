@@ -72,7 +72,7 @@ class Bench:
         """The state as somebody sees it who knows nothing of earlier ones; nothing is kept."""
         stranger = open_sandbox(_replace(self.place, cache=None))
         try:
-            with self.packs.looking() as batch:
+            with self.packs.preview() as batch:
                 return stranger.capture(batch, None, strict=False)
         finally:
             stranger.close()

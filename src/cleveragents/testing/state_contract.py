@@ -166,7 +166,7 @@ class StateContract:
             staging = made.staging()
             staged = made.sandbox.stage(changed, start.state, staging)
             made.sandbox.switch(staged, staging)
-            with made.packs.looking() as batch:
+            with made.packs.preview() as batch:
                 back = made.sandbox.recapture(batch, staged)
             assert back.state_hash == start.state.state_hash
             assert made.capture(changed).state_hash == start.state.state_hash

@@ -1,1 +1,1 @@
-"""Content beyond this machine: segments in a bucket, read through a cache, checked as ever."""
+"""Content beyond this machine: segments in a bucket, read through a cache and checked."""

@@ -1,4 +1,4 @@
-"""One bucket, or a shared folder: objects that are made once and never changed.
+"""One bucket, or a shared folder: objects that are written once and never changed.
 
 `obstore` is imported when the first object is asked for, not before.
 """
@@ -20,7 +20,7 @@ NOT_INSTALLED = "pip install 'cleveragents[bucket]'"
 
 
 class Bucket:
-    """Objects below one address; every one has a name that says what is in it."""
+    """Objects below one address; an object's name is the hash of its content."""
 
     def __init__(self, url: str, cipher: Cipher | None = None) -> None:
         self.url = url
@@ -29,41 +29,41 @@ class Bucket:
 
     @property
     def fingerprint(self) -> str:
-        """Of the key that objects are encrypted with; empty: none."""
+        """The fingerprint of the encryption key; empty without encryption."""
         return self._cipher.fingerprint if self._cipher else ""
 
     def put_new(self, name: str, data: bytes) -> None:
-        """Make an object; one of that name has the same content already."""
+        """Write an object; an existing one of that name has the same content."""
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
         sealed = self._cipher.seal(data, name) if self._cipher else data
-        with _Told(self.url, "written"):
+        with _TranslatedErrors(self.url, "written"):
             try:
                 obstore.put(self._store(), name, sealed, mode="create", use_multipart=False)
             except AlreadyExistsError:
                 return
 
     def get(self, name: str) -> bytes:
-        """What an object holds; whoever asks compares it with the hash it must have."""
+        """An object's content; the caller checks its hash."""
         import obstore
 
-        with _Told(self.url, "read"):
+        with _TranslatedErrors(self.url, "read"):
             data = bytes(obstore.get(self._store(), name).bytes())
         return Cipher.opened(self._cipher, data, name)
 
     def names(self, below: str = "") -> list[str]:
         import obstore
 
-        with _Told(self.url, "listed"):
+        with _TranslatedErrors(self.url, "listed"):
             pages: Any = obstore.list(self._store(), f"{below}/" if below else None)  # pyright: ignore[reportUnknownMemberType]
             return [one["path"] for page in pages for one in page]
 
     def folders(self, below: str) -> list[str]:
-        """The names of what looks like folders there."""
+        """The names of folders there."""
         import obstore
 
-        with _Told(self.url, "listed"):
+        with _TranslatedErrors(self.url, "listed"):
             listed: Any = obstore.list_with_delimiter(self._store(), f"{below}/")  # pyright: ignore[reportUnknownMemberType]
         found: list[str] = listed["common_prefixes"]
         return [path.rstrip("/").rpartition("/")[2] for path in found]
@@ -72,17 +72,17 @@ class Bucket:
         import obstore
 
         wanted = list(names)
-        with _Told(self.url, "changed"):
+        with _TranslatedErrors(self.url, "changed"):
             if wanted:
                 obstore.delete(self._store(), wanted)
 
     def probe(self) -> None:
-        """Whether an object that is there stays as it is: else two machines could lose work."""
+        """Refuse a bucket that overwrites existing objects: two machines could lose work."""
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
         name = f"probe-{os.urandom(8).hex()}"
-        with _Told(self.url, "written"):
+        with _TranslatedErrors(self.url, "written"):
             store = self._store()
             obstore.put(store, name, b"first", mode="create", use_multipart=False)
             try:
@@ -112,17 +112,17 @@ def _open(url: str) -> "ObjectStore":
     if url.startswith("file://"):
         os.makedirs(url.removeprefix("file://"), mode=0o700, exist_ok=True)
         return from_url(url)
-    # Without TLS only where the user's own endpoint says so.
+    # Without TLS only if the user's own endpoint says so.
     plain = os.environ.get("AWS_ENDPOINT_URL", os.environ.get("AWS_ENDPOINT", ""))
     options: ClientConfig = {"connect_timeout": CONNECT, "timeout": ANSWER}
     if plain.startswith("http://"):
         options["allow_http"] = True
-    # We try again ourselves, and say so meanwhile.
+    # We retry ourselves, and report it meanwhile.
     return from_url(url, client_options=options, retry_config={"max_retries": 2})
 
 
-class _Told:
-    """What the library raises, in our words."""
+class _TranslatedErrors:
+    """Turns the library's errors into ours."""
 
     def __init__(self, url: str, what: str) -> None:
         self._url = url

@@ -1,13 +1,13 @@
-"""Packs with a bucket behind them: content is here, or it is there.
+"""Packs backed by a bucket: content is on this machine or in the bucket.
 
-Nothing counts as present because another machine says that it has it: only what lies in this
-machine's packs, or in a segment whose row was written after the bucket had taken it.
+Content counts as present only if it is in this machine's packs, or in a segment whose row was
+written after the bucket had stored it; never because another machine says so.
 """
 
 import os
 from collections.abc import Callable, Collection, Iterable
 
-from cleveragents.content.bucket.segments import AWAY, SegmentCache, places
+from cleveragents.content.bucket.segments import AWAY, SegmentCache, locations
 from cleveragents.content.keys import matches
 from cleveragents.content.pack_file import RAW, RECORD, RECORD_MARK, Location, payload_of
 from cleveragents.content.packs import Index, Packs
@@ -18,29 +18,29 @@ Rows = list[tuple[int, str, bytes]]
 """Number, name and entries of segments."""
 
 
-class There:
-    """What the segments of root plans hold, read from the store's rows as far as it is asked."""
+class RemoteIndex:
+    """The content of root plans' segments, read from the store's rows on demand."""
 
     def __init__(self, rows: Callable[[str | None, int], Rows]) -> None:
         self._rows = rows
         self._known: dict[str | None, tuple[int, dict[bytes, Location]]] = {}
 
     def of(self, root: str | None) -> dict[bytes, Location]:
-        """Key -> where it lies, of one root plan; None: of all."""
+        """Key -> location, for one root plan; None: for all."""
         last, known = self._known.get(root, (0, {}))
         for number, name, entries in self._rows(root, last):
-            known.update(places(name, entries))
+            known.update(locations(name, entries))
             last = number
         self._known[root] = last, known
         return known
 
     def seen(self, root: str) -> dict[bytes, Location]:
-        """The same without asking again."""
+        """The same, without asking the store again."""
         return self._known[root][1] if root in self._known else self.of(root)
 
     def learn(self, root: str, name: str, entries: bytes) -> None:
-        """A segment whose row this process itself has just written."""
-        self.seen(root).update(places(name, entries))
+        """Add a segment whose row this process has just written."""
+        self.seen(root).update(locations(name, entries))
 
     def forget(self) -> None:
         self._known.clear()
@@ -49,11 +49,11 @@ class There:
 class BackedIndex:
     """Satisfies `Index`: this machine's packs first, then the segments."""
 
-    def __init__(self, here: Index, there: There) -> None:
+    def __init__(self, here: Index, there: RemoteIndex) -> None:
         self.here = here
         self.there = there
         self.root: str | None = None
-        """The root plan that is worked on: only its segments are sure to stay."""
+        """The root plan in use: only its segments are certain to stay."""
 
     def find(self, key: bytes) -> Location | None:
         return self.here.find(key) or self.away(key)
@@ -68,11 +68,11 @@ class BackedIndex:
         return self.here.has(key) or self._counts(key)
 
     def _counts(self, key: bytes) -> bool:
-        """As far as the rows were read: whoever takes the plan reads them (`look_again`)."""
+        """Whether the known rows have it; taking a plan reads them again (`refresh`)."""
         return self.root is not None and key in self.there.seen(self.root)
 
-    def look_again(self) -> None:
-        """Another machine may have brought something since."""
+    def refresh(self) -> None:
+        """Read rows that another machine may have added."""
         if self.root is not None:
             self.there.of(self.root)
 
@@ -84,8 +84,8 @@ class BackedIndex:
             found |= {key: there[key] for key in wanted if key not in found and key in there}
         return found
 
-    def among(self, keys: Collection[bytes]) -> set[bytes]:
-        found = self.here.among(keys)
+    def present(self, keys: Collection[bytes]) -> set[bytes]:
+        found = self.here.present(keys)
         if self.root is not None and len(found) < len(keys):
             there = self.there.seen(self.root)
             found |= {key for key in keys if key in there}
@@ -93,7 +93,7 @@ class BackedIndex:
 
 
 class BackedPacks(Packs):
-    """The packs of one machine; what they lack is read from the bucket."""
+    """The packs of one machine; missing content is read from the bucket."""
 
     index: BackedIndex
 
@@ -115,7 +115,7 @@ class BackedPacks(Packs):
         try:
             return super().read(key, location)
         except ContentDamaged:
-            # Damaged or lost here; the bucket may have it whole.
+            # Damaged or lost here; the bucket may have it intact.
             if (place := self.index.away(key)) is None:
                 raise
             return self._checked(key, place)
@@ -130,18 +130,18 @@ class BackedPacks(Packs):
         return data
 
     def prefetch(self) -> None:
-        """Fetch the segments of the plan that is worked on, if they fit into the cache."""
+        """Fetch the segments of the plan in use, if they fit into the cache."""
         assert self.index.root is not None
-        places = self.index.there.of(self.index.root).values()
+        locations = self.index.there.of(self.index.root).values()
         sizes: dict[str, int] = {}
-        for place in places:
+        for place in locations:
             name = place.pack.removeprefix(AWAY)
             sizes[name] = sizes.get(name, 0) + place.length
         if sum(sizes.values()) <= self.cache.limit // 2:
             self.cache.prefetch(sizes)
 
     def record(self, key: bytes) -> bytes:
-        """Content as it lies in a pack, checked: what a segment is made of."""
+        """A checked pack record, for a segment."""
         place = self.index.here.find(key)
         if place is not None:
             try:

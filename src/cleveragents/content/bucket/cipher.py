@@ -45,7 +45,7 @@ class Cipher:
 
     @staticmethod
     def opened(cipher: "Cipher | None", data: bytes, name: str) -> bytes:
-        """What was sealed; what never was stays as it is."""
+        """Decrypt what was sealed; other data is returned as is."""
         if not data.startswith(SEALED):
             return data
         if cipher is None:
@@ -67,7 +67,7 @@ def _aead(key: bytes) -> "AESGCM":
 
 
 def cipher_from(source: str) -> Cipher | None:
-    """The cipher whose key `env:NAME` or `command:COMMAND` gives; None if none is asked for."""
+    """The cipher with the key from `env:NAME` or `command:COMMAND`; None without one."""
     if not source:
         return None
     how, _, what = source.partition(":")

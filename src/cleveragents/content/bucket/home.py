@@ -1,4 +1,4 @@
-"""Which home this is: of several that share metadata and a bucket, each has its own sandboxes."""
+"""The id of this home: homes that share metadata and a bucket have sandboxes of their own."""
 
 import os
 
@@ -7,9 +7,9 @@ from cleveragents.model.ids import is_id, new_id
 
 
 def home_id(home: str, make: bool = True) -> str:
-    """Made when it is first asked for; a copy of the whole folder is the same home, moved.
+    """The home's id, made on first use; a copy of the whole folder is the same home, moved.
 
-    Empty if there is none and it must not be made.
+    Empty if there is none and `make` is false.
     """
     path = f"{home}/home.id"
     try:
@@ -23,7 +23,7 @@ def home_id(home: str, make: bool = True) -> str:
     unnamed = f"{path}.{new_id()}"
     fsio.write_new(unnamed, new_id().encode())
     try:
-        os.link(unnamed, path)  # of two who make it at once, one comes first
+        os.link(unnamed, path)  # if two make it at once, the first wins
     except FileExistsError:
         pass
     finally:

@@ -1,7 +1,7 @@
-"""Segments: what a group added to the packs, as one object that is made once.
+"""Segments: what a group added to the packs, as one immutable object.
 
-A segment is a pack with a head and records; its name is the hash of its bytes. Where in it each key
-lies is kept with the store's rows, so that nothing need be fetched to know what is there.
+A segment is a pack with a head and records; its name is the hash of its bytes. The store's rows
+have the position of each key, so nothing need be fetched to know what a segment holds.
 """
 
 import os
@@ -33,7 +33,7 @@ class Segment(NamedTuple):
 
 
 def cut(folder: str, records: Iterable[tuple[bytes, bytes]]) -> Iterator[Segment]:
-    """Segments with these records, in that order; names begin with the folder's."""
+    """Split records into segments, in order; names start with the folder."""
     entries: list[tuple[bytes, int]] = []
     parts: list[bytes] = [MAGIC]
     size = 0
@@ -53,8 +53,8 @@ def _segment(folder: str, parts: list[bytes], entries: list[tuple[bytes, int]]) 
     return Segment(f"{folder}/{blake3(data).hexdigest()}", data, msgspec.msgpack.encode(entries))
 
 
-def places(name: str, entries: bytes) -> Iterator[tuple[bytes, Location]]:
-    """Each key of a segment and where it lies."""
+def locations(name: str, entries: bytes) -> Iterator[tuple[bytes, Location]]:
+    """Each key of a segment and its location."""
     offset = len(MAGIC)
     for key, length in codec.from_msgpack(entries, _ENTRIES):
         yield key, Location(AWAY + name, offset, length)
@@ -62,7 +62,7 @@ def places(name: str, entries: bytes) -> Iterator[tuple[bytes, Location]]:
 
 
 class SegmentCache:
-    """Segments on this disk: fetched when they are wanted; the oldest go above the limit."""
+    """Segments on this disk, fetched on demand; above the limit the oldest are removed."""
 
     def __init__(self, bucket: Bucket, directory: str, limit: int) -> None:
         self.bucket = bucket
@@ -70,7 +70,7 @@ class SegmentCache:
         self.limit = limit
 
     def read(self, place: Location) -> bytes:
-        """The record there; what it holds is compared with its key by whoever asked."""
+        """The record at a location; the caller checks it against its key."""
         name = place.pack.removeprefix(AWAY)
         path = self._path(name)
         try:
@@ -84,7 +84,7 @@ class SegmentCache:
             os.close(fd)
 
     def fetch(self, name: str) -> bytes:
-        """A whole segment, checked against its name, kept for the next time."""
+        """A whole segment, checked against its name and cached."""
         data = self.bucket.get(name)
         if blake3(data).hexdigest() != name.rpartition("/")[2]:
             raise ContentDamaged(
@@ -95,7 +95,7 @@ class SegmentCache:
         return data
 
     def prefetch(self, names: Iterable[str]) -> None:
-        """Fetch several at a time what is not here yet."""
+        """Fetch missing segments, several at a time."""
         missing = [name for name in names if not os.path.exists(self._path(name))]
         if not missing:
             return
@@ -109,7 +109,7 @@ class SegmentCache:
         return f"{self._directory}/{name.rpartition('/')[2]}"
 
     def _keep(self, name: str, data: bytes) -> None:
-        """A cache: if it cannot be written, the bucket is asked again."""
+        """Cache a segment; if that fails, it is fetched again next time."""
         with suppress(OSError):
             fsio.make_private_dir(self._directory)
             self._shrink(len(data))

@@ -1,1 +1,1 @@
-"""A tree as it is now, at the cost of what changed: events, stat data, and what has to be read."""
+"""Captures a tree at the cost of what changed: by events, stat data, and reading changed files."""

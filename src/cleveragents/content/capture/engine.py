@@ -1,8 +1,8 @@
 """Capture a directory as a tree of manifests at the cost of what changed.
 
-What is known is a tree in the store and the stat data its directories had when it was taken. The
-next capture updates that tree: only at the names the tracker tells, or, in a new process and on any
-doubt, in directories whose stat data differs. There a file is read unless its stamp is known.
+We know the last tree in the store and the stat data of its directories. The next capture updates
+that tree: only at the names that the tracker reports, or, in a new process and on any doubt, in
+directories whose stat data differs. There a file is read unless its stamp is known.
 """
 
 import errno
@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from cleveragents.content import fsio, trees
 from cleveragents.content.background import Background
-from cleveragents.content.capture.known_files import KnownFiles, still_kept
+from cleveragents.content.capture.known_files import KnownFiles, without_collected
 from cleveragents.content.capture.mappings import mapped_files
 from cleveragents.content.capture.statcache import Known, StatCache, proves_from
 from cleveragents.content.capture.tracker import Dirty, Tracker
@@ -63,7 +63,7 @@ class TreeEngine:
         self.manifests: Manifests = manifests or Manifests(packs.get)
         self._cache = StatCache(cache, root) if cache else None
         self._known: Known | None = None
-        # Background the walk, which leaves Python alone; of a small tree it is there at once.
+        # The walk runs in the background without the GIL; for a small tree it is done at once.
         self._loading = Background(self._cache.load) if self._cache else None
         self.tracker: Tracker | None = None
         self._synced = False
@@ -86,7 +86,7 @@ class TreeEngine:
 
     @property
     def known(self) -> Known | None:
-        """What the last committed capture saw."""
+        """The last committed capture."""
         if self._loading is not None:
             self._known, self._loading = self._loading.wait(), None
         return self._known
@@ -96,22 +96,22 @@ class TreeEngine:
         self._known, self._loading = known, None
 
     def track(self) -> None:
-        """Follow changes from here on; worth it for a process that makes several captures."""
+        """Follow changes from now on; pays for a process that captures several times."""
         if self.tracker is None and Tracker.available():
             self.tracker = Tracker(self.root)
             self._synced = False
 
     def drain(self) -> int:
-        """Take in what the kernel has queued, so that the queue never overflows."""
+        """Read the kernel's queued events, so that the queue never overflows."""
         return self.tracker.drain() if self.tracker is not None else 0
 
     @property
     def walks(self) -> bool:
-        """Whether the next capture has to look at everything."""
+        """Whether the next capture has to walk the whole tree."""
         return not (self._synced and self.tracker is not None)
 
     def doubt(self) -> None:
-        """Trust nothing that was only told: the next capture looks at everything."""
+        """Trust no events: the next capture looks at everything."""
         self._synced = False
 
     def walk(self) -> walker.Found:
@@ -130,17 +130,17 @@ class TreeEngine:
         touched: Iterable[bytes] | None = None,
         gone: Callable[[Entry], None] | None = None,
     ) -> Tree:
-        """The tree as it is now; counts as known once the batch is committed.
+        """Capture the tree; the result counts as known once the batch is committed.
 
         `touched`: the only paths that can have changed since the last capture, if that is certain.
-        `gone` is told of entries that are found replaced, as soon as they are.
+        `gone` is called with replaced entries as they are found.
         """
         self.replaced = None
         self.tell_gone = gone
         try:
             if not self.walks:
                 tree = self._from_events(batch)
-                self.several = self._still_several(self.linked)
+                self.several = self._still_linked(self.linked)
                 return tree
             if touched is not None and self._committed:
                 self.several = None
@@ -151,7 +151,7 @@ class TreeEngine:
 
     def _from_events(self, batch: Batch) -> Tree:
         assert self.tracker is not None
-        read = self._read_again()
+        read = self._refreshed_stats()
         told = self.tracker.take()
         if told is None:
             raise NeedsWalk
@@ -212,7 +212,7 @@ class TreeEngine:
         return one
 
     def _known_tree(self, batch: Batch) -> Tree:
-        """What to begin with; a collection may have taken it, and then nothing of it counts."""
+        """The tree to start from; raises if garbage collection has taken it."""
         assert self.known is not None
         tree = self.known.tree
         if tree.key != trees.EMPTY.key:
@@ -223,19 +223,19 @@ class TreeEngine:
 
     def _from_walk(self, batch: Batch) -> Tree:
         self._committed = False
-        # Before anybody is asked who maps files: what is mapped later has a younger stamp.
+        # Before asking who maps files: writes mapped later have a younger stamp.
         began = time.time_ns()
         if self.tracker is not None:
             self._watch_all()
         asking = Background(lambda: mapped_files(self.root)) if self.tracker is None else None
-        self.known_files = still_kept(self.known_files, self.packs)
+        self.known_files = without_collected(self.known_files, self.packs)
         stats = self._readable(self._walk_draining())
-        # Before a file is read: who unmaps it meanwhile has written before that.
+        # Before any file is read: a process that unmaps one meanwhile wrote before that.
         held = asking.wait() if asking else self.tracker.held if self.tracker else set[bytes]()
         if self.tracker is not None and not stats.keys() <= self._watched:
-            # Somebody makes directories meanwhile: what happens in those goes unseen.
+            # Directories made meanwhile are not watched, and changes in them go unseen.
             self.tracker.distrust()
-        self._find_several(stats)
+        self._find_linked(stats)
         one = Pass(self, batch, stats)
         try:
             self._by_stats(one, stats)
@@ -243,18 +243,18 @@ class TreeEngine:
             self.known = None
             one = Pass(self, batch, stats)
             one.scan()
-        # Of all that was walked: what is forgotten below is still linked.
+        # From the whole walk: files forgotten below are still linked.
         linked = linked_files(stats) if self.tracker is not None or held else {}
         result = Known(one.tree, stats, began)
         self._forget_held(result, held, linked)
         if self.tracker is not None:
-            # A folder that came meanwhile was read, and another's stat data is at its path.
+            # A folder moved in meanwhile was read, but its path has another folder's stat data.
             result.forget((), stats.keys() & self.tracker.touched())
         batch.after_commit.append(lambda: self._commit_walk(result, linked))
         return one.tree
 
-    def _find_several(self, stats: Mapping[bytes, bytes]) -> None:
-        """Only in directories whose stat data is another: a link changes that of all its names."""
+    def _find_linked(self, stats: Mapping[bytes, bytes]) -> None:
+        """Update `several` in changed directories: linking changes the stat data of all names."""
         known, before = self.known, self.several
         if known is None or before is None:
             self.several = {path: seen[0] for path, seen in linked_files(stats).items()}
@@ -267,12 +267,12 @@ class TreeEngine:
         }
         self.several = kept | {path: seen[0] for path, seen in linked_files(looked).items()}
 
-    def know_several(self, tree: Tree, paths: Iterable[Iterable[bytes]]) -> None:
-        """What a state says of it that is the last one known: nothing else need be looked at."""
+    def note_linked(self, tree: Tree, paths: Iterable[Iterable[bytes]]) -> None:
+        """Take the linked files from the known tree's state, so that only these are checked."""
         if self.several is None and self.known is not None and self.known.tree == tree:
-            self.several = self._still_several({path for names in paths for path in names})
+            self.several = self._still_linked({path for names in paths for path in names})
 
-    def _still_several(self, paths: Collection[bytes]) -> dict[bytes, int]:
+    def _still_linked(self, paths: Collection[bytes]) -> dict[bytes, int]:
         found: dict[bytes, int] = {}
         if paths:
             with fsio.directory(self.root) as root:
@@ -322,11 +322,11 @@ class TreeEngine:
             self._old_from = proves_from(walker.newest(max(young))) if is_much else None
             self.linked = linked
             self._synced = self.tracker.sure
-            # Others look at the tree for as long as this process follows it.
+            # Other processes may look at the tree while this one follows it.
             self._keep()
 
     def _watch_all(self) -> None:
-        """Watch every directory there is, before anything in them is looked at."""
+        """Watch every directory before looking into any."""
         assert self.tracker is not None
         if not self.tracker.sure:
             self.tracker.close()
@@ -340,7 +340,7 @@ class TreeEngine:
             self.tracker = None
 
     def _readable(self, found: walker.Found) -> dict[bytes, bytes]:
-        """Stat data by directory; what cannot be read must be excluded by a rule."""
+        """Stat data by directory; unreadable ones must be excluded by a rule."""
         stats = {path: blob for path, blob in found if isinstance(blob, bytes)}
         failed = [item for item in found if item[0] not in stats] if len(stats) < len(found) else []
         for path, code in failed:
@@ -348,11 +348,11 @@ class TreeEngine:
                 raise unreadable(path, code)
         return stats
 
-    def _read_again(self) -> Read | None:
-        """Stat data of now, once, if that of the last walk was too young and would not be now.
+    def _refreshed_stats(self) -> Read | None:
+        """Current stat data, once, if that of the last walk was too young to prove anything.
 
-        What was read just after the sandbox was made proves nothing to a new process or after an
-        overflow, and every file would be read. Of what no event tells of, this is the stat data.
+        Else a new process, or an overflow, would have to read every file of a fresh sandbox. It is
+        valid for all that no event has reported as changed.
         """
         began = time.time_ns()
         if self._old_from is None or began < self._old_from:
@@ -363,26 +363,26 @@ class TreeEngine:
             self._old_from = None
             return None
 
-    def _leave_known(self) -> None:
-        """Leave the next process stat data that proves something, if all is as it was captured."""
+    def _save_fresh_known(self) -> None:
+        """Save stat data old enough for the next process to trust, if nothing has changed."""
         if self.known is None or self.tracker is None or self._again or not self._synced:
             return
-        read, told = self._read_again(), self.tracker.take()
+        read, told = self._refreshed_stats(), self.tracker.take()
         self._add_linked(dirty := dict(told or {}))
         if told is not None and not dirty:
             self._know(self.known.tree, read)
 
     def close(self) -> None:
-        # Somebody may have applied or deleted the plan meanwhile, and a cache may be lost.
+        # The plan may have been applied or deleted meanwhile; losing the cache is no error.
         with suppress(OSError):
-            self._leave_known()
+            self._save_fresh_known()
         if self.tracker is not None:
             self.tracker.close()
             self.tracker = None
         self._keep()
 
     def _keep(self) -> None:
-        """Have what is known for other processes; a cache may be lost."""
+        """Save what is known for other processes; the cache may be lost."""
         with suppress(OSError):
             if self._cache is not None and self.known is not None and os.path.isdir(self.root):
                 self._cache.keep(self.known)

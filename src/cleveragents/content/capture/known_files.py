@@ -1,4 +1,4 @@
-"""What is known of files since they were copied, as long as the store has their content."""
+"""Files whose content is known from copying them, as long as the store has it."""
 
 from cleveragents.content.files import Stamp
 from cleveragents.content.keys import (
@@ -16,14 +16,14 @@ KnownFiles = dict[bytes, tuple[Stamp, bytes]]
 """Path -> stamp and key of a file whose content is known without reading it."""
 
 
-def still_kept(known_files: KnownFiles, packs: Packs) -> KnownFiles:
-    """Without the files whose content a collection took: those have to be read again."""
+def without_collected(known_files: KnownFiles, packs: Packs) -> KnownFiles:
+    """Drop the files whose content was collected: those have to be read again."""
     stored = {key for _, key in known_files.values() if key[:1] != GIT}
     if not stored:
         return known_files
-    there = packs.index.among(stored)
+    there = packs.index.present(stored)
     large = {key: _parts(key, packs) for key in there if key[:1] == CHUNKS}
-    pieces = packs.index.among({part for parts in large.values() for part in parts})
+    pieces = packs.index.present({part for parts in large.values() for part in parts})
     whole = {key for key in there if pieces.issuperset(large.get(key, ()))}
     if whole == stored:
         return known_files
@@ -34,8 +34,8 @@ def still_kept(known_files: KnownFiles, packs: Packs) -> KnownFiles:
     }
 
 
-def relied_on(key: bytes, batch: Batch, packs: Packs) -> bool:
-    """Make the commit fail if a collection takes any part of it before; False if one has."""
+def rely_on_file(key: bytes, batch: Batch, packs: Packs) -> bool:
+    """Make the commit fail if any part is collected before it; False if one is gone already."""
     try:
         parts = [] if key[:1] == GIT else _parts(key, packs)
     except ContentDamaged:
@@ -46,6 +46,6 @@ def relied_on(key: bytes, batch: Batch, packs: Packs) -> bool:
 
 
 def _parts(key: bytes, packs: Packs) -> list[bytes]:
-    """A key, and of a large file also those of its chunks."""
+    """A key, and the keys of a large file's chunks."""
     digests = packs.get(key) if key[:1] == CHUNKS else b""
     return [key, *(BLOB + digests[start : start + 32] for start in range(0, len(digests), 32))]

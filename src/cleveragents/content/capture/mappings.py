@@ -1,8 +1,8 @@
 """Which files processes have mapped for writing: such a write gives no event, and only the first
 to a page changes the file's times.
 
-A kernel of 6.11 or later tells it when asked. Before, all that a process has mapped has to be read,
-which takes the kernel long to write.
+Linux 6.11 and later can be asked for just these. Before, all mappings of a process have to be read,
+which is slow.
 """
 
 import errno
@@ -22,7 +22,7 @@ _NO_MORE = (errno.ENOENT, errno.ESRCH)
 
 
 def mapped_by(pid: str) -> list[bytes]:
-    """Paths that a process has mapped for writing; none if it is not ours to ask, or gone."""
+    """Paths that a process has mapped for writing; none if we may not ask, or it is gone."""
     try:
         with open(f"/proc/{pid}/maps", "rb", buffering=0) as maps:
             told = _query_kernel(maps.fileno())
@@ -32,7 +32,7 @@ def mapped_by(pid: str) -> list[bytes]:
 
 
 def _query_kernel(maps: int) -> list[bytes] | None:
-    """As the kernel tells; None if it does not, or not in full."""
+    """The kernel's answer; None if there is none, or not a complete one."""
     found: list[bytes] = []
     name = array("B", bytes(4096))
     buffer, size = name.buffer_info()
@@ -60,7 +60,7 @@ def _parse_maps(text: bytes) -> list[bytes]:
 
 
 def mapped_files(root: str) -> set[bytes]:
-    """Names below a directory that a process of ours has mapped for writing now."""
+    """Names below a directory that a process of this user has mapped for writing."""
     inside = os.path.realpath(os.fsencode(root)) + b"/"
     processes = os.listdir("/proc") if os.path.isdir("/proc/self") else ()
     return {

@@ -1,8 +1,8 @@
-"""What a capture knew, kept between processes. A cache: lost or doubtful, it is simply not used.
+"""The last capture, kept between processes. A cache: lost or doubtful, it is not used.
 
-A file of records, each behind its length and its hash: first all that was known, then what changed
-from one process to the next. A change names the record it was made from, so that of two processes
-which began with the same one only the first is believed.
+A file of records, each with its length and hash: first the full state, then changes from one
+process to the next. A change names the record it builds on, so of two processes that started from
+the same record only the first is believed.
 """
 
 import os
@@ -29,7 +29,7 @@ _APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A tree that was captured, and what stat said of its directories then."""
+    """A captured tree, and the stat data of its directories then."""
 
     tree: Tree
     stats: dict[bytes, bytes]
@@ -43,7 +43,7 @@ class Known(msgspec.Struct, frozen=True):
         return self.taken_ns - RACY_NS
 
     def forget(self, touched: Iterable[bytes], exchanged: Collection[bytes]) -> None:
-        """Give up what is known of touched directories, and of exchanged ones all the way down."""
+        """Forget touched directories, and exchanged ones with all below them."""
         for path in touched:
             self.stats.pop(path, None)
         if exchanged:
@@ -52,7 +52,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 def proves_from(moment: int) -> int:
-    """When a stamp of that moment is old enough to prove something."""
+    """When a stamp from that moment will be old enough to trust."""
     return moment + RACY_NS
 
 
@@ -96,7 +96,7 @@ class StatCache:
         """Bytes of the first record, and of all."""
 
     def load(self) -> Known | None:
-        """What was kept for this very directory; None if there is nothing to rely on."""
+        """The saved state of this very directory; None if it cannot be trusted."""
         try:
             with open(self._path, "rb") as found:
                 data = found.read()
@@ -124,11 +124,11 @@ class StatCache:
         return known
 
     def _place(self) -> str:
-        """This very directory as mounted: after a power cut stat data may promise lost bytes."""
+        """This directory and its mount: after a power cut stat data may outlive lost bytes."""
         return f"{fsio.identity(self._root)} {fsio.mount_id(self._root)}"
 
     def keep(self, known: Known) -> None:
-        """Have it for the next process: what changed, or all of it if changes become many."""
+        """Save for the next process: the change, or everything if there are many changes."""
         if self._kept is None:
             self._keep_all(known)
             return
@@ -178,7 +178,7 @@ def _record(payload: bytes) -> bytes:
 
 
 def _records(data: bytes) -> Iterator[Record]:
-    """Each of them, up to the first that is not whole."""
+    """The records, up to the first torn one."""
     at, view = 0, memoryview(data)
     while at + _LENGTH.size + _DIGEST <= len(data):
         (length,) = _LENGTH.unpack_from(data, at)

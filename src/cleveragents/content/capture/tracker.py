@@ -1,8 +1,8 @@
-"""Which names in a tree were touched, told by the kernel (inotify).
+"""Which names in a tree were touched, as reported by the kernel (inotify).
 
-May say too much, never too little: on an overflow, a lost watch or any other doubt `take` returns
-None and the tree has to be walked. Writes through `mmap` give no event; but a file that is mapped
-for writing is still open for it, so what was opened counts as touched until nobody holds it open.
+May report too much, never too little: on an overflow, a lost watch or any doubt `take` returns None
+and the tree has to be walked. Writes through `mmap` give no event; but a file mapped for writing is
+still open, so an opened file counts as touched until nobody holds it open.
 """
 
 import errno
@@ -39,7 +39,7 @@ Dirty = dict[bytes, set[bytes]]
 
 
 def _opened_by(pid: str) -> list[bytes]:
-    """Paths a process has open or mapped; nothing if it is not ours to ask, or gone."""
+    """Paths a process has open or mapped; none if we may not ask, or it is gone."""
     found: list[bytes] = []
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")
@@ -81,7 +81,7 @@ class Tracker:
         return not self._doubt
 
     def watch(self, directories: Iterable[bytes]) -> None:
-        """Begin to watch; call it before looking at what is in them."""
+        """Begin to watch; call it before reading the directories."""
         long: list[bytes] = []
         for path in directories:
             where = self._root + b"/" + path if path else self._root
@@ -113,18 +113,18 @@ class Tracker:
         self._numbers[path] = number
 
     def _not_watched(self, code: int | None) -> None:
-        """Gone again: its parent has an event. Anything else (limits): no more trust."""
+        """A vanished directory has an event at its parent; other failures (limits) end trust."""
         if code not in (errno.ENOENT, errno.ENOTDIR):
             self._doubt = True
 
     def watch_only(self, directories: Iterable[bytes]) -> None:
-        """Begin anew with these, whatever the watches were called before."""
+        """Start over with these paths, whatever the watches' paths were before."""
         self._paths.clear()
         self._numbers.clear()
         self.watch(directories)
 
     def look_for_holders(self) -> None:
-        """Ask who had files of the tree open for writing, or mapped, before we came."""
+        """Find files of the tree that were open for writing, or mapped, before we watched."""
         inside = os.path.realpath(self._root) + b"/"
         for pid in os.listdir("/proc"):
             if pid.isdigit():
@@ -135,11 +135,11 @@ class Tracker:
 
     @property
     def held(self) -> set[bytes]:
-        """Names that were found open for writing, or mapped, when last asked."""
+        """Names last found open for writing, or mapped."""
         return self._held
 
     def forget(self, directory: bytes) -> None:
-        """Stop watching a directory that is gone, and all below it."""
+        """Stop watching a removed directory and all below it."""
         below = directory + b"/"
         for path in [p for p in self._numbers if p == directory or p.startswith(below)]:
             number = self._numbers.pop(path)
@@ -149,7 +149,7 @@ class Tracker:
 
     @contextmanager
     def draining(self) -> Generator[None]:
-        """Take events in meanwhile: whoever looks at every directory makes two for each."""
+        """Read events in the background: a walk causes two for each directory."""
         done = threading.Event()
         reader = threading.Thread(target=self._drain_until, args=(done,), daemon=True)
         reader.start()
@@ -167,9 +167,9 @@ class Tracker:
         self._doubt = True
 
     def drain(self) -> int:
-        """Take in what the kernel has queued; cheap, to be called often while tools run.
+        """Read the kernel's queue; cheap, to be called often while tools run.
 
-        How many changes it told of so far.
+        Returns the number of changes so far.
         """
         while not self._doubt:
             try:
@@ -188,7 +188,7 @@ class Tracker:
             number, mask, cookie, length = read(data, at)
             at += _EVENT.size + length
             if mask & _ISDIR and not mask & _SAYS:
-                continue  # somebody listed a directory: by far the most frequent event
+                continue  # a directory was listed: by far the most frequent event
             name = data[at - length : at].rstrip(b"\0")
             self._told += bool(mask & (_TOUCH | _OVERFLOW | _UNMOUNT))
             if mask & (_OVERFLOW | _UNMOUNT):
@@ -211,7 +211,7 @@ class Tracker:
         if mask & (_MOVED_FROM | _MOVED_TO):
             self._moved(whole, mask, cookie)
         if mask & _TOUCH:
-            # A slash behind a name: only the directory's own mode may have changed.
+            # A slash after a name: only the directory's own mode may have changed.
             only_mode = mask & _ISDIR and not mask & (_TOUCH & ~_ATTRIB)
             self._dirty.setdefault(path, set()).add(name + b"/" if only_mode else name)
         if mask & _ISDIR:
@@ -224,7 +224,7 @@ class Tracker:
                 self._open[whole] = left
 
     def _moved(self, path: bytes, mask: int, cookie: int) -> None:
-        """What is held open continues under its new name."""
+        """Files held open are followed to their new name."""
         if mask & _MOVED_FROM:
             self._moving = {cookie: path}
         elif (old := self._moving.pop(cookie, None)) is not None:
@@ -234,7 +234,7 @@ class Tracker:
                 self._held.add(path + held[len(old) :])
 
     def touched(self) -> set[bytes]:
-        """Paths that the next `take` will tell of."""
+        """Paths that the next `take` will return."""
         self.drain()
         return {
             folder + b"/" + name if folder else name
@@ -243,7 +243,7 @@ class Tracker:
         }
 
     def take(self) -> Dirty | None:
-        """What was touched since the last call; None if only a walk can tell."""
+        """The paths touched since the last call; None if only a walk can tell."""
         self.drain()
         if self._doubt:
             return None
@@ -259,14 +259,14 @@ class Tracker:
         return dirty
 
     def _is_held(self, path: bytes) -> bool:
-        """Whether somebody has the file open for writing: a read lease is refused then."""
+        """Whether the file is open for writing: then a read lease is refused."""
         try:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             fd = os.open(self._root + b"/" + path, flags)
         except OSError:
             return False
         try:
-            # Who opens it meanwhile makes the kernel tell us; by SIGIO, which would end us.
+            # If the file is opened meanwhile the kernel signals us: SIGIO would kill this process.
             fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
             fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
             fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)

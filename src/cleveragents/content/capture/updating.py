@@ -1,4 +1,4 @@
-"""One capture at work: the part of a tree that has to be looked at, rebuilt bottom up."""
+"""One capture: the part of a tree that has to be read, rebuilt bottom up."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from cleveragents.content import attributes, fsio, trees
-from cleveragents.content.capture.known_files import KnownFiles, relied_on
+from cleveragents.content.capture.known_files import KnownFiles, rely_on_file
 from cleveragents.content.capture.statcache import Known
 from cleveragents.content.capture.tracker import Tracker
 from cleveragents.content.entry import (
@@ -46,13 +46,13 @@ from cleveragents.model.resource import show_path
 
 
 class Borrowed(Protocol):
-    """Content that need not be stored: path -> its git key and size."""
+    """Content that need not be stored: path -> git key and size."""
 
     def get(self, path: bytes, /) -> Base | None: ...
 
 
 class Engine(Protocol):
-    """What a capture needs of the `TreeEngine` that makes it, which tells of each."""
+    """What a capture needs from `TreeEngine`; documented there."""
 
     root: str
     scope: Scope
@@ -70,11 +70,11 @@ class Engine(Protocol):
 
 
 class NeedsWalk(Exception):
-    """What was told is not enough to know the state; look at everything."""
+    """Events are not enough to know the state; look at everything."""
 
 
 class Work:
-    """Names to look at again, as a tree of directories."""
+    """Names to read again, as a tree of directories."""
 
     __slots__ = ("_made", "below", "names", "whole")
 
@@ -86,7 +86,7 @@ class Work:
         self._made: dict[bytes, Work] = {}
 
     def at(self, path: bytes) -> "Work":
-        """The node of a path; asked of the top, which remembers those it was asked for."""
+        """The node of a path; call it on the top node, which caches them."""
         missing: list[bytes] = []
         while path and path not in self._made:
             path, _, name = path.rpartition(b"/")
@@ -98,7 +98,7 @@ class Work:
         return node
 
     def all_names(self) -> set[bytes]:
-        """Also those of directories of which only the mode, or what is below, is looked at."""
+        """All names, also directories with only a changed mode or changes below."""
         return {name.removesuffix(b"/") for name in self.names} | self.below.keys()
 
     @staticmethod
@@ -126,7 +126,7 @@ def _directory_entry(name: bytes, mode: int, tree: Tree, xattrs: bytes) -> Entry
 
 
 class Pass:
-    """What one capture looks at, and the tree it makes of that."""
+    """One pass of a capture over the tree."""
 
     def __init__(
         self, engine: Engine, batch: Batch, stats: Mapping[bytes, bytes] | None = None
@@ -155,7 +155,7 @@ class Pass:
         return tree
 
     def _scan(self, fd: int, prefix: bytes) -> Listing:
-        """Every entry of a directory nothing is known of."""
+        """Every entry of an unknown directory."""
         if self._engine.tracker is not None:
             self._engine.tracker.watch((prefix[:-1],))
             self._engine.tracker.drain()
@@ -189,7 +189,7 @@ class Pass:
         return self._store(listing.changed(changed), listing) if changed else old
 
     def _set_mode(self, fd: int, entries: dict[bytes, Entry], name: bytes, work: Work) -> None:
-        """Only mode or attributes of a directory were touched; what is below has its own events."""
+        """Update mode and attributes of a directory; what is below has its own events."""
         entry, found = entries.get(name), fsio.lstat_at(fd, name)
         if entry is None or found is None or entry.kind is not kind_of(found.st_mode):
             if name not in work.names:
@@ -224,7 +224,7 @@ class Pass:
             self._engine.tell_gone(entry)
 
     def _whole(self, fd: int, prefix: bytes, entries: dict[bytes, Entry], work: Work) -> None:
-        """Find out by stamps which names of a directory to look at."""
+        """Mark by stamps which names of a directory to read."""
         known = self._engine.known
         assert known is not None
         old, blob = known.stats.get(prefix[:-1], walker.NOTHING), self._stats[prefix[:-1]]
@@ -253,7 +253,7 @@ class Pass:
                 tree = self._updated(below, path + b"/", entry.tree, work)
                 return _directory_entry(entry.name, entry.mode, tree, entry.xattrs)
         except (FileNotFoundError, NotADirectoryError):
-            # Gone since it was told of; its parent's own event or stat data says so as well.
+            # Gone since the event; the parent's event or stat data shows that too.
             return None if fsio.lstat_at(fd, entry.name) is None else entry
 
     def _look(self, fd: int, name: bytes, path: bytes, old: Entry | None = None) -> Entry | None:
@@ -292,13 +292,13 @@ class Pass:
             return None
 
     def _base(self, path: bytes, before: Entry | None) -> Base | None:
-        """The base's blob at a path; what had the key of that tells what it is."""
+        """The base's blob at a path, taken from the old entry if that is borrowed."""
         if before is not None and before.key[:1] == GIT:
             return before.key, before.size
         return self._engine.base.get(path)
 
     def _small(self, data: bytes, path: bytes, before: Entry | None) -> bytes:
-        """The key of a small file, stored; one that is as it was is not asked of the base."""
+        """Store a small file and return its key; the base is asked only if it changed."""
         if before is not None and before.key[:1] == BLOB and key_of(BLOB, data) == before.key:
             self.batch.put_keyed(before.key, data)
             return before.key
@@ -311,7 +311,7 @@ class Pass:
         status, links, data = found[:5], found[5], found[7]
         known_files = engine.known_files.get(path)
         known = known_files is not None and known_files[0] == status
-        if known_files and known and relied_on(known_files[1], self.batch, engine.packs):
+        if known_files and known and rely_on_file(known_files[1], self.batch, engine.packs):
             key = known_files[1]
         else:
             before = old if old is not None and old.kind is EntryKind.FILE else None
@@ -322,7 +322,7 @@ class Pass:
             else:
                 return None
         if links > 1 and engine.tracker is not None and not self._stats:
-            # A name of another file than before: that one may have names nobody was told of.
+            # The name has another file than before, which may have names without events.
             if path not in engine.linked or engine.linked[path][0] != status[0]:
                 raise NeedsWalk
             engine.linked[path] = status
@@ -349,10 +349,10 @@ def linked_files(stats: Mapping[bytes, bytes]) -> dict[bytes, Stamp]:
 
 
 def as_walked(stats: dict[bytes, bytes], known: Known | None) -> dict[bytes, bytes]:
-    """Without directories whose files are not what the walk saw.
+    """Drop directories whose linked files differ from what the walk saw.
 
-    A write through a name outside gives no event: its stat data must not stand for the content
-    that was captured before it, or no walk would ever find it.
+    A write through a name outside the tree gives no event: its stat data must not vouch for older
+    content, or no walk would ever find the change.
     """
     assert known is not None
     return {

@@ -1,4 +1,4 @@
-"""How far a capture is, for whoever waits for it."""
+"""The progress of a capture."""
 
 import os
 import stat
@@ -15,7 +15,7 @@ PAUSE = 0.1
 
 
 class Reading:
-    """Told of content as it is read; how much there is in all is asked only if it takes long."""
+    """Counts content as it is read; the total is computed only if it takes long."""
 
     def __init__(self, tell: Callable[[int, int], None]) -> None:
         self.total: Callable[[], int] = lambda: 0
@@ -36,7 +36,7 @@ class Reading:
 
 
 def size_at(root: str, dirty: Mapping[bytes, Iterable[bytes]]) -> int:
-    """Of names that were touched, by directory, and of all that is below them."""
+    """The size of touched names, by directory, with all below them."""
     found = 0
     for folder, names in dirty.items():
         for name in names:
@@ -53,7 +53,7 @@ def size_at(root: str, dirty: Mapping[bytes, Iterable[bytes]]) -> int:
 
 
 def size_between(known: Known | None, stats: Mapping[bytes, bytes]) -> int:
-    """Of files whose stat data is not known."""
+    """The size of files with unknown stat data."""
     if known is None:
         return sum(_size(blob) for blob in stats.values())
     found = 0

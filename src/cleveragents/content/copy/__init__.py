@@ -1,1 +1,1 @@
-"""A tree copied as it is, by threads, and hashed on the way."""
+"""Copies a tree unchanged, in threads, hashing on the way."""

@@ -1,4 +1,4 @@
-"""How much there is to copy, before any of it is."""
+"""Counts how much there is to copy beforehand."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ from cleveragents.model.resource import show_path
 
 
 class Census(msgspec.Struct):
-    """How much there is to copy, and where most of it lies."""
+    """How much there is to copy, and the largest folders."""
 
     files: int = 0
     size: int = 0
@@ -36,7 +36,7 @@ Known = Callable[[bytes], int | None]
 
 
 def census(root: str, scope: Scope, known: Known | None = None) -> Census:
-    """Everything that would be copied, or with `known` what there is beyond that."""
+    """Count everything to be copied, or with `known` only what is beyond that."""
     found = Census()
     try:
         with fsio.directory(root) as fd:

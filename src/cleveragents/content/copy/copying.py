@@ -1,7 +1,7 @@
-"""Copy a tree as it is: bytes, modes, mtimes, links as text; by reflink where the disk can.
+"""Copy a tree unchanged: bytes, modes, mtimes, links as text; by reflink where possible.
 
 Two threads copy and hash, a directory at a time, small files in compiled code. The caller's thread
-keeps the books: it tells of progress, puts content into packs, and copies large files by pieces.
+reports progress, puts content into packs, and copies large files in pieces.
 """
 
 import os
@@ -10,7 +10,7 @@ import threading
 
 from cleveragents.content import attributes, descent, fsio
 from cleveragents.content.copy.each_file import FileCopier
-from cleveragents.content.copy.exchange import Exchange, Handful
+from cleveragents.content.copy.exchange import CopyResult, Exchange
 from cleveragents.content.copy.walk import Walk, opened
 from cleveragents.content.files import (
     CHUNK,
@@ -26,7 +26,7 @@ class Copier(FileCopier):
 
     def copy(self, source: str, target: str) -> None:
         with fsio.directory(source) as here, fsio.directory(target) as there:
-            self.lacks(b".", attributes.give(there, attributes.of(here)))
+            self.lacks(b".", attributes.set_on_copy(there, attributes.of(here)))
             exchange = Exchange((b"", None))
             threads = [
                 threading.Thread(target=self._work, args=(here, there, exchange), daemon=True)
@@ -35,28 +35,28 @@ class Copier(FileCopier):
             try:
                 for thread in threads:
                     thread.start()
-                for handful in exchange.handed():
-                    self._note(here, there, handful)
+                for result in exchange.results():
+                    self._note(here, there, result)
             finally:
                 exchange.stop()
                 for thread in threads:
                     if thread.ident is not None:
                         thread.join()
-            self._close_up(there)
+            self._set_final_modes(there)
             os.fchmod(there, stat.S_IMODE(os.fstat(here).st_mode))
 
-    def _note(self, here: int, there: int, handful: Handful) -> None:
+    def _note(self, here: int, there: int, result: CopyResult) -> None:
         fsio.point("copied")
-        for key, data in handful.content.items():
+        for key, data in result.content.items():
             assert self._batch is not None
             self._batch.put_keyed(key, data)
-        self.known.update(handful.known)
-        for size in handful.sizes:
+        self.known.update(result.known)
+        for size in result.sizes:
             self._progress(size)
-        for path in handful.large:
+        for path in result.large:
             self.copy_large(here, there, path)
 
-    def _close_up(self, there: int) -> None:
+    def _set_final_modes(self, there: int) -> None:
         """Deepest first: a directory that is closed hides what is below it."""
         for path, mode in sorted(self._closed, key=lambda item: -item[0].count(b"/")):
             fd = descent.open_below(there, path)
@@ -72,7 +72,7 @@ class Copier(FileCopier):
                 try:
                     at = opened(here, there, folder[0])
                 except FileNotFoundError:
-                    at = None  # somebody removed it since it was put on the pile
+                    at = None  # removed since it was queued
                 if at is not None:
                     Walk(self, exchange, buffer, at, *folder).go()
                 exchange.finished()

@@ -1,4 +1,4 @@
-"""A copy of one file: whether it belongs, how it is made, and what it turned out to be."""
+"""Copying one file: whether it belongs, the copy itself, and its key."""
 
 import os
 import stat
@@ -43,11 +43,11 @@ from cleveragents.model.resource import show_path
 
 
 class FileCopier:
-    """Copies files of a resource and knows what they are called.
+    """Copies files of a resource and records their keys.
 
-    `base` names the blob that a file may turn out to be; what else is read goes into `batch`.
-    `sha1`: the base's blobs are named by it. `progress` is told the size of each file, `piece` how
-    much of a large one before.
+    `base` has the blob that a file may turn out to be; other content goes into `batch`. `sha1`: the
+    base's blobs are named by it. `progress` is called with the size of each file, `piece` with
+    that of each part of a large one.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class FileCopier:
         self._reflink = True
         self._keep = NOTHING
         if base is not None or batch is not None:
-            # The quicker way, where git's own hash is all that anybody asks for.
+            # Quicker, where only git's own hash is needed.
             self._keep = DIGEST if sha1 and HASHES and batch is None else BYTES
         self._closed: list[tuple[bytes, int]] = []
         """Directories into which their own mode would not let us write."""
@@ -103,20 +103,20 @@ class FileCopier:
         return made
 
     def key(self, path: bytes, data: memoryview) -> bytes | None:
-        """The name of what was copied, if anybody wants to know."""
+        """The key of copied content, if it is needed."""
         base = self._base(path) if self._base is not None else None
         if base is not None and base[1] == len(data) and matches(base[0], data):
             return base[0]
         return key_of(BLOB, data) if self._batch is not None else None
 
     def blob(self, path: bytes, size: int, digest: bytes) -> bytes | None:
-        """The base's key, if that is what was copied."""
+        """The base's key, if the copy has that content."""
         base = self._base(path) if self._base is not None else None
         key = GIT + digest
         return key if base == (key, size) else None
 
     def leave_open(self, there: int, path: bytes, mode: int) -> None:
-        """Give a directory its mode, now if we can still write into it then."""
+        """Set a directory's mode, later if we could not write into it any more."""
         if mode & 0o700 == 0o700:
             os.fchmod(there, mode)
         else:
@@ -143,7 +143,7 @@ class FileCopier:
             try:
                 key = self._pass_on(source, target, path)
                 xattrs = attributes.of(source)
-                self.lacks(path, attributes.give(target, xattrs))
+                self.lacks(path, attributes.set_on_copy(target, xattrs))
                 made = stamp(finish(source, target, mode))
             finally:
                 os.close(target)
@@ -154,7 +154,7 @@ class FileCopier:
         return made[1]
 
     def _pass_on(self, source: int, target: int, path: bytes) -> bytes | None:
-        """Copy the content; its key if it is that of the base, or in the batch."""
+        """Copy the content; returns its key if it is the base's or in the batch."""
         if self._reflink:
             self._reflink = share_blocks(source, target)
             if self._reflink:
@@ -175,7 +175,7 @@ class FileCopier:
         return None
 
     def _passing(self, source: int, target: int) -> Iterator[bytes]:
-        """The blocks of a file, each when it was written to the other."""
+        """Yield the blocks of a file, each after writing it to the copy."""
         for block in blocks(source):
             write_block(target, block)
             self._piece(len(block))
@@ -184,10 +184,10 @@ class FileCopier:
 
 
 def _attributed(here: int, there: int, name: bytes) -> tuple[Stamp, list[bytes]]:
-    """Copy the extended attributes of a file; its stamp after that, and those it did not get."""
+    """Copy a file's extended attributes; returns its stamp after that, and names that failed."""
     source, target = attributes.where(here, name), attributes.where(there, name)
     mode = stat.S_IMODE(os.lstat(target).st_mode)
-    missing = attributes.give(target, attributes.of(source))
+    missing = attributes.set_on_copy(target, attributes.of(source))
     if stat.S_IMODE(os.lstat(target).st_mode) != mode:
         os.chmod(target, mode)  # an ACL is part of it
     return stamp(os.lstat(target)), missing

@@ -1,4 +1,4 @@
-"""What the threads that copy and the thread that keeps the books pass to each other."""
+"""The queues between the threads that copy and the caller's thread."""
 
 import threading
 from collections import deque
@@ -14,8 +14,8 @@ Known = tuple[Stamp, bytes]
 """The stamp of a copy, and the key of its content."""
 
 
-class Handful(NamedTuple):
-    """What a thread made at once, and the large files it left."""
+class CopyResult(NamedTuple):
+    """Files that a thread copied in one go, and the large ones it left."""
 
     sizes: list[int]
     known: dict[bytes, Known]
@@ -26,11 +26,11 @@ class Handful(NamedTuple):
 
 
 Folder = tuple[bytes, list[bytes] | None]
-"""Path of a directory that is there, and which of those in it to copy; None: everything."""
+"""Path of a directory, and which directories in it to copy; None: everything."""
 
 
 class Exchange:
-    """Folders still to copy, and what was made of others."""
+    """Folders still to copy, and results of the others."""
 
     def __init__(self, first: Folder) -> None:
         lock = threading.Lock()
@@ -39,13 +39,13 @@ class Exchange:
         self._todo = [first]
         self._busy = 0
         self._idle = 0
-        self._done: deque[Handful] = deque()
+        self._done: deque[CopyResult] = deque()
         self._weight = 0
         self._over = False
         self._error: BaseException | None = None
 
     def take(self) -> Folder | None:
-        """The next thing to copy; None if there will be nothing any more."""
+        """The next folder to copy; None when all are done."""
         with self._work:
             self._idle += 1
             while not self._todo and self._busy and not self._over:
@@ -73,22 +73,22 @@ class Exchange:
         return self._over
 
     @property
-    def wanting(self) -> bool:
+    def has_idle_thread(self) -> bool:
         """Whether a thread has nothing to do."""
         return bool(self._idle) and not self._todo
 
-    def hand(self, handful: Handful) -> None:
-        """Waits while too much lies there."""
+    def submit(self, result: CopyResult) -> None:
+        """Queue a result; waits while too much is queued."""
         with self._work:
             while self._weight > MOST_WAITING and not self._over:
                 self._work.wait()
-            self._done.append(handful)
-            self._weight += handful.weight
-            if self._weight > WORTH_WAKING or handful.large:
+            self._done.append(result)
+            self._weight += result.weight
+            if self._weight > WORTH_WAKING or result.large:
                 self._news.notify()
 
-    def handed(self) -> Iterator[Handful]:
-        """Everything in the order in which it was handed over, until all is copied."""
+    def results(self) -> Iterator[CopyResult]:
+        """Results in order of arrival, until everything is copied."""
         while True:
             with self._work:
                 while not self._done and not self._over and (self._todo or self._busy):

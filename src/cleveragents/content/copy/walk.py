@@ -1,4 +1,4 @@
-"""One thread's way through a tree that is copied, a directory at a time."""
+"""One thread's walk through a tree to copy, a directory at a time."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from cleveragents.content import attributes, descent, fsio
 from cleveragents.content.copy.each_file import FileCopier, changed, refused
-from cleveragents.content.copy.exchange import Exchange, Handful
+from cleveragents.content.copy.exchange import CopyResult, Exchange
 from cleveragents.content.keys import (
     BLOB,
 )
@@ -19,7 +19,7 @@ from cleveragents.content.native.filecopy import (
 
 
 class Walk:
-    """One thread's way down a tree, with a pair of descriptors of where it is."""
+    """One thread's walk, with descriptors of the current source and target directories."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Walk:
             close(self._at)
 
     def _step(self, names: list[bytes], name: bytes) -> None:
-        """Copy one directory and continue inside it; somebody else may do the rest of this one."""
+        """Copy one directory and continue inside it; another thread may do the rest of this one."""
         path = self._path + b"/" + name if self._path else name
         inner = self._enter(name, path)
         if inner is None:
@@ -59,7 +59,7 @@ class Walk:
             raise
         if not below:
             close(inner)
-            if len(names) > 1 and self._exchange.wanting:
+            if len(names) > 1 and self._exchange.has_idle_thread:
                 half = len(names) // 2
                 self._exchange.add((self._path, names[:half]))
                 del names[:half]
@@ -82,7 +82,7 @@ class Walk:
         try:
             os.mkdir(name, 0o700, dir_fd=there)
             target = os.open(name, fsio.DIRECTORY, dir_fd=there)
-            self._copier.lacks(path, attributes.give(target, attributes.of(source)))
+            self._copier.lacks(path, attributes.set_on_copy(target, attributes.of(source)))
             self._copier.leave_open(target, path, stat.S_IMODE(os.fstat(source).st_mode))
         except BaseException:
             os.close(source)
@@ -90,8 +90,8 @@ class Walk:
         return source, target
 
     def _contents(self, at: tuple[int, int], prefix: bytes) -> list[bytes]:
-        """Copy what is in a directory, but for directories; returns their names."""
-        folders, files, others = self._sorted_out(at[0], prefix)
+        """Copy a directory's contents without its directories; returns their names."""
+        folders, files, others = self._names_by_kind(at[0], prefix)
         for name in others:
             try:
                 _other(*at, name)
@@ -101,14 +101,14 @@ class Walk:
                 raise refused(prefix + name, error) from error
         while files and not self._exchange.over:
             made = self._copier.copied(*at, prefix, files, self._buffer)
-            self._hand(prefix, zip(files, made, strict=False))
+            self._submit(prefix, zip(files, made, strict=False))
             files = files[len(made) :]
         return folders
 
-    def _sorted_out(
+    def _names_by_kind(
         self, here: int, prefix: bytes
     ) -> tuple[list[bytes], tuple[bytes, ...], list[bytes]]:
-        """Names of directories, of files, and of everything else that belongs to the resource."""
+        """Names of directories, files and everything else that belongs to the resource."""
         folders: list[bytes] = []
         files: list[bytes] = []
         others: list[bytes] = []
@@ -126,42 +126,42 @@ class Walk:
                     others.append(name)
         return folders, tuple(sorted(files)), others
 
-    def _hand(self, prefix: bytes, made: Iterable[tuple[bytes, Made | int]]) -> None:
-        handful = Handful([], {}, {}, [], 0)
+    def _submit(self, prefix: bytes, made: Iterable[tuple[bytes, Made | int]]) -> None:
+        result = CopyResult([], {}, {}, [], 0)
         weight = at = 0
         for name, one in made:
             path = prefix + name
             if isinstance(one, int):
-                self._not_copied(path, one, handful)
+                self._not_copied(path, one, result)
                 continue
             copy, count, has = one
-            handful.sizes.append(copy[1])
+            result.sizes.append(copy[1])
             weight += 1000
             if count is None or (has and isinstance(count, bytes)):
                 continue
             if isinstance(count, bytes):
                 if (key := self._copier.blob(path, copy[1], count)) is not None:
-                    handful.known[path] = copy, key
+                    result.known[path] = copy, key
                 continue
             data = self._buffer[at : at + count]
             at += count
             if (key := self._copier.key(path, data)) is None:
                 continue
             if not has:  # else the first capture has to look at it
-                handful.known[path] = copy, key
+                result.known[path] = copy, key
             if key[:1] == BLOB:
-                handful.content[key] = bytes(data)
+                result.content[key] = bytes(data)
                 weight += count
-        self._exchange.hand(handful._replace(weight=weight))
+        self._exchange.submit(result._replace(weight=weight))
 
-    def _not_copied(self, path: bytes, code: int, handful: Handful) -> None:
+    def _not_copied(self, path: bytes, code: int, result: CopyResult) -> None:
         if code == IS_LARGE:
-            handful.large.append(path)
+            result.large.append(path)
         elif code == IS_OTHER:
             raise changed(path)
         elif code in (errno.EACCES, errno.EPERM):
             raise refused(path, PermissionError(code, os.strerror(code)))
-        elif code != errno.ENOENT:  # else somebody removed it while we were copying
+        elif code != errno.ENOENT:  # else it was removed while we were copying
             raise OSError(code, os.strerror(code), os.fsdecode(path))
 
 

@@ -1,1 +1,1 @@
-"""What is compiled where it can be, beside Python twins that give the same answer."""
+"""C code, and Python twins that give the same answers where it is not compiled."""

@@ -1,6 +1,6 @@
-"""The compiled modules where a compiler was there; one that was made for other sources is not used.
+"""The compiled modules, if they were built from the current sources.
 
-An old build stays beside newer sources until somebody installs again.
+An old build stays beside newer sources until the next installation.
 """
 
 FORM = 2

@@ -1,6 +1,6 @@
-"""Copies of a directory's small files: compiled where a compiler was there, else Python.
+"""Copies a directory's small files: compiled, or else in Python.
 
-`copy_files(source, target, names, reflink, buffer, large, keep)`: `_copy.c` tells what it returns.
+`copy_files(source, target, names, reflink, buffer, large, keep)`: `_copy.c` says what it returns.
 """
 
 import errno
@@ -30,12 +30,12 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def open_source(name: bytes, dir_fd: int) -> int:
-    """Follows no link, and waits for nobody at the other end of a pipe."""
+    """Open without following links or blocking on a pipe."""
     return os.open(name, _READ, dir_fd=dir_fd)
 
 
 def share_blocks(source: int, target: int) -> bool:
-    """Make the copy by sharing the source's blocks; False where the file system cannot."""
+    """Share the source's blocks (reflink); False where the file system cannot."""
     try:
         fcntl.ioctl(target, _FICLONE, source)
     except OSError as error:
@@ -46,7 +46,7 @@ def share_blocks(source: int, target: int) -> bool:
 
 
 def finish(source: int, target: int, mode: int) -> os.stat_result:
-    """Mode and mtime as the source has them, after the last write; returns what became of it."""
+    """Set mode and mtime like the source's, after the last write; returns the copy's stat."""
     found = os.fstat(source)
     os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
     if stat.S_IMODE(os.fstat(target).st_mode) != mode:
@@ -129,7 +129,7 @@ class _Job:
                 os.close(target)
 
     def _read(self, source: int) -> int:
-        """All of it, unless it is large by now."""
+        """Read a file, unless it has become large."""
         count = 0
         while more := os.readv(source, [self.buffer[count : self._large]]):
             count += more

@@ -1,6 +1,6 @@
-"""Keyed fingerprints, where a compiler was there: `_fingerprint.c` tells what they are worth.
+"""Keyed fingerprints, where compiled: `_fingerprint.c` says how strong they are.
 
-Without it they have no use: in Python they would take longer than the hash that they save.
+There is no Python twin: it would be slower than the hash that it saves.
 """
 
 from blake3 import blake3
@@ -20,7 +20,7 @@ SIZE = 16
 
 
 class Keyed:
-    """Fingerprints under the key that grows from a seed nobody else knows."""
+    """Fingerprints under a key derived from a secret seed."""
 
     def __init__(self, seed: bytes) -> None:
         assert _compiled is not None
@@ -28,9 +28,9 @@ class Keyed:
         self._key = blake3(seed).digest(length=_compiled.KEY)
 
     def of(self, content: memoryview | bytes) -> bytes:
-        """Of at most 256 KiB."""
+        """The fingerprint of at most 256 KiB."""
         return self._compiled.fingerprint(content, self._key)
 
     def of_file(self, fd: int, first: int, count: int) -> bytes:
-        """Of so many pieces of 256 KiB, one behind the other; an OSError if they are not there."""
+        """The fingerprints of consecutive pieces of 256 KiB; OSError if the file is shorter."""
         return self._compiled.fingerprints(fd, first, count, self._key)

@@ -1,4 +1,4 @@
-"""Manifests as bytes: taken apart, put together and compared, compiled or in Python."""
+"""Manifests as bytes: split, joined and compared, compiled or in Python."""
 
 from binascii import crc32
 from collections.abc import Callable
@@ -81,7 +81,7 @@ def python_unsafe(manifest: bytes) -> bytes | None:
 
 
 def python_state_text(manifest: bytes) -> bytes:
-    """What the state of a directory is the hash of; the twin of `_walk.state_text`."""
+    """The text whose hash is a directory's state; the twin of `_walk.state_text`."""
     parts: list[bytes] = []
     for entry in DECODER.decode(manifest):
         content = entry.state if entry.kind is EntryKind.DIRECTORY else entry.key

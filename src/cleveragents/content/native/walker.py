@@ -1,6 +1,6 @@
-"""A tree's stat data, one blob per directory: compiled where a compiler was there, else Python.
+"""A tree's stat data, one blob per directory: compiled, or else in Python.
 
-Two equal blobs mean that nothing in that directory itself changed, as far as stat can tell.
+Equal blobs mean that nothing in the directory itself changed, as far as stat can tell.
 """
 
 import errno
@@ -97,12 +97,12 @@ def unpack(blob: bytes) -> dict[bytes, Stamp]:
 
 
 def files(blob: bytes) -> dict[bytes, Stamp]:
-    """The same of all but directories."""
+    """The same, without directories."""
     return {name: found for name, found in unpack(blob).items() if not stat.S_ISDIR(found[4])}
 
 
 def totals(blob: bytes) -> tuple[int, int]:
-    """How many entries are not directories, and their size."""
+    """The number and size of entries that are not directories."""
     files = size = 0
     at, end = _HEAD.size, len(blob)
     while at < end:
@@ -116,7 +116,7 @@ def totals(blob: bytes) -> tuple[int, int]:
 
 
 def linked(blob: bytes) -> dict[bytes, Stamp]:
-    """Name -> stamp of the files that have other names as well."""
+    """Name -> stamp of files with more than one name."""
     found: dict[bytes, Stamp] = {}
     at = _HEAD.size
     while at < len(blob):
@@ -134,7 +134,7 @@ def linked(blob: bytes) -> dict[bytes, Stamp]:
 
 
 def mark(moment: int) -> bytes:
-    """A directory with a time stamp from that moment on has a blob that is not less than this."""
+    """A bound: blobs of directories with a time stamp from that moment on are not less."""
     return _HEAD.pack(max(moment, 0))
 
 

@@ -1,1 +1,1 @@
-"""A tree brought from one state to another: staged beside it, verified, then switched."""
+"""Brings a tree from one state to another: staged beside it, verified, then switched."""

@@ -18,7 +18,7 @@ NEW_FOLDER = 0o755
 
 
 class _Node:
-    """What to do at one name: leave it, have nothing there, or have that entry; and below it."""
+    """What to do at one name (leave it, remove it, or put that entry) and below it."""
 
     __slots__ = ("below", "named", "wanted")
 
@@ -31,8 +31,8 @@ class _Node:
 def graft(load: Loader, tree: Tree, wanted: Mapping[bytes, Entry | None], batch: Batch) -> Tree:
     """The tree with each path as wanted: an entry, or None for nothing.
 
-    A directory's entry stands for itself, not for what is below it; one that is to go stays as
-    long as something is in it that nobody named.
+    A directory's entry does not include what is below it; a removed directory stays while it has
+    entries that were not named.
     """
     if not wanted:
         return tree

@@ -1,4 +1,4 @@
-"""Hard links: which names of a state are one file, and what makes them so again."""
+"""Hard links: which names of a state are one file, and how to link them again."""
 
 import os
 import stat
@@ -42,7 +42,7 @@ def plan_links(
     wanted: Names,
     entry_of: Callable[[bytes], Entry | None],
 ) -> Links:
-    """What has to be linked, and separated, to get from one state's links to another's."""
+    """Plan what to link and separate to get from one state's links to another's."""
     one = _Plan({item.path for item in differences}, entry_of)
     with fsio.directory(root) as fd:
         for paths in _alike(wanted, entry_of):
@@ -63,7 +63,7 @@ class _Plan:
         self.more: dict[bytes, Difference] = {}
 
     def join(self, paths: list[bytes], inodes: dict[bytes, int | None]) -> None:
-        """These are to be names of one file: that of the first which stays as it is."""
+        """Make these names of one file: that of the first unchanged one."""
         number = len(self.of)
         self.of |= dict.fromkeys(paths, number)
         staying = [path for path in paths if path not in self._changed and inodes[path]]
@@ -76,7 +76,7 @@ class _Plan:
                 self._write_again(path)
 
     def separate(self, inodes: dict[bytes, int | None]) -> None:
-        """These are names of one file now: one that is to be alone gets a file of its own."""
+        """Give each of these names of one file a file of its own where it must be separate."""
         for path, inode in inodes.items():
             if inode is None or path in self.of or path in self._changed:
                 continue
@@ -91,7 +91,7 @@ class _Plan:
 
 
 def _alike(wanted: Names, entry_of: Callable[[bytes], Entry | None]) -> list[list[bytes]]:
-    """Names of one file that say the same of it; in a state that was made of two they may not."""
+    """Names of one file with equal entries; in a merged state they may differ."""
     found: dict[tuple[int, Entry], list[bytes]] = {}
     for number, paths in enumerate(wanted):
         for path in paths:
@@ -111,7 +111,7 @@ def _inode(root: int, path: bytes) -> int | None:
 
 
 def link_live(root: str, path: bytes, staging: int, new: bytes) -> bool:
-    """Make the staged name one of a file that is there; False where the system does not allow."""
+    """Link the staged name to an existing file; False where that is not allowed."""
     try:
         with fsio.directory(root) as top, fsio.parent_of(top, path) as (fd, name):
             os.link(name, new, src_dir_fd=fd, dst_dir_fd=staging, follow_symlinks=False)

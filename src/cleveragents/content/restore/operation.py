@@ -33,7 +33,7 @@ class Op(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def goes_first(self) -> bool:
-        """Removals, and directories that make way for something else."""
+        """Whether it is a removal, or replaces a directory."""
         if self.before is None or (is_directory(self.before) and is_directory(self.after)):
             return False
         return self.after is None or is_directory(self.before)
@@ -66,6 +66,6 @@ def cannot_set(path: bytes, names: list[bytes]) -> SandboxError:
 
 
 def set_entry_times(fd: int, name: bytes, entry: Entry) -> None:
-    """States that older versions took have none for anything but files."""
+    """Set an entry's time; states of older versions have times only for files."""
     if entry.mtime_ns or entry.kind is EntryKind.FILE:
         fsio.set_times(fd, name, entry.mtime_ns)

@@ -1,4 +1,4 @@
-"""What a switch will put in place, made ready and verified beside it."""
+"""Prepares and verifies what a switch will put in place."""
 
 import os
 import stat
@@ -46,10 +46,10 @@ def stage(
 ) -> tuple[Op, ...]:
     """Write everything new into the staging directory; nothing live moves.
 
-    Durable and compared, so that a switch can continue after a crash with what was staged. If not
-    `durable`, whoever goes on stages anew, and `sync_in_place` is to come after the switch.
-    `finish` may give what was staged more than a state says of it. `links`: which paths are to be
-    names of one file, which may be at one of them below `root` already.
+    Synced and compared, so that a switch can continue after a crash with what was staged. If not
+    `durable`, recovery stages again, and `sync_in_place` must follow the switch. `finish` may add
+    to a staged file what its state does not record. `links`: paths that are names of one file,
+    which may exist at one of them below `root` already.
     """
     fsio.make_private_dir(staging)
     write = partial(write_content, durable=False) if durable else place_content
@@ -87,7 +87,7 @@ def stage(
 def _linked(
     links: Links, file: int, linked: Mapping[int, bytes], root: str, fd: int, new: bytes
 ) -> bool:
-    """Make the new name one of a file that is staged, or stays where it is."""
+    """Link the new name to a file that is staged or stays in place."""
     if file in linked:
         os.link(linked[file], new, src_dir_fd=fd, dst_dir_fd=fd)
         return True
@@ -105,7 +105,7 @@ def _sync_staged(ops: list[Op], fd: int) -> None:
 
 
 def _set_attributes(fd: int, name: bytes, path: bytes, entry: Entry) -> None:
-    """Exactly those of the entry, whatever the staging directory gives to new files."""
+    """Set exactly the entry's attributes, whatever the staging directory adds to new files."""
     where = attributes.where(fd, name)
     has = attributes.of(where)
     if has == entry.xattrs:

@@ -1,8 +1,8 @@
 """Bring a directory from one state to another: stage beside it, then switch name by name.
 
-What is replaced or removed is moved into the staging directory, so every switch can be undone.
-Each operation knows from the inode it staged whether it has happened, so both directions may be
-repeated after a crash.
+Replaced and removed files are moved into the staging directory, so every switch can be undone. The
+staged inode shows whether an operation has happened, so both directions may be repeated after a
+crash.
 """
 
 import errno
@@ -41,8 +41,8 @@ MOST_OPEN = 200
 """Directories that are kept open."""
 
 
-def unlocked(root: str, paths: Iterable[bytes]) -> bool:
-    """Take off what keeps anybody from changing these paths; False if nothing was found."""
+def lift_locks(root: str, paths: Iterable[bytes]) -> bool:
+    """Clear flags that prevent changes to these paths; False if there were none."""
     found = False
     with fsio.directory(root) as top:
         for above in sorted({one for path in paths for one in _with_parents(path)}):
@@ -56,8 +56,8 @@ def _with_parents(path: bytes) -> list[bytes]:
     return [b"/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
 
 
-def put_times_back(root: str, touched: Iterable[Difference]) -> None:
-    """Where only the mtime differs, nothing is exchanged: the inode stays."""
+def restore_times(root: str, touched: Iterable[Difference]) -> None:
+    """Set mtimes where nothing else differs: the inode stays."""
     with fsio.directory(root) as top:
         for item in touched:
             assert item.after is not None
@@ -104,14 +104,14 @@ class Switch:
 
     def forward(self) -> None:
         with self._descriptors():
-            # What goes comes first, deepest first: its name may be wanted by what is put.
+            # Removals first, deepest first: a new file may need the name.
             for op in reversed(self._ops):
                 if op.goes_first:
                     self._remove_old(op)
             for op in self._ops:
                 if op.after is not None:
                     self._put(op)
-            # Modes last, deepest first: nothing could be put into a folder that is read-only again.
+            # Modes last, deepest first: nothing can be put into a folder once it is read-only.
             self._set_attributes()
             self._set_modes((op.path, op.after) for op in reversed(self._ops))
             self._sync()
@@ -153,7 +153,7 @@ class Switch:
             yield fd, name
 
     def _folder(self, path: bytes) -> int:
-        """Descriptor of a directory, reached step by step and kept."""
+        """Descriptor of a directory, opened step by step and cached."""
         missing: list[bytes] = []
         while path and path not in self._folders:
             missing.append(path)
@@ -167,13 +167,13 @@ class Switch:
         return fd
 
     def _forget_folders(self, at: bytes = b"") -> None:
-        """Close what is kept of a directory and of all below it."""
+        """Close cached descriptors of a directory and all below it."""
         below = at + b"/" if at else b""
         for path in [p for p in self._folders if p == at or p.startswith(below)]:
             os.close(self._folders.pop(path))
 
     def _open_parent(self, path: bytes) -> tuple[int, bytes] | None:
-        """Descriptor of the parent and the name; None if the way there is gone."""
+        """Descriptor of the parent, and the name; None if the parent is gone."""
         try:
             with self._parent(path) as (fd, name):
                 return os.dup(fd), name
@@ -199,18 +199,18 @@ class Switch:
                 return
             if is_directory(op.before):
                 if stat.S_ISDIR(found.st_mode):
-                    self._remove_directory(fd, op.path, self._stays(op))
+                    self._remove_directory(fd, op.path, self._is_kept(op))
                 return
             self._require_expected(op, found)
             fsio.rename(name, fd, op.old, self._staging)
         finally:
             os.close(fd)
 
-    def _stays(self, op: Op) -> bool:
+    def _is_kept(self, op: Op) -> bool:
         return self._force or (self._may_stay and op.after is None)
 
     def _remove_directory(self, fd: int, path: bytes, may_stay: bool) -> None:
-        """Remove it; what is not ours to remove (excluded, or put there meanwhile) keeps it."""
+        """Remove a directory unless it has files that are not ours (excluded, or new)."""
         name = path.rpartition(b"/")[2]
         self._forget_folders(path)
         fsio.point("rmdir")
@@ -239,7 +239,7 @@ class Switch:
                     self._check_swapped(op, fd, name)
 
     def _set_aside(self, fd: int, name: bytes) -> None:
-        """A directory that only holds what an exclude rule names keeps it, under another name."""
+        """Rename a directory that still holds excluded files, which it keeps."""
         for number in range(1, 1000):
             aside = name + b".kept-%d" % number
             if fsio.lstat_at(fd, aside) is None:
@@ -257,7 +257,7 @@ class Switch:
             os.mkdir(name, self._first_mode(op.after), dir_fd=fd)
 
     def _first_mode(self, entry: Entry | None) -> int:
-        """In a tree of the user its own at once: after a death nobody could tell who chose 0700."""
+        """In a user's tree the final mode: after a crash 0700 would look like the user's choice."""
         return 0o700 if self._force or entry is None else entry.mode | 0o700
 
     def _require_expected(self, op: Op, found: os.stat_result) -> None:
@@ -265,7 +265,7 @@ class Switch:
             raise changed_meanwhile(op)
 
     def _check_swapped(self, op: Op, fd: int, name: bytes) -> None:
-        """What the exchange took out must be what we meant to take out."""
+        """Check that the exchange took out what we meant to replace."""
         if not op.checked:
             return
         found = fsio.lstat_at(self._staging, op.new)
@@ -275,7 +275,7 @@ class Switch:
         raise changed_meanwhile(op)
 
     def _require_untouched(self, op: Op) -> None:
-        """What was taken out is what we meant: nobody replaced it just before, or had it open."""
+        """Check that nobody replaced the file just before, or has it open."""
         if not op.checked:
             return
         taken = fsio.lstat_at(self._staging, op.old)
@@ -305,7 +305,7 @@ class Switch:
     def _restore_old(self, op: Op, fd: int, name: bytes, found: os.stat_result) -> None:
         has_old = fsio.lstat_at(self._staging, op.new) is not None
         if inode_of(found) != op.staged:
-            # Somebody edited it meanwhile: theirs stays, what was there before goes beside it.
+            # Edited meanwhile: their version stays, the old one goes beside it.
             if has_old:
                 fsio.rename(op.new, self._staging, name + BESIDE, fd)
         elif has_old:
@@ -321,7 +321,7 @@ class Switch:
                 if is_free:
                     os.mkdir(name, self._first_mode(op.before), dir_fd=fd)
             elif fsio.lstat_at(self._staging, op.old) is not None:
-                # Somebody made another one meanwhile: theirs stays, this goes beside it.
+                # Created again meanwhile: their version stays, the old one goes beside it.
                 put = name if is_free else name + BESIDE
                 fsio.rename(op.old, self._staging, put, fd)
 
@@ -335,7 +335,7 @@ class Switch:
             self._at_directory(path, lambda fd, mode=mode: os.fchmod(fd, mode))
 
     def _set_attributes(self, backward: bool = False) -> None:
-        """Of directories, which are not exchanged; before their modes: an ACL is part of it."""
+        """Set directories' attributes in place, before their modes: an ACL is part of the mode."""
         for op in self._ops:
             start, end = (op.after, op.before) if backward else (op.before, op.after)
             if end is None or not is_directory(end):
@@ -363,7 +363,7 @@ class Switch:
         fsio.sync(self._staging)
 
     def _at_directory(self, path: bytes, do: Callable[[int], None]) -> None:
-        """Do something to a directory, if it still is one."""
+        """Call `do` on a directory, if it still is one."""
         try:
             if self._force:
                 do(self._folder(path))
@@ -376,7 +376,7 @@ class Switch:
 
 
 def sync_in_place(root: str, ops: tuple[Op, ...]) -> None:
-    """Make a switch last: what it put in place, and that the rest is gone."""
+    """Sync a switch: what it put in place and what it removed."""
     folders: dict[bytes, list[bytes]] = {}
     for op in ops:
         folder, _, name = op.path.rpartition(b"/")

@@ -122,7 +122,7 @@ class ChildStepExecutor(StepExecutor):
         plan = self._leased.plan
         scratch = f"{self._ctx.staging}/{plan.plan_id}-merge"
         try:
-            with self._ctx.manager.packs.looking() as batch:
+            with self._ctx.manager.packs.preview() as batch:
                 now = self._ctx.manager.create_checkpoint(plan.plan_id, batch, {})
                 merge_children(self._ctx, plan, children, now, batch, scratch)
             for number, child, call in zip(numbers, children, calls, strict=True):

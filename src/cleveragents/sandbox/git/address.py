@@ -1,8 +1,8 @@
-"""The address of a git repository that is on no disk of ours: stored and shown without secrets.
+"""The address of a remote git repository: stored and shown without secrets.
 
 What is stored is `URL#BRANCH#TEXT`. The branch is empty for the one that the remote's HEAD names.
 The text is the plan file's, if that names environment variables: from these user and password are
-taken again whenever somebody connects.
+read again for each connection.
 """
 
 import re
@@ -37,7 +37,7 @@ class Address(NamedTuple):
         return "/".join(self.url.split("/")[:3])
 
     def login(self, environ: Mapping[str, str]) -> tuple[str, str]:
-        """User and password that the variables give now; both empty: git finds them by itself."""
+        """User and password from the variables as set now; both empty: git finds them itself."""
         try:
             expanded = expand(self.written, environ)
             given = _URL.fullmatch(expanded)
@@ -55,7 +55,7 @@ def read(stored: str) -> Address:
 
 
 def storable(expanded: str, written: str, branch: str) -> str:
-    """What may be stored of a URL that is written so in the plan file."""
+    """The part of a plan file's URL that may be stored."""
     if branch and _NO_BRANCH.search(branch):
         raise UsageError(f"{branch!r} is not a valid branch name", "git check-ref-format --help")
     if has_secret(written):
@@ -70,14 +70,14 @@ def storable(expanded: str, written: str, branch: str) -> str:
 
 
 def has_secret(written: str) -> bool:
-    """Whether the text itself holds a password, and not only the names of variables."""
+    """Whether the text holds a password itself, not just names of variables."""
     match = _URL.fullmatch(written)
     _, colon, password = (match[2] or "").partition(":") if match else ("", "", "")
     return bool(colon) and (not password or bool(VARIABLE.sub("", password)))
 
 
 def _public(url: str, from_variables: bool) -> str:
-    """The URL without password; without user too, if that may be a token out of a variable."""
+    """The URL without password, and without user if that may be a token from a variable."""
     match = _URL.fullmatch(url)
     if match is None:
         if _LIKE_SCP.fullmatch(url) and "::" not in url:

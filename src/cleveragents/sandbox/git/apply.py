@@ -23,7 +23,7 @@ from cleveragents.sandbox.control import control_files_of
 from cleveragents.sandbox.git import command
 from cleveragents.sandbox.git import index as git_index
 from cleveragents.sandbox.git.committable import Committable, short, staged_by_you
-from cleveragents.sandbox.git.hooks import hooked_message, run_hook
+from cleveragents.sandbox.git.hooks import message_after_hooks, run_hook
 from cleveragents.sandbox.git.signing import Signing, signing
 from cleveragents.sandbox.protocol import Applied, ApplyOptions, Proposal
 from cleveragents.sandbox.traits import Traits
@@ -96,7 +96,7 @@ class GitTarget(Committable):
         parent = self.place.origin["base"] if proposal.mode == "branch" else tip
         target = f"refs/heads/{options.branch}" if proposal.mode == "branch" else branch
         hooks = options.hooks and proposal.mode == "commit"
-        message = hooked_message(self.repository, options.message, staging, hooks)
+        message = message_after_hooks(self.repository, options.message, staging, hooks)
         lines = self._index_lines(ops, staging, parent)
         commit = self._commit(lines, staging, parent, message)
         if proposal.mode == "branch":
@@ -130,7 +130,7 @@ class GitTarget(Committable):
         return found.decode().strip() or None
 
     def _index_lines(self, ops: tuple[Op, ...], staging: str, parent: str | None) -> bytes:
-        """What the changed paths are in the new commit, as `update-index --index-info` reads it."""
+        """The changed paths in the new commit, in the format of `update-index --index-info`."""
         tracked = self.repository.entries(parent) if parent else {}
         links = git_index.trusts(self.repository, "symlinks")
         staged: list[tuple[Op, bytes, str]] = []
@@ -160,9 +160,9 @@ class GitTarget(Committable):
         return path
 
     def _old_index(self, work: merge.Work, tip: str | None) -> bytes:
-        """The same paths as the user's index has them now, to put them back."""
+        """The same paths as in the user's index now, for undo."""
         staged = git_index.staged_paths(self.repository, tip)
-        if path := git_index.staged_in_the_way(staged, work.differences):
+        if path := git_index.staged_conflict(staged, work.differences):
             raise ApplyRefused(staged_by_you(path), "agents plan apply PLAN --as changes")
         paths = (item.path for item in work.differences)
         return git_index.as_input(git_index.lines(self.repository, paths).values())
@@ -225,7 +225,7 @@ class GitTarget(Committable):
         if staged["commit"]:
             self.repository.sync_objects(staged["commit"])
             self._move_ref(staged["ref"], staged["commit"], staged["old"])
-            # Also after a crash, when the ref is there already: nothing may be lost any more.
+            # Also after a crash, with the ref already there: from here on nothing may be lost.
             self.repository.sync_ref(staged["ref"])
 
     def _update_index(self, lines: bytes, staged: dict[str, Any]) -> None:
@@ -233,7 +233,7 @@ class GitTarget(Committable):
         fsio.sync_dir(self.repository.git_dir)
 
     def _require_same_index(self, staged: dict[str, Any]) -> None:
-        """The user may have staged something since it was compared."""
+        """Refuse if the user has staged something since the comparison."""
         old, new = _by_path(staged["old_index"]), _by_path(staged["index"])
         for path, line in git_index.lines(self.repository, old).items():
             known = (old[path], new.get(path, old[path]))
@@ -242,14 +242,14 @@ class GitTarget(Committable):
                     f"{show_path(path)} was staged while it was being applied",
                     "no target was changed; fix the cause and apply again",
                 )
-        if middle := git_index.in_the_middle_of(self.repository):
+        if middle := git_index.unfinished_operation(self.repository):
             raise ApplyRefused(
                 f"resource {self.name!r} is in the middle of a {middle}",
                 "finish or abort it, then apply again",
             )
 
     def _ask_hook(self, staged: dict[str, Any]) -> None:
-        """`pre-commit` sees what it always sees: files and index are there, the commit is not."""
+        """Run `pre-commit` as git would: with files and index in place, before the commit."""
         if not staged["hooks"] or self._ref(staged["ref"]) == staged["commit"]:
             return
         ops = codec.convert(staged["ops"], tuple[Op, ...])
@@ -263,7 +263,7 @@ class GitTarget(Committable):
             )
 
     def _rewritten(self, ops: tuple[Op, ...]) -> bool:
-        """Whether a file in the target is not what the plan made."""
+        """Whether a hook rewrote a file: the target no longer has what the plan made."""
         with fsio.directory(self.place.resource.path) as root:
             for op in ops:
                 if op.after is not None and op.after.kind is EntryKind.FILE:
@@ -302,7 +302,7 @@ class GitTarget(Committable):
             self._restore_index(staged)
 
     def _restore_index(self, staged: dict[str, Any]) -> None:
-        """What is ours in it is undone; what somebody else staged in the meantime stays."""
+        """Undo our entries; what somebody else has staged since stays."""
         old, new = _by_path(staged["old_index"]), _by_path(staged["index"])
         ours = [
             old[path]
@@ -320,7 +320,7 @@ class GitTarget(Committable):
 
 
 def _by_path(text: str) -> dict[bytes, bytes]:
-    """Path -> its lines, of what goes into an index; several if it is not merged."""
+    """Path -> its index lines; several if it is unmerged."""
     found: dict[bytes, bytes] = {}
     for line in bytes.fromhex(text).split(b"\0"):
         if line:

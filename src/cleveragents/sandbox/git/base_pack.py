@@ -49,10 +49,10 @@ class GitAnywhere(TreeSandbox):
 
     @property
     def unpacked(self) -> command.Repository | None:
-        """The base commit as it was unpacked here; None where the user's repository has it."""
+        """The base commit unpacked here; None where the user's repository has it."""
         folder = self.place.origin.get(AT)
         if PACK in self.place.origin and not (folder and os.path.isdir(folder)):
-            folder = self._for_looking()
+            folder = self._cached_base()
         if folder is None:
             return None
         noted = self.place.origin["repository"]
@@ -60,12 +60,12 @@ class GitAnywhere(TreeSandbox):
 
     @property
     def base_folder(self) -> str:
-        """Beside the sandbox, and gone with it."""
+        """Beside the sandbox; removed with it."""
         name = f".base-{self.place.resource.resource_id}"
         return os.path.join(os.path.dirname(self.place.root), name)
 
-    def _for_looking(self) -> str | None:
-        """Neither the sandbox nor the user's repository is on this machine: kept in the cache."""
+    def _cached_base(self) -> str | None:
+        """For a look from a machine with neither the sandbox nor the repository: in the cache."""
         origin, folder = self.place.origin, f"{self.place.cache}.base"
         here = (origin["repository"]["git_dir"], f"{self.place.resource.path}/.git")
         if self.place.cache is None or any(os.path.exists(path) for path in here):
@@ -88,7 +88,7 @@ class GitAnywhere(TreeSandbox):
         self.place = msgspec.structs.replace(self.place, origin=origin)
         super().create_at(state, staging)
         if PACK in origin:
-            self._lead_to(folder, origin["base"])
+            self._link_base(folder, origin["base"])
         return origin
 
     def _unpack(self, folder: str, origin: dict[str, Any]) -> None:
@@ -100,8 +100,8 @@ class GitAnywhere(TreeSandbox):
         with open(f"{folder}/shallow", "x", encoding="ascii") as cut:
             cut.write(f"{origin['base']}\n")
 
-    def _lead_to(self, folder: str, base: str) -> None:
-        """Let the sandbox's own git find the base commit, and not look for what was before it."""
+    def _link_base(self, folder: str, base: str) -> None:
+        """Point the sandbox's own git at the base commit, as a shallow one."""
         with fsio.directory(self.place.root) as root:
             for path, text in (
                 (f".git/{ALTERNATES}", f"{folder}/objects\n"),
@@ -113,7 +113,7 @@ class GitAnywhere(TreeSandbox):
     def remove(self) -> None:
         super().remove()
         folder = self.place.origin.get(AT, "")
-        # A child plan's sandbox reads what its parent's has, and must leave it there.
+        # A child plan's sandbox reads its parent's folder, and must leave it there.
         if os.path.dirname(folder) == os.path.dirname(self.place.root):
             removal.remove_tree(folder)
         if self.place.cache is not None:

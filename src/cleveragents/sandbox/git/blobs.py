@@ -18,8 +18,8 @@ from cleveragents.sandbox.git.command import (
 )
 
 
-class _Spoken:
-    """A git with a pipe either way; to import `subprocess` takes longer than to start one."""
+class _GitProcess:
+    """A git with a pipe each way; importing `subprocess` takes longer than starting git."""
 
     def __init__(self, *arguments: str) -> None:
         theirs, questions = os.pipe()
@@ -66,23 +66,23 @@ class Blobs:
 
     def __init__(self, repository: Callable[[], Repository]) -> None:
         self._repository = repository
-        self._process: _Spoken | None = None
+        self._process: _GitProcess | None = None
         self._requested: list[bytes] = []
         """Keys that git was asked for and whose answers nobody has read."""
         self._ahead: dict[bytes, bytes] = {}
 
     def start(self) -> None:
-        """Let git get ready: something will be wanted soon."""
+        """Start git now, so that it is ready when a blob is wanted."""
         self._send(b"")
 
     def ask(self, key: bytes) -> None:
-        """It will be wanted soon; after `begin` git fetches it meanwhile."""
+        """Queue a key; after `begin`, git reads it in the background."""
         if len(self._requested) < self.TOGETHER and key not in self._requested:
             self._send(b"contents " + key[1:].hex().encode() + b"\n")
             self._requested.append(key)
 
     def begin(self) -> None:
-        """Let git fetch what it was asked for."""
+        """Let git read what is queued."""
         if self._requested:
             self._flush()
 
@@ -95,7 +95,7 @@ class Blobs:
         return self._ahead.pop(key)
 
     def get_many(self, keys: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
-        """Several at once: asked for together, so that git does not wait for us."""
+        """Several in one request, so that git does not wait for us."""
         self._read_requested()
         for key in [key for key in keys if key in self._ahead]:
             yield key, self._ahead[key]
@@ -142,10 +142,10 @@ class Blobs:
         return data
 
     def _send(self, line: bytes) -> IO[bytes]:
-        """Give git a line; returns where its answers come from."""
+        """Send git a line; returns the stream of its answers."""
         if self._process is None:
             where = f"--git-dir={self._repository().git_dir}"
-            self._process = _Spoken(where, "cat-file", "--batch-command")
+            self._process = _GitProcess(where, "cat-file", "--batch-command")
         try:
             self._process.questions.write(line)
         except BrokenPipeError:
@@ -170,7 +170,7 @@ class Blobs:
 
 
 class BaseTree:
-    """The regular files of the base commit: asked for one by one, or all read if asked for many."""
+    """The regular files of the base commit: looked up one by one, or all at once for many."""
 
     MANY = 500
 
@@ -195,11 +195,11 @@ class BaseTree:
         return self._requested[path]
 
     def know(self, path: bytes, key: bytes, size: int) -> None:
-        """A checkpoint says so: that need not be asked, and cannot be if the commit is gone."""
+        """Take over what a checkpoint recorded; the commit itself may be gone."""
         self._requested[path] = key, size
 
     def load(self) -> None:
-        """Read it all: for a process that will ask often."""
+        """Read the whole tree, for a process that will look up many paths."""
         if self._all is None:
             self._all = self._repository().tree(self._commit)
 

@@ -1,4 +1,4 @@
-"""Content of the base commit that is nowhere but in the user's repository and in the sandbox."""
+"""Content of the base commit that only the user's repository and the sandbox have."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,12 +18,12 @@ def copy_borrowed(
     from_repository: Callable[[bytes], bytes],
     batch: Batch,
 ) -> None:
-    """Put what these states borrow into the batch: from the sandbox, else from the repository.
+    """Put what these states borrow into the batch, from the sandbox or else the repository.
 
     What is in neither stays missing, and `agents check` names it.
     """
     paths = _borrowed(roots, packs)
-    there = packs.index.among(set(paths)) if paths else set[bytes]()
+    there = packs.index.present(set(paths)) if paths else set[bytes]()
     for key, where in paths.items():
         if key in there:
             continue
@@ -36,7 +36,7 @@ def copy_borrowed(
 
 
 def _borrowed(roots: list[bytes], packs: Packs) -> dict[bytes, list[bytes]]:
-    """Key of a blob -> the paths at which it was."""
+    """Key of a blob -> the paths that had it."""
     found: dict[bytes, list[bytes]] = {}
     for path, entry in borrowed_entries(roots, packs):
         found.setdefault(entry.key, []).append(path)

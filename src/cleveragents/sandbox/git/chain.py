@@ -1,7 +1,7 @@
 """States of a sandbox as a chain of ordinary commits in the user's repository.
 
-Objects and one ref are written; HEAD, index and work tree are not touched. Until the ref is
-there nothing can be reached, so an export that dies leaves what git collects by itself.
+Only objects and one ref are written; HEAD, index and work tree stay. Until the ref exists nothing
+is reachable, so git itself collects what an export that died leaves behind.
 """
 
 import os
@@ -32,7 +32,7 @@ INSTEAD = "agents plan export PLAN --patch DIR has it as patches"
 
 
 class Link(msgspec.Struct, frozen=True):
-    """One commit to be: a state, when it was taken, and what to say of it."""
+    """One commit to write: a state, when it was taken, and its message."""
 
     state: SandboxCheckpoint
     date: str
@@ -48,13 +48,13 @@ class Chain(msgspec.Struct, frozen=True):
 
 
 def repositories(sandboxes: Iterable[Sandbox]) -> list[GitTarget]:
-    """Those of the sandboxes whose user has a repository that commits can be made in."""
+    """The sandboxes whose resource is a repository that takes commits."""
     found = [one for one in sandboxes if isinstance(one, GitTarget)]
     return [one for one in found if not one.traits.has_address]
 
 
 def require_branch(repository: command.Repository, name: str, force: bool) -> str:
-    """The ref of a branch that may be written; an existing one only if forced."""
+    """The ref of a branch to write; an existing one only if forced."""
     ref = f"refs/heads/{name}"
     if name.startswith("-") or name == "HEAD" or not _is_valid(repository, ref):
         raise UsageError(f"{name!r} is not a valid branch name", "git check-ref-format --help")
@@ -80,7 +80,7 @@ def _is_valid(repository: command.Repository, ref: str) -> bool:
 def write_chain(
     sandbox: GitTarget, origin: SandboxCheckpoint, links: Iterable[Link], branch: str, force: bool
 ) -> Chain:
-    """Write every state that differs as a commit on the one before it, from the base commit on."""
+    """Write each changed state as a commit on the one before, starting at the base commit."""
     repository, base = sandbox.repository, sandbox.place.origin["base"]
     ref = require_branch(repository, branch, force)
     if base is None:
@@ -151,7 +151,7 @@ class Writer:
         self._repository.git("read-tree", base, extra=self._extra)
 
     def go_to(self, state: SandboxCheckpoint) -> int:
-        """Bring the index to a state; says how many paths differ from the one before."""
+        """Bring the index to a state; returns how many paths changed."""
         work, _ = self._sandbox.visible(self._origin, state, self._ignored)
         self._sandbox.require_own_work(work, INSTEAD)
         wanted = {item.path: item for item in work if _counts(item)}
@@ -163,7 +163,7 @@ class Writer:
             for path in sorted(self._here.keys() | there.keys())
             if there.get(path, self._base_line(path)) != self._here.get(path, self._base_line(path))
         ]
-        # What goes has to go first: a file may become a folder.
+        # Removals first: a file may become a folder.
         moved.sort(key=lambda line: not line.startswith(b"0 "))
         text = b"".join(line + b"\0" for line in moved)
         self._repository.git("update-index", "-z", "--index-info", stdin=text, extra=self._extra)
@@ -171,7 +171,7 @@ class Writer:
         return len(moved)
 
     def _store(self, entries: list[Entry]) -> None:
-        """Write the blobs that were not written yet, in one go."""
+        """Write the blobs that are still missing, in one go."""
         new = {(e.kind, e.key): e for e in entries if (e.kind, e.key) not in self._blobs}
         names = [f"{self._scratch}/{number}" for number in range(len(new))]
         with fsio.directory(self._scratch) as fd:
@@ -207,7 +207,7 @@ class Writer:
         return b" ".join(self._base[path]) + b"\t" + path
 
     def tree(self) -> str:
-        """What the index holds, as an object."""
+        """The index as a tree object."""
         return self._repository.git("write-tree", extra=self._extra).decode().strip()
 
     def commit(self, parent: str, link: Link) -> str:
@@ -220,5 +220,5 @@ def _object(entry: Entry | None) -> Entry | None:
 
 
 def _counts(item: Difference) -> bool:
-    """Whether git has anything of it: not so for directories, pipes and devices."""
+    """Whether git stores it: it does not store directories, pipes and devices."""
     return any(_object(entry) is not None for entry in (item.before, item.after))

@@ -1,4 +1,4 @@
-"""git, run only so that a hostile repository executes nothing.
+"""Runs git so that a hostile repository cannot execute anything.
 
 Explicit git directory, no hooks, no file-system monitor, no system or global config, no network,
 a built environment. Commands that could run filters are never used on the user's files.
@@ -92,7 +92,7 @@ def not_installed() -> SandboxError:
 
 
 class Repository(msgspec.Struct, frozen=True):
-    """A user's repository: where its parts are."""
+    """A user's repository and where its parts are."""
 
     top: str
     git_dir: str
@@ -110,7 +110,7 @@ class Repository(msgspec.Struct, frozen=True):
             f"--git-dir={self.git_dir}",
             f"--work-tree={self.top}",
             *arguments,
-            # From elsewhere git cannot look at files whose index entry is as young as the index.
+            # Run elsewhere, git cannot check files whose index entry is as young as the index.
             cwd=self.top,
             stdin=stdin,
             extra=extra,
@@ -123,7 +123,7 @@ class Repository(msgspec.Struct, frozen=True):
         return not answer.strip().endswith(b"missing")
 
     def head(self) -> tuple[str | None, str | None]:
-        """Commit and branch that are checked out; either may be missing."""
+        """The commit and branch that are checked out; either may be missing."""
         both = self.git(
             "rev-parse", "HEAD^{commit}", "--symbolic-full-name", "HEAD", accept=(0, 128)
         ).split()
@@ -134,8 +134,8 @@ class Repository(msgspec.Struct, frozen=True):
         return commit.decode().strip() or None, branch.decode().strip() or None
 
     def pin(self, ref: str, commit: str | None) -> None:
-        """Set a ref that is ours alone, or delete it; on disk when this returns."""
-        # A power cut may have left the lock of a git that is gone; nobody else locks our refs.
+        """Set or delete a ref of ours; on disk when this returns."""
+        # A power cut may have left the lock of a dead git; nobody else locks our refs.
         lock = f"{self.common_dir}/{ref}.lock"
         if os.path.exists(lock):
             os.unlink(lock)
@@ -152,7 +152,7 @@ class Repository(msgspec.Struct, frozen=True):
         self.sync_ref(ref)
 
     def is_before(self, commit: str, other: str) -> bool:
-        """Whether what holds the other commit holds this one as well."""
+        """Whether this commit is an ancestor of the other."""
         common = self.git("merge-base", commit, other, accept=(0, 1, 128))
         return commit == other or common.decode().split()[:1] == [commit]
 
@@ -164,20 +164,20 @@ class Repository(msgspec.Struct, frozen=True):
         return made.decode().strip()
 
     def holds(self, commit: str) -> bool:
-        """Whether a commit can be read and some ref of the user's has it."""
+        """Whether a commit can be read and a ref of the user's reaches it."""
         listed = self.git("for-each-ref", f"--contains={commit}", "--format=%(refname)",
                           accept=(0, 129))  # fmt: skip
         return any(not name.startswith(b"refs/cleveragents/") for name in listed.split())
 
     def sync_ref(self, ref: str) -> None:
-        """Bring to disk where a ref points: git syncs the file, and not the name it gets."""
+        """Sync the folder of a ref: git syncs the file but not its name."""
         log = f"{self.common_dir}/logs/{ref}"
         if os.path.exists(log):
             _sync(log)
         _sync_up(os.path.dirname(f"{self.common_dir}/{ref}"), self.common_dir)
 
     def sync_objects(self, commit: str) -> None:
-        """Bring to disk the names of the objects that a commit brought with it."""
+        """Sync the folders of the objects that came with a commit."""
         objects = f"{self.common_dir}/objects"
         listed = self.git("rev-list", "--objects", "--no-object-names", commit, "--not",
                           f"{commit}^@")  # fmt: skip
@@ -195,7 +195,7 @@ class Repository(msgspec.Struct, frozen=True):
         return found
 
     def _listed(self, commit: str, *options: str, trusted: bool = False) -> list[list[bytes]]:
-        """What there is to say of every path of a commit, and the path, which is safe to use."""
+        """The `ls-tree` fields of every path of a commit, and the path, which is safe to use."""
         shown = self.git("ls-tree", "-r", "-z", *options, "--full-tree", commit)
         lines = [line.split(b"\t", 1) for line in shown.split(b"\0") if line]
         if not trusted:
@@ -204,12 +204,12 @@ class Repository(msgspec.Struct, frozen=True):
         return lines
 
     def submodules(self, commit: str | None) -> frozenset[bytes]:
-        """Paths at which a commit has a commit of another repository."""
+        """Paths of a commit's submodules."""
         found = self.entries(commit) if commit else {}
         return frozenset(path for path, (mode, _) in found.items() if mode == b"160000")
 
     def tree(self, commit: str | None) -> dict[bytes, tuple[bytes, int]]:
-        """Path -> (git key, size) of every file and link of a commit, to look up what is there.
+        """Path -> (git key, size) of every file and link of a commit.
 
         The paths themselves are not to be used: nobody looked at them.
         """
@@ -218,7 +218,7 @@ class Repository(msgspec.Struct, frozen=True):
     def listing(
         self, commit: str | None, trusted: bool = False
     ) -> tuple[dict[bytes, tuple[bytes, int]], list[bytes]]:
-        """What `tree` tells, and the paths of submodules."""
+        """What `tree` returns, and the paths of submodules."""
         found: dict[bytes, tuple[bytes, int]] = {}
         modules: list[bytes] = []
         if commit is None:
@@ -241,7 +241,7 @@ def _sync(path: str) -> None:
 
 
 def _sync_up(folder: str, top: str) -> None:
-    """Sync a folder and those above it, up to `top`; git may have made or removed any of them."""
+    """Sync a folder and its parents up to `top`; git may have made or removed any of them."""
     while True:
         if os.path.isdir(folder):
             _sync(folder)
@@ -277,7 +277,7 @@ def locate(path: str) -> Repository:
 
 
 def _require_trusted(path: str, *parts: str) -> None:
-    """As git does: a repository of somebody else only if the user's `safe.directory` names it."""
+    """Accept another user's repository only if `safe.directory` names it, as git does."""
     there = [part for part in parts if os.path.lexists(part)]
     if all(os.lstat(part).st_uid == os.geteuid() for part in there):
         return
@@ -315,7 +315,7 @@ def user_config(top: str, *arguments: str) -> list[str]:
 
 
 def make_git_dir(path: str, repository: Repository, head: str) -> None:
-    """A git directory of our own that reads the user's objects and has nothing of their config."""
+    """Make a git directory of our own that reads the user's objects and none of their config."""
     for folder in ("objects/info", "objects/pack", "refs/heads", "refs/tags", "info"):
         os.makedirs(f"{path}/{folder}")
     _write(f"{path}/HEAD", f"{head}\n")
@@ -338,13 +338,13 @@ def make_git_dir(path: str, repository: Repository, head: str) -> None:
 
 
 def _write(path: str, text: str) -> None:
-    """A new file: what is there already, or a link, is an error."""
+    """Write a new file; an existing file or link is an error."""
     with open(path, "x", encoding="utf-8", errors="surrogateescape") as target:
         target.write(text)
 
 
 def add_config(git_dir: str, section: str, name: str, values: Mapping[str, str]) -> None:
-    """Append a section to a config file of ours; names and values are quoted: none can escape."""
+    """Append a section to a config file of ours, with names and values quoted."""
     if "\n" in name or "\0" in name:
         raise SandboxError(f"{section} {name!r} has a name that no git config can hold")
     lines = [f'[{section} "{_quoted(name)}"]' if name else f"[{section}]"]

@@ -1,4 +1,4 @@
-"""Whether a plan's work can be a commit of the user's repository, as that is now."""
+"""Whether a plan's work can be committed to the user's repository as it is now."""
 
 import os
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ _EOL = ("text", "eol", "crlf")
 
 
 class Committable(TreeSandbox):
-    """What a repository has to say to a commit of ours: nothing of the user's own is taken in."""
+    """The checks before a commit of ours: it must take in nothing of the user's own work."""
 
     @property
     def repository(self) -> command.Repository:
@@ -55,7 +55,7 @@ class Committable(TreeSandbox):
         Unasked, only a target that is clean as a `whole` gets a commit.
         """
         tip, branch = self.repository.head()
-        middle = git_index.in_the_middle_of(self.repository)
+        middle = git_index.unfinished_operation(self.repository)
         if branch is None or middle:
             state = f"is in the middle of a {middle}" if middle else "has a detached HEAD"
             return f"resource {self.name!r} {state}"
@@ -70,15 +70,15 @@ class Committable(TreeSandbox):
     def _staged_by_user(
         self, differences: Iterable[Difference], tip: str | None, whole: bool
     ) -> str | None:
-        """A path that the commit would take from the index, or any that is staged."""
+        """A path whose staged version would get into the commit; with `whole`, any staged path."""
         staged = git_index.staged_paths(self.repository, tip)
-        path = git_index.staged_in_the_way(staged, differences)
+        path = git_index.staged_conflict(staged, differences)
         if path is None and whole:
             path = next((path for path in staged if not self._left_out(path)), None)
         return staged_by_you(path) if path is not None else None
 
     def _own_changes(self, differences: Iterable[Difference], tip: str | None) -> str | None:
-        """Where the target's own version of a path is not what its tip commit has."""
+        """A path that the user changed and did not commit."""
         tracked = self.repository.entries(tip) if tip else {}
         modes, links = (git_index.trusts(self.repository, w) for w in ("fileMode", "symlinks"))
         paths = {item.path for item in differences}
@@ -89,7 +89,7 @@ class Committable(TreeSandbox):
         return None
 
     def _uncommitted(self, tip: str | None) -> str | None:
-        """A tracked file that is not as committed, found without running the user's filters."""
+        """A tracked file with uncommitted changes, found without running the user's filters."""
         index = f"{self.repository.git_dir}/index"
         if tip is None or not os.path.exists(index):
             return None
@@ -109,7 +109,7 @@ class Committable(TreeSandbox):
         return source_scope(self.place, *self.own).leaves_out(path)
 
     def _converted(self, differences: Iterable[Difference]) -> str | None:
-        """A path whose bytes git would convert on the way into a commit: we commit bytes as is."""
+        """A path whose bytes git would convert on commit; we commit bytes unconverted."""
         wanted = [i for i in differences if i.after and i.after.kind is EntryKind.FILE]
         if not wanted:
             return None
@@ -131,7 +131,7 @@ class Committable(TreeSandbox):
         return None
 
     def attributes_of(self, names: bytes, asked: tuple[str, ...]) -> bytes:
-        """What the repository's rules say of these paths, as `check-attr -z` prints it."""
+        """Attributes of these paths, as `check-attr -z` prints them."""
         return self.repository.git("check-attr", "-z", "--stdin", *asked, stdin=names)
 
     def _has_crlf(self, entry: Entry | None) -> bool:
@@ -139,7 +139,7 @@ class Committable(TreeSandbox):
         return any(b"\r\n" in block for block in content_blocks(self.read, entry.key))
 
     def require_own_work(self, work: Iterable[Difference], hint: str) -> None:
-        """Refuse what cannot be commits on the base: the user's own changes, what git converts."""
+        """Refuse what cannot be committed on the base: the user's changes, what git converts."""
         work = list(work)
         if problem := self._uncommittable(work, self.place.origin["base"]):
             raise ApplyRefused(problem, hint)

@@ -1,7 +1,6 @@
-"""The hooks of the user's repository, run only when the user asks for it.
+"""The hooks of the user's repository, run only when the user asks for them.
 
-They are run by the user's own git with the user's own environment: whatever it would run for
-`git commit` runs here.
+The user's own git runs them in the user's own environment, as it would for `git commit`.
 """
 
 import os
@@ -12,7 +11,7 @@ from cleveragents.sandbox.git.command import LOCAL, Repository
 
 
 def run_hook(repository: Repository, name: str, *arguments: str, may_fail: bool = False) -> None:
-    """Run one, if it is there; its refusal is an error with its last line."""
+    """Run a hook if there is one; if it rejects, its last line is the error."""
     import subprocess
 
     own = {key: value for key, value in os.environ.items() if key not in LOCAL}
@@ -33,8 +32,8 @@ def run_hook(repository: Repository, name: str, *arguments: str, may_fail: bool 
         )
 
 
-def hooked_message(repository: Repository, message: str, staging: str, asked: bool) -> str:
-    """The commit's message after `prepare-commit-msg` and `commit-msg` had their say."""
+def message_after_hooks(repository: Repository, message: str, staging: str, asked: bool) -> str:
+    """The commit message after `prepare-commit-msg` and `commit-msg`."""
     if not asked:
         return message
     path = f"{staging}/message"

@@ -1,7 +1,7 @@
-"""`in_place` of a repository: what git already has is borrowed from it.
+"""`in_place` of a repository: content that git already has is borrowed from it.
 
-Of `.git` everything but the objects is captured. They stay git's: one ref of ours, on a commit
-whose ancestors are all the commits that a checkpoint saw, keeps them from its gc.
+All of `.git` but the objects is captured. The objects stay git's: a ref of ours, on a commit whose
+ancestors are all commits that a checkpoint saw, protects them from gc.
 """
 
 import os
@@ -53,15 +53,15 @@ class GitInPlace(DirectoryInPlace, GitWorktree):
 
     @property
     def repository(self) -> command.Repository:
-        """Where it was when the plan began: what is there now may be no repository any more."""
+        """The repository at the start of the plan; it may be gone by now."""
         noted = self.place.origin.get("repository")
         return super().repository if noted is None else codec.convert(noted, command.Repository)
 
     @property
     def unpacked(self) -> command.Repository | None:
-        """The objects that we kept, if the user's repository has lost them."""
+        """Our copy of the objects, if the user's repository has lost them."""
         if self._are_objects_lost is None:
-            self._are_objects_lost = not self._is_whole() and self._objects.stands_in()
+            self._are_objects_lost = not self._is_ref_intact() and self._objects.is_needed()
         return self._objects.repository if self._are_objects_lost else super().unpacked
 
     @property
@@ -70,12 +70,12 @@ class GitInPlace(DirectoryInPlace, GitWorktree):
 
     @property
     def _has_own_objects(self) -> bool:
-        """A linked work tree has them elsewhere, where a loss of its own files does not reach."""
+        """A linked work tree's objects lie elsewhere, and survive the loss of its own files."""
         common = self.repository.common_dir
         return os.path.dirname(common) == os.path.realpath(self.place.root)
 
-    def _is_whole(self) -> bool:
-        """Our ref is where we put it; if not, git has to be asked."""
+    def _is_ref_intact(self) -> bool:
+        """Whether our ref is where we put it; if not, git has to be asked."""
         common = self.repository.common_dir
         if not self._has_own_objects:
             return True
@@ -105,12 +105,12 @@ class GitInPlace(DirectoryInPlace, GitWorktree):
 
     def _elsewhere(self) -> tuple[bytes, ...]:
         modules: list[str] | None = self.place.origin.get("modules")
-        if modules is None:  # made by an older version, which left out whatever there was
+        if modules is None:  # made by an older version, which left out all submodules
             modules = self._modules()
         return (*GITS_OWN, *(os.fsencode(path) for path in modules))
 
     def _modules(self) -> list[str]:
-        """The objects of submodules that are there now; those that appear later are covered."""
+        """The object folders of the submodules there are now; later ones are covered."""
         top, found = f"{self.place.root}/.git/modules", list[str]()
         for folder, folders, _ in os.walk(top):
             if "objects" in folders and "refs" in folders:
@@ -119,7 +119,7 @@ class GitInPlace(DirectoryInPlace, GitWorktree):
         return sorted(found)
 
     def _not_covered(self, limit: int) -> dict[str, int]:
-        """Ignored files and folders, with their sizes, that are more than is covered."""
+        """Ignored files and folders above the limit, with their sizes."""
         shown = self.repository.git(
             "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"
         )
@@ -144,20 +144,20 @@ class GitInPlace(DirectoryInPlace, GitWorktree):
     def capture(
         self, batch: Batch, previous: SandboxCheckpoint | None, strict: bool = True
     ) -> SandboxCheckpoint:
-        self._look_again()
+        self._recheck_objects()
         state = super().capture(batch, previous, strict)
         if self._refs(previous) != self._refs(state) or not self._are_tips_kept(previous):
             batch.before_seal.append(self._keep_tips)
         return state
 
-    def _look_again(self) -> None:
-        """Whom content is borrowed from may have changed."""
+    def _recheck_objects(self) -> None:
+        """Ask again whether the repository that content is borrowed from still has it."""
         before, self._are_objects_lost = self._are_objects_lost, None
         if before != bool(self.unpacked):
             self.blobs.close()
 
     def _are_tips_kept(self, previous: SandboxCheckpoint | None) -> bool:
-        """By this process, or by the one that made the last group, if our ref is still there."""
+        """Whether this process or the one before has done it, and our ref is still there."""
         loose = f"{self.repository.common_dir}/{self.ref}"
         return self._tips_are_kept or (previous is not None and os.path.isfile(loose))
 
@@ -169,9 +169,9 @@ class GitInPlace(DirectoryInPlace, GitWorktree):
         return [f"{e.described}:{e.key.hex()}" if e else "" for e in found]
 
     def _keep_tips(self) -> None:
-        """Make every commit that a ref names now an ancestor of ours."""
+        """Make every commit that a ref names now an ancestor of our ref's commit."""
         if not os.path.isfile(f"{self.repository.git_dir}/HEAD"):
-            return  # the agent removed it
+            return  # the agent removed the repository
         git = self.repository.git
         listed = git("for-each-ref", "--format=%(objectname) %(refname)").splitlines()
         names = [line.split(b" ", 1) for line in listed]
@@ -198,13 +198,13 @@ class GitInPlace(DirectoryInPlace, GitWorktree):
         if tip is not None and self._has_own_objects:
             self._objects.keep(tip)
 
-    def _put_objects_back(self) -> None:
+    def _restore_objects(self) -> None:
         if self._objects.put_back():
             self.repository.pin(self.ref, self._objects.tip)
 
     def switch(self, staged: dict[str, Any], staging: str) -> None:
         super().switch(staged, staging)
         self._tips_are_kept = False
-        if os.path.isfile(f"{self.repository.git_dir}/HEAD") and not self._is_whole():
-            self._put_objects_back()
-        self._look_again()
+        if os.path.isfile(f"{self.repository.git_dir}/HEAD") and not self._is_ref_intact():
+            self._restore_objects()
+        self._recheck_objects()

@@ -1,7 +1,7 @@
-"""The user's index and what goes into a commit beside it: asked and changed without their filters.
+"""The user's index, read and changed without running their filters.
 
-A commit of ours takes only the plan's paths. Whatever the user has staged at one of them, or left
-in the middle, is theirs: then there is no commit.
+A commit of ours takes only the plan's paths. If the user has staged something at one of them, or
+has an unfinished merge or rebase, there is no commit.
 """
 
 import os
@@ -41,8 +41,8 @@ Tracked = Mapping[bytes, tuple[bytes, bytes]]
 """Path -> mode and object name in a commit."""
 
 
-def in_the_middle_of(repository: command.Repository) -> str | None:
-    """What the user has begun and not finished."""
+def unfinished_operation(repository: command.Repository) -> str | None:
+    """The merge, rebase or the like that the user has not finished."""
     for name, what in _MIDDLES.items():
         if os.path.exists(f"{repository.git_dir}/{name}"):
             return what
@@ -50,7 +50,7 @@ def in_the_middle_of(repository: command.Repository) -> str | None:
 
 
 def trusts(repository: command.Repository, what: str) -> bool:
-    """Whether modes (`fileMode`) or links (`symlinks`) of the work tree mean anything."""
+    """Whether git trusts the work tree's modes (`fileMode`) or links (`symlinks`)."""
     found = command.user_config(repository.top, "--type=bool", "--get", f"core.{what}")
     return found != ["false"]
 
@@ -58,7 +58,7 @@ def trusts(repository: command.Repository, what: str) -> bool:
 def committed_mode(
     before: Entry | None, after: Entry, known: bytes | None, links: bool = True
 ) -> bytes:
-    """The mode of a path in a commit on one that had it as `known`: only the plan changes it."""
+    """The mode of a path in our commit: as `known` unless the plan changed it."""
     if after.kind is EntryKind.LINK:
         return LINK
     wanted = PROGRAM if after.mode & 0o100 else PLAIN
@@ -70,14 +70,14 @@ def committed_mode(
 
 
 def staged_paths(repository: command.Repository, tip: str | None) -> list[bytes]:
-    """Paths that are in the index otherwise than in the commit; no file is looked at."""
+    """Paths whose index entry differs from the commit; files are not read."""
     tip = tip or repository.git("hash-object", "-t", "tree", "--stdin", stdin=b"").decode().strip()
     found = repository.git("diff-index", "--cached", "--name-only", "--no-renames", "-z", tip)
     return sorted({path for path in found.split(b"\0") if path})
 
 
-def staged_in_the_way(staged: Iterable[bytes], work: Iterable[Difference]) -> bytes | None:
-    """One of them that a commit of this work would replace or drop."""
+def staged_conflict(staged: Iterable[bytes], work: Iterable[Difference]) -> bytes | None:
+    """A staged path that committing this work would replace or drop."""
     wanted = {item.path for item in work if _is_object(item.before) or _is_object(item.after)}
     above = {folder for path in wanted for folder in _folders(path)}
     for path in staged:
@@ -89,7 +89,7 @@ def staged_in_the_way(staged: Iterable[bytes], work: Iterable[Difference]) -> by
 def own_change(
     root: str, item: Difference, work: set[bytes], tracked: Tracked, modes: bool, links: bool
 ) -> str | None:
-    """How a path of the target is not what its tip commit has; None if it is that."""
+    """How a path of the target differs from its tip commit; None if it does not."""
     uncommitted = f"{show_path(item.path)} has uncommitted changes of your own"
     known = tracked.get(item.path)
     if any(path in tracked and path not in work for path in _folders(item.path)):
@@ -121,7 +121,7 @@ def _same_kind(root: str, path: bytes, old: Entry, known: bytes, modes: bool, li
 
 
 def lines(repository: command.Repository, paths: Iterable[bytes]) -> dict[bytes, bytes]:
-    """The paths as the index has them now, as `update-index --index-info` reads it."""
+    """The paths' index entries now, in the format of `update-index --index-info`."""
     wanted = sorted(set(paths))
     found: dict[bytes, bytes] = {path: nothing(repository, path) for path in wanted}
     listed = repository.git("ls-files", "--stage", "-z").split(b"\0")
@@ -135,22 +135,22 @@ def lines(repository: command.Repository, paths: Iterable[bytes]) -> dict[bytes,
 
 
 def nothing(repository: command.Repository, path: bytes) -> bytes:
-    """The line that takes a path out."""
+    """The line that removes a path from the index."""
     return b"0 " + b"0" * (40 if repository.object_format == "sha1" else 64) + b"\t" + path
 
 
 def as_input(found: Iterable[bytes]) -> bytes:
-    """What goes first: a file may become a folder."""
+    """The lines in order, removals first: a file may become a folder."""
     return b"".join(line + b"\0" for line in sorted(found, key=lambda one: one[:2] != b"0 "))
 
 
 def same_line(one: bytes, other: bytes) -> bool:
-    """Whether two lines say the same; git's own names the stage, which is 0 if it is not said."""
+    """Whether two lines mean the same; git's own name the stage, ours leave out 0."""
     return one.replace(b" 0\t", b"\t", 1) == other.replace(b" 0\t", b"\t", 1)
 
 
 def flags(repository: command.Repository, paths: Iterable[bytes]) -> dict[str, list[str]]:
-    """Flag -> those of the paths that have it, as hex."""
+    """Flag, in hex -> the paths that have it."""
     wanted = set(paths)
     found: dict[str, list[str]] = {}
     for line in repository.git("ls-files", "-v", "-z").split(b"\0"):
@@ -167,7 +167,7 @@ def update(
     commit: str | None,
     flagged: Mapping[str, list[str]],
 ) -> None:
-    """Put these lines into the index, with what stat says of the files and the user's flags."""
+    """Put these lines into the index, with the files' stat data and the user's flags."""
     fsio.point("index")
     repository.git("update-index", "-z", "--index-info", stdin=text)
     if commit is not None:
@@ -181,9 +181,9 @@ def update(
 
 
 def refresh(repository: command.Repository, commit: str) -> None:
-    """Let the index know the files as they are now, where their content is what it says.
+    """Refresh the index's stat data for files whose content it already has.
 
-    If somebody else holds the index just now, they or the next `git status` will do it.
+    If somebody else holds the index lock, they or the next `git status` will do it.
     """
     with own_git_dir(repository, commit) as here:
         command.run(
@@ -198,7 +198,7 @@ def refresh(repository: command.Repository, commit: str) -> None:
 
 @contextmanager
 def own_git_dir(repository: command.Repository, commit: str) -> Generator[tuple[str, ...]]:
-    """Arguments for a git that knows the user's objects, files and index and not their filters."""
+    """Arguments for a git with the user's objects, files and index, and without their filters."""
     import glob
     import shutil
     import tempfile

@@ -1,4 +1,4 @@
-"""What a git index says, without the stat data that git writes anew whenever it looks."""
+"""The content of a git index, without the stat data that `git status` rewrites."""
 
 import struct
 
@@ -11,7 +11,7 @@ _NAME_LENGTH = 0x0FFF
 
 
 def meaning_of(data: bytes) -> str | None:
-    """A hash of modes, object names, flags and paths; None of a format that is not known."""
+    """A hash of modes, object names, flags and paths; None if the format is unknown."""
     if len(data) < _HEADER.size:
         return None
     magic, version, count = _HEADER.unpack_from(data)

@@ -1,7 +1,7 @@
-"""Objects of a repository in place, kept by hard links: an agent may remove `.git` itself.
+"""Hard links to the objects of a repository in place, because an agent may remove `.git` itself.
 
-They cost no space as long as the repository has them. Where store and repository are on different
-file systems there is nothing here, and what git had is lost with it.
+They cost no space while the repository has them. Where store and repository are on different file
+systems nothing is kept, and objects are lost with `.git`.
 """
 
 import os
@@ -17,8 +17,8 @@ _BORROWED = "info/alternates"
 """Where a repository says whose objects it reads as well."""
 
 
-def kept_at(root: str, repository: command.Repository) -> command.Repository:
-    """Ours, for a repository whose plan has its own folder there."""
+def kept_objects_at(root: str, repository: command.Repository) -> command.Repository:
+    """Our git directory for a repository, below the plan's folder."""
     folder = f"{root}/kept.git"
     return command.Repository(repository.top, folder, folder, repository.object_format)
 
@@ -28,12 +28,12 @@ def is_kept(path: str) -> bool:
 
 
 class KeptObjects:
-    """A git directory of ours that has the objects which the user's had when we last looked."""
+    """A git directory of ours with the objects of the user's as of the last capture."""
 
     def __init__(self, root: str, repository: command.Repository) -> None:
         self._theirs = f"{repository.common_dir}/objects"
         self._user = repository
-        self.repository: command.Repository = kept_at(root, repository)
+        self.repository: command.Repository = kept_objects_at(root, repository)
         self._folder = self.repository.git_dir
 
     @property
@@ -45,7 +45,7 @@ class KeptObjects:
             return ""
 
     def keep(self, tip: str) -> None:
-        """Have what the user's repository has now; the commit `tip` stands for all that matters."""
+        """Link the objects of the user's repository; the commit `tip` reaches all that matter."""
         is_less = bool(self.tip) and not _has(self._user, self.tip)
         if not os.path.isdir(self._folder):
             command.make_git_dir(self._folder, self._user, tip)
@@ -59,14 +59,14 @@ class KeptObjects:
                 os.unlink(f"{ours}/pack/{name}")
             _write(f"{self._folder}/HEAD", f"{tip}\n")
 
-    def stands_in(self) -> bool:
-        """Whether the user's repository has lost what it had, and we have it."""
+    def is_needed(self) -> bool:
+        """Whether the user's repository has lost objects that we have."""
         tip = self.tip
         return bool(tip) and not _has(self._user, tip) and _has(self.repository, tip)
 
     def put_back(self) -> bool:
-        """Give the user's repository what it has lost, if it has; may be repeated."""
-        if not self.stands_in():
+        """Put lost objects back into the user's repository; may be repeated."""
+        if not self.is_needed():
             return False
         ours = f"{self._folder}/objects"
         _link_missing(ours, self._theirs)
@@ -84,7 +84,7 @@ def _has(repository: command.Repository, commit: str) -> bool:
 
 
 def _borrowed(objects: str) -> str:
-    """The same in words that mean the same elsewhere."""
+    """The repository's alternates as absolute paths, so that they hold in our folder too."""
     try:
         with open(f"{objects}/{_BORROWED}", encoding="utf-8", errors="surrogateescape") as found:
             lines = found.read().splitlines()
@@ -98,7 +98,7 @@ def _borrowed(objects: str) -> str:
 
 
 def _write(path: str, text: str) -> None:
-    """Whole or not at all."""
+    """Write a file, whole or not at all."""
     beside = f"{path}.{os.getpid()}"
     with open(beside, "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)

@@ -1,7 +1,7 @@
-"""The sandbox's own git directory: the user's refs, identity and remotes, and none of their rules.
+"""The sandbox's own git directory: the user's refs, identity and remotes, but no hooks or filters.
 
-Submodules that are checked out get one too, inside it, as git keeps them: their `.git` file would
-lead nowhere, or to the user's own.
+Checked-out submodules get one too, inside it, as git keeps them: their `.git` file would otherwise
+point nowhere, or to the user's own.
 """
 
 import os
@@ -30,7 +30,7 @@ def borrow(
 def borrow_modules(
     repository: command.Repository, top: str, private: str, paths: Iterable[bytes], inside: str = ""
 ) -> None:
-    """The same for the submodules in the work tree `top`, which is there by now.
+    """The same for the submodules in the existing work tree `top`.
 
     `repository`: of which they are submodules; it has its own work tree at `inside`.
     """
@@ -39,7 +39,7 @@ def borrow_modules(
 
 
 def borrowed(top: str) -> dict[str, str]:
-    """Each git directory of the work tree `top`, just made, and the object directory it reads.
+    """Each git directory of the new work tree `top`, and the object directory it reads.
 
     Read once, before any tool runs: later a tool may have written anything there.
     """
@@ -55,7 +55,7 @@ def borrowed(top: str) -> dict[str, str]:
 
 
 def _copy_config(repository: command.Repository, private: str) -> None:
-    """Identity, remotes and where submodules come from, and nothing that git would run."""
+    """Copy identity, remotes and submodule addresses, and nothing that git would run."""
     identity: dict[str, str] = {}
     urls: dict[str, list[tuple[str, str]]] = {"remote": [], "submodule": []}
     for item in command.user_config(repository.top, "--get-regexp", _WANTED):

@@ -1,8 +1,8 @@
-"""`clone` of a git repository that has only an address: fetched, worked on, pushed with a lease.
+"""`clone` of a remote git repository: fetched, worked on, pushed with a lease.
 
-Beside the sandbox lies a copy of the branch's newest commit without its history, which a plan
-needs on every machine that works on it, and which goes with the sandbox. A commit is made there;
-the push is the switch. The remote is asked what happened, so it is found out from anywhere.
+Beside the sandbox lies a shallow copy of the branch's newest commit, on every machine that works on
+the plan; it is removed with the sandbox. The commit is made there, and the push is the switch.
+Whether a push happened is asked of the remote, so any machine can find out.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ from cleveragents.sandbox.traits import Traits
 def problems_of(spec: PlanSpec, remotes: Sequence[ResourceSpec]) -> list[str]:
     """Whether each answers and has its branch, and whether they can be applied together."""
     found = [item for item in remotes if item.url]
-    texts = [f"resource {item.name!r}: {text}" for item in found for text in _lacking(item.url)]
+    texts = [f"resource {item.name!r}: {text}" for item in found for text in _problem(item.url)]
     if len(found) > 1:
         names = ", ".join(repr(item.name) for item in found)
         texts.append(
@@ -43,7 +43,7 @@ def problems_of(spec: PlanSpec, remotes: Sequence[ResourceSpec]) -> list[str]:
     return texts
 
 
-def _lacking(stored: str) -> list[str]:
+def _problem(stored: str) -> list[str]:
     remote = Remote(stored)
     try:
         remote.require_tip(remote.head())
@@ -60,7 +60,7 @@ class GitRemote(GitWorktree):
 
     @property
     def repository(self) -> command.Repository:
-        """The copy of the base commit that is on this machine."""
+        """This machine's copy of the base commit."""
         found = self.unpacked or self._repository
         assert found is not None, "it was fetched, or is in the store"
         return found
@@ -78,12 +78,12 @@ class GitRemote(GitWorktree):
         command.run(f"--git-dir={folder}", "symbolic-ref", "HEAD", ref)
         self._repository = command.Repository(folder, folder, folder, form)
         self.remote.fetch(ref, ref, "--depth=1")
-        # The store always has the base: nobody promises that the remote keeps it.
+        # The store always gets the base: the remote may drop it.
         made = super().create(msgspec.structs.replace(making, is_portable=True))
         return {**made, AT: folder}
 
     def _require_within_limit(self, making: Making) -> None:
-        """Nothing is carried but the commit, which is asked about nowhere."""
+        """Only the commit is carried, and that needs no question."""
 
     def _copy_carried(self, making: Making) -> None:
         self._write_commit()
@@ -96,7 +96,7 @@ class GitRemote(GitWorktree):
             super().keep_borrowed(roots, batch)
 
     def attributes_of(self, names: bytes, asked: tuple[str, ...]) -> bytes:
-        """By the rules in the base commit: there is no work tree that has them."""
+        """Attributes from the base commit's own files: there is no work tree."""
         with TemporaryDirectory(prefix="cleveragents-") as scratch:
             extra = {"GIT_INDEX_FILE": f"{scratch}/index"}
             self.repository.git("read-tree", self.place.origin["base"], extra=extra)
@@ -142,7 +142,7 @@ class GitRemote(GitWorktree):
         )
 
     def _fetched_tip(self) -> str:
-        """The branch's newest commit, which is here when this returns."""
+        """Fetch the branch's newest commit and return it."""
         ref, remote = self.place.origin["branch"], self.remote
         tip = remote.require_tip(ref)
         if self.repository.has_commit(tip):
@@ -195,14 +195,14 @@ class GitRemote(GitWorktree):
         return tip == staged["commit"] or self._holds(staged["ref"], staged["commit"])
 
     def _holds(self, ref: str, commit: str) -> bool:
-        """Whether the branch, as it is now, has the commit somewhere in its history."""
-        # What is here is known to the remote by refs: else it would send everything.
+        """Whether the branch has the commit in its history now."""
+        # Refs tell the remote what is here: else it would send everything.
         self.repository.pin(self.ref, self.place.origin["base"])
         self.remote.fetch(ref, TIP)
         return self.repository.is_before(commit, self._ref(TIP) or "")
 
     def undo_apply(self, staged: dict[str, Any]) -> None:
-        """Only as long as nobody has built on it: what others pushed is never taken away."""
+        """Undo the push unless somebody has pushed on top of it."""
         if not self.is_applied(staged):
             return
         ref, commit = staged["ref"], staged["commit"]
@@ -214,10 +214,10 @@ class GitRemote(GitWorktree):
         self.remote.push(staged["old"], ref, commit)
 
     def discard_apply(self, staging: str) -> None:
-        """Nothing lies anywhere but in our copy."""
+        """Nothing to remove: everything lies in our copy."""
 
     def finish_apply(self, staged: dict[str, Any]) -> None:
-        """The same."""
+        """Nothing to remove, as above."""
 
     def applied(self, staged: dict[str, Any]) -> Applied:
         commit = staged.get("commit")

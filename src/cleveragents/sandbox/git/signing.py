@@ -1,7 +1,7 @@
 """Commits of ours are signed where the user's own would be.
 
-Whether and with which key is what the configuration says, the repository's included. The programs
-come from the user's own files only: a repository must not name what is run.
+Whether and with which key comes from the configuration, the repository's included. The programs
+come from the user's own files only: a repository must not choose what is run.
 """
 
 import os
@@ -22,7 +22,7 @@ _THEIRS = ("HOME", "GNUPGHOME", "SSH_AUTH_SOCK", "GPG_TTY", "XDG_RUNTIME_DIR")
 
 
 class Signing(msgspec.Struct, frozen=True):
-    """How `commit-tree` is told to sign; empty: not at all."""
+    """Arguments that make `commit-tree` sign; empty: it does not."""
 
     config: tuple[str, ...] = ()
     flag: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ def signing(top: str) -> Signing:
 
 
 def _own(top: str, key: str) -> str | None:
-    """What the user's own files say, not the repository's."""
+    """A value from the user's own files, not the repository's."""
     found = command.user_config(top, "--show-scope", "--get-all", key)
     mine = [
         value

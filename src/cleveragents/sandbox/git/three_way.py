@@ -1,4 +1,4 @@
-"""Three trees of one repository made into one, without a work tree: as apply does it with files."""
+"""Merge three trees of one repository without a work tree, as apply merges files."""
 
 from collections.abc import Iterator
 
@@ -27,7 +27,7 @@ class MergedTree(msgspec.Struct, frozen=True):
 def merge_trees(
     repository: command.Repository, trees: tuple[str, str, str], resource: str, scratch: str
 ) -> MergedTree:
-    """What `ours` made of `base`, onto `theirs`; the three are given in the order of `BASE` etc."""
+    """Merge the changes from `base` to `ours` into `theirs`; trees in the order of `BASE` etc."""
     fsio.make_private_dir(scratch)
     with command.scratch_index(scratch) as extra:
         repository.git("read-tree", "-i", "-m", "--aggressive", *trees, extra=extra)

@@ -1,8 +1,8 @@
-"""A git repository somewhere else: asked, fetched from and pushed to.
+"""A remote git repository: asked, fetched from and pushed to.
 
 The one place where git has a network. The user's own configuration counts here, because it says
-how to log in (ssh, credential helpers, proxies), and so do no hooks. Nobody is asked at a
-terminal, and whoever does not answer is not waited for.
+how to log in (ssh, credential helpers, proxies); hooks do not run. Nothing is asked at a terminal,
+and a server that does not answer times out.
 """
 
 import fcntl
@@ -34,9 +34,9 @@ _TELLING = ("fatal:", "error:", "remote:", "ssh:", "!")
 
 
 class Remote:
-    """The repository of a stored address, and the copy of ours that is fetched to and pushed from.
+    """The repository at a stored address, and our copy, which fetches and pushes.
 
-    Without a copy it can only be asked.
+    Without a copy it can only be queried.
     """
 
     def __init__(self, stored: str, copy: str = "") -> None:
@@ -48,7 +48,7 @@ class Remote:
         return self.address.url
 
     def head(self) -> str:
-        """The ref of the branch that the plan names, or that is the remote's own."""
+        """The ref of the branch that the plan names, or of the remote's default branch."""
         if self.address.branch:
             return HEADS + self.address.branch
         lines = self._git(ANSWER, "ls-remote", "--symref", "--", self.url, "HEAD").decode()
@@ -73,20 +73,20 @@ class Remote:
         return commit
 
     def fetch(self, ref: str, to: str, *options: str) -> None:
-        """Bring a ref into the copy; `--depth=1`: without what was before it."""
+        """Fetch a ref into the copy; with `--depth=1` without its history."""
         quiet = ("-q", "--no-tags", "--no-write-fetch-head", "--update-head-ok")
         words = ("fetch", *quiet, "--no-recurse-submodules", *options, "--")
         self._git(TRANSFER, f"--git-dir={self._copy}", *words, self.url, f"+{ref}:{to}")
 
     def push(self, commit: str | None, ref: str, expected: str | None) -> None:
-        """Move a ref there, if it is where it is expected; both may be None: no such ref."""
+        """Move a remote ref if it is where expected; None, for either: no such ref."""
         lease = f"--force-with-lease={ref}:{expected or ''}"
         words = ("push", "--porcelain", "--no-verify", "--no-follow-tags", lease, "--", self.url)
         fsio.point("push")
         try:
             self._git(TRANSFER, f"--git-dir={self._copy}", *words, f"{commit or ''}:{ref}")
         except SandboxError as error:
-            # Only the remote knows whether it happened: the answer may have been lost.
+            # Only the remote knows whether the push happened: its answer may have been lost.
             if (there := self.tip(ref)) == commit:
                 return
             name = ref.removeprefix(HEADS)
@@ -105,16 +105,16 @@ class Remote:
     def _git(self, seconds: float, *arguments: str) -> bytes:
         user, password = self.address.login(os.environ)
         words = ["git", *_configured(self.address.server if user else ""), *arguments]
-        with self._alone(min(seconds, ANSWER)) as held:
+        with self._exclusive(min(seconds, ANSWER)) as held:
             code, out, said = _run(words, _environment(user, password), held, seconds)
         if code is None:
             raise SandboxError(f"{self.url} does not answer", f"git ls-remote {self.url} shows why")
         if code:
-            raise self._failed(arguments, said, password)
+            raise self._failure(arguments, said, password)
         return out
 
     @contextmanager
-    def _alone(self, seconds: float) -> Generator[tuple[int, ...]]:
+    def _exclusive(self, seconds: float) -> Generator[tuple[int, ...]]:
         """The lock of the copy, for the git that is started to inherit.
 
         Killed, we leave that git behind: until it has ended too, nobody asks what it has done,
@@ -146,7 +146,7 @@ class Remote:
             fsio.point("wait")
             time.sleep(LOOK_AGAIN)
 
-    def _failed(self, arguments: Sequence[str], said: str, password: str) -> SandboxError:
+    def _failure(self, arguments: Sequence[str], said: str, password: str) -> SandboxError:
         verb = next(word for word in arguments if not word.startswith("-"))
         lines = [line.strip() for line in said.splitlines() if line.strip()]
         telling = [line for line in lines if line.startswith(_TELLING)]
@@ -163,7 +163,7 @@ class Remote:
 def _run(
     words: Sequence[str], env: dict[str, str], held: tuple[int, ...], seconds: float
 ) -> tuple[int | None, bytes, str]:
-    """Exit code, output and everything said; no code: it took too long and was ended."""
+    """Exit code, output and messages; no code: it took too long and was killed."""
     import subprocess
 
     try:
@@ -175,7 +175,7 @@ def _run(
             stderr=subprocess.PIPE,
             env=env,
             pass_fds=held,
-            # Away from any terminal, at which ssh would ask, and to be ended with its children.
+            # Away from any terminal, where ssh would ask, and in a group to kill with its children.
             start_new_session=True,
         )
     except FileNotFoundError:
@@ -192,7 +192,7 @@ def _run(
 
 
 def _configured(login_at: str) -> list[str]:
-    """What is said over the user's own configuration; `login_at`: the one server to log in at."""
+    """Settings over the user's own configuration; `login_at`: the one server to log in to."""
     words = list(command.SAFE)
     given = {f"protocol.{name}.allow": "always" for name in _PROTOCOLS}
     given |= {"http.lowSpeedLimit": "1", "http.lowSpeedTime": f"{ANSWER:.0f}"}

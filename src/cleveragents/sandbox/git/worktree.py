@@ -1,7 +1,7 @@
 """`git_worktree`: a work tree with a git directory of its own that borrows the user's objects.
 
-Until apply the only thing of ours in the user's repository is one ref, which keeps the base
-commit from being collected. git is never run in the sandbox: a tool may have made it hostile.
+Until apply we keep one ref in the user's repository, which protects the base commit from gc. git is
+never run in the sandbox: a tool may have made it hostile.
 """
 
 import os
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from cleveragents.content.copy.copying import Copier
 
 
-class _Beginning(NamedTuple):
-    """What a sandbox is made from, while it is made."""
+class _Source(NamedTuple):
+    """What a sandbox is being made from."""
 
     commit: str | None
     branch: str | None
@@ -61,7 +61,7 @@ class GitWorktree(GitTarget, GitAnywhere):
         self._base: BaseTree | None = None
         self._blobs: Blobs | None = None
         self._repository: command.Repository | None = None
-        self._beginning: _Beginning | None = None
+        self._source: _Source | None = None
         self._keep_ref = False
         self._kept: set[bytes] = set()
         """Borrowed content that need not be asked for beforehand: it was once copied."""
@@ -111,17 +111,17 @@ class GitWorktree(GitTarget, GitAnywhere):
 
         commit, branch = self.repository.head()
         with Background(lambda: self.repository.listing(commit)) as listing:
-            self._beginning = _Beginning(commit, branch, listing)
+            self._source = _Source(commit, branch, listing)
             try:
                 made = super().create(making)
             except SandboxError:
-                listing.wait()  # names that git refused too: ours is the better word for it
+                listing.wait()  # git refuses these names too, with a worse message
                 raise
             _, modules = listing.wait()
         if commit is not None:
             self.repository.pin(self.ref, commit)
         borrow_modules(self.repository, self.place.root, f"{self.place.root}/.git", modules)
-        self._beginning = None
+        self._source = None
         noted = msgspec.to_builtins(self.repository)
         own = {"repository": noted, "borrowed": borrowed(self.place.root)}
         if making.is_portable:
@@ -131,16 +131,16 @@ class GitWorktree(GitTarget, GitAnywhere):
     def _copy(self, making: Making) -> None:
         from cleveragents.sandbox.git.private import borrow
 
-        assert self._beginning is not None
-        commit, branch, _ = self._beginning
+        assert self._source is not None
+        commit, branch, _ = self._source
         private = f"{self.place.root}/.git"
         with Background(lambda: borrow(self.repository, private, commit, branch)):
             self._copy_carried(making)
 
     def _known_before(self) -> "Known":
-        """The commit is there whatever is carried; only what comes beyond it is asked about."""
-        assert self._beginning is not None
-        base, _ = self._beginning.listing.wait()
+        """The commit needs no question; only files beyond it are counted."""
+        assert self._source is not None
+        base, _ = self._source.listing.wait()
         carry = self.place.resource.carry
         tracked = self._tracked_paths() if carry is Carry.TRACKED else set[bytes]()
 
@@ -178,13 +178,13 @@ class GitWorktree(GitTarget, GitAnywhere):
         )
 
     def _blob_of_base(self, path: bytes) -> Base | None:
-        assert self._beginning is not None
-        return self._beginning.listing.wait()[0].get(path)
+        assert self._source is not None
+        return self._source.listing.wait()[0].get(path)
 
     def _write_commit(self) -> None:
-        """The base commit's own bytes, without filters."""
-        assert self._beginning is not None
-        commit = self._beginning.commit
+        """Write the base commit's bytes, without filters."""
+        assert self._source is not None
+        commit = self._source.commit
         scope = source_scope(self.place, *self.own)
         found = self.repository.entries(commit) if commit else {}
         blobs = Blobs(lambda: self.repository)
@@ -225,7 +225,7 @@ class GitWorktree(GitTarget, GitAnywhere):
         if previous is not None and self._is_gone:
             from cleveragents.sandbox.git.borrowed import borrowed_entries
 
-            # Nobody can be asked any more what the base had; this is what was found last.
+            # The base commit is gone; use what the last capture found.
             for path, entry in borrowed_entries([previous.root], self.place.packs):
                 self.base().know(path, entry.key, entry.size)
         elif previous is not None and self.engine.walks:
@@ -233,8 +233,8 @@ class GitWorktree(GitTarget, GitAnywhere):
         return super().capture(batch, previous, strict)
 
     def keep_old(self, previous: SandboxCheckpoint, now: Tree, batch: Batch) -> None:
-        wanted = {e.key for e in self._replaced(tree_of(previous), now) if _is_borrowed(e)}
-        there = self.place.packs.index.among(wanted) if wanted else set[bytes]()
+        wanted = {e.key for e in self._replaced_entries(tree_of(previous), now) if _is_borrowed(e)}
+        there = self.place.packs.index.present(wanted) if wanted else set[bytes]()
         for key, data in self.blobs.get_many([key for key in wanted if key not in there]):
             batch.put_missing(key, data)
         self._kept |= wanted
@@ -246,8 +246,8 @@ class GitWorktree(GitTarget, GitAnywhere):
     def begin_fetching(self) -> None:
         self.blobs.begin()
 
-    def _replaced(self, before: Tree, now: Tree) -> Iterator[Entry]:
-        """Entries of a tree that are not in the next one; the capture itself may have seen them."""
+    def _replaced_entries(self, before: Tree, now: Tree) -> Iterator[Entry]:
+        """Entries of a tree that the next one replaced; the capture may have noted them already."""
         seen = self.engine.replaced
         if seen is None or seen[0] != before:
             yield from _before(tree_diff.diff(self.manifests, before, now))
@@ -262,7 +262,7 @@ class GitWorktree(GitTarget, GitAnywhere):
         super().follow()
 
     def ignored(self, changes: tuple[Change, ...], state: SandboxCheckpoint) -> frozenset[bytes]:
-        """Paths in the private git directory, and new ones that the ignore rules name."""
+        """Paths in the private git directory, and new paths that the ignore rules match."""
         private = {c.path for c in changes if c.path.split(b"/")[0] == b".git"}
         asked = [c for c in changes if c.path not in private and not self._tracked(c)]
         if not asked:
@@ -292,7 +292,7 @@ class GitWorktree(GitTarget, GitAnywhere):
         return frozenset(private | {path[2:].rstrip(b"/") for path in found.split(b"\0") if path})
 
     def _tracked(self, change: Change) -> bool:
-        """In the base commit: what was borrowed from it at this path tells, else git."""
+        """Whether the base commit has the path: known if it was borrowed, else git is asked."""
         with suppress(SandboxError):
             if f":{GIT.decode()}" in change.before + change.after:
                 return True
@@ -300,7 +300,7 @@ class GitWorktree(GitTarget, GitAnywhere):
         return False
 
     def _user_rules(self, target: str) -> str:
-        """The user's own rules, global and of the repository, as one file."""
+        """Write the user's own rules, global and of the repository, to one file."""
         top, paths = self.place.resource.path, list[str]()
         if os.path.exists(f"{top}/.git"):
             paths = command.user_config(top, "--path", "--get", "core.excludesFile")
@@ -315,7 +315,7 @@ class GitWorktree(GitTarget, GitAnywhere):
     def _write_ignore_rules(
         self, changes: list[Change], state: SandboxCheckpoint, scratch: str
     ) -> None:
-        """The .gitignore files above the paths, and nothing else of the sandbox."""
+        """Write out the .gitignore files above the paths, and nothing else of the sandbox."""
         folders = {folder for c in changes for folder in (b"", *_folders(c.path))}
         for folder in folders:
             path = folder + b"/.gitignore" if folder else b".gitignore"
@@ -330,9 +330,9 @@ class GitWorktree(GitTarget, GitAnywhere):
                 os.close(fd)
 
     def keep_borrowed(self, roots: list[bytes], batch: Batch) -> None:
-        """Leave the ref on the base commit: what the plan never changed is not copied for it.
+        """Leave the ref on the base commit, so that unchanged content need not be copied.
 
-        Where that cannot be, the repository moved or not ours to write, it is copied after all.
+        Where that fails, the repository moved or not ours to write, the content is copied.
         """
         base: str | None = self.place.origin.get("base")
         self._keep_ref = bool(roots) and base is not None and self._pinned(base)
@@ -353,7 +353,7 @@ class GitWorktree(GitTarget, GitAnywhere):
 
     @property
     def _is_gone(self) -> bool:
-        """Whether somebody moved or removed the repository, and nothing stands for it."""
+        """Whether the repository was moved or removed, and there is no substitute."""
         noted = None if self.unpacked else self.place.origin.get("repository")
         return noted is not None and not os.path.isdir(noted["git_dir"]) and not self._is_there()
 
@@ -362,7 +362,7 @@ class GitWorktree(GitTarget, GitAnywhere):
 
     def remove(self) -> None:
         super().remove()
-        # Half made, it may have no ref yet, and the one that is there hold another resource's base.
+        # Half made, it may have no ref yet; an existing one may hold another resource's base.
         if self._keep_ref or not self.place.origin:
             return
         if self._is_there():

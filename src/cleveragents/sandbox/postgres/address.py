@@ -1,7 +1,7 @@
 """The address of a database: a URL that is stored and shown without its password.
 
 What is stored may end in `#` and the text of the plan file, if that names environment variables:
-from these the password is taken again whenever somebody connects.
+the password is read from them again for each connection.
 """
 
 import re
@@ -25,7 +25,7 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
 
 
 def storable(expanded: str, written: str) -> str:
-    """What may be stored of a URL that is written so in the plan file."""
+    """The part of a plan file's URL that may be stored."""
     parts = _parts(expanded)
     if not parts["database"]:
         raise UsageError("the URL names no database", "postgresql://USER@HOST:PORT/DATABASE")
@@ -41,7 +41,7 @@ def storable(expanded: str, written: str) -> str:
 
 
 def has_secret(written: str) -> bool:
-    """Whether the text itself holds a password, and not only the names of variables."""
+    """Whether the text holds a password itself, not just names of variables."""
     match = _URL.fullmatch(written)
     if match is None:
         return False
@@ -55,7 +55,7 @@ def public(url: str) -> str:
 
 
 def secrets_of(url: str) -> list[str]:
-    """The secrets that a URL holds itself, as they are and as they are written in it."""
+    """The secrets in a URL, plain and percent-encoded."""
     parts = _parts(url)
     given = [parts["password"], *_query(parts["query"], secret=True).values()]
     return [text for one in given if one for text in (one, unquote(one))]
@@ -81,9 +81,9 @@ def with_password(url: str, password: str) -> str:
 
 
 def password_of(stored: str, environ: Mapping[str, str]) -> str:
-    """The password that the variables in the plan file's text give now, else PGPASSWORD's.
+    """The password from the plan file's variables as set now, else from PGPASSWORD.
 
-    Empty: libpq finds it by itself (~/.pgpass), or there is none.
+    Empty: libpq finds it itself (~/.pgpass), or there is none.
     """
     url, _, written = stored.partition("#")
     try:

@@ -1,4 +1,4 @@
-"""Databases of ours on a server: how they are named, and what is there of them."""
+"""Databases of ours on a server: their names, and which there are."""
 
 from cleveragents.sandbox.postgres import server
 from cleveragents.sandbox.postgres.address import shown

@@ -1,7 +1,7 @@
-"""What a database holds, as names and hashes: equal databases have equal digests.
+"""Content of a database as names and hashes: equal databases have equal digests.
 
-A row counts with two 64-bit hashes of its text, added up, so that the order of rows does not
-matter. The schema is one hash over the system catalogs, without what VACUUM and ANALYZE change.
+Each row adds two 64-bit hashes of its text, so the order of rows does not matter. The schema is one
+hash over the system catalogs, without what VACUUM and ANALYZE change.
 Clones keep object ids, so a clone has its origin's digest.
 """
 
@@ -80,11 +80,11 @@ def decoded(data: bytes) -> Manifest:
     return codec.from_json(data, Manifest)
 
 
-def advanced(before: Manifest, after: Manifest) -> set[str]:
-    """Sequences that only went forward.
+def advanced_sequences(before: Manifest, after: Manifest) -> set[str]:
+    """Sequences that only advanced.
 
-    A server that crashed does that by itself, because it logs 32 values ahead; and a value that
-    somebody took and threw away is as little a change of what the database holds.
+    A server does that when it crashes, because it logs 32 values ahead; and a value taken and
+    thrown away is no change of content either.
     """
     return {
         path
@@ -96,14 +96,14 @@ def advanced(before: Manifest, after: Manifest) -> set[str]:
 
 
 def _place(text: str) -> tuple[int, bool] | None:
-    """Where a sequence is, and whether that value was given out."""
+    """The position of a sequence, and whether that value was handed out."""
     kind, _, value = text.partition(":")
     number, _, unused = value.partition(" ")
     return (int(number), not unused) if kind == "at" else None
 
 
-def go_on(db: "Connection[Any]", places: Manifest) -> None:
-    """Bring sequences to these places."""
+def set_sequences(db: "Connection[Any]", places: Manifest) -> None:
+    """Set sequences to these positions."""
     for path, text in places.items():
         place = _place(text)
         assert place is not None
@@ -111,7 +111,7 @@ def go_on(db: "Connection[Any]", places: Manifest) -> None:
 
 
 def digest(db: "Connection[Any]") -> Manifest:
-    """The database of this connection as it is at one moment."""
+    """The digest of this connection's database at one moment."""
     from psycopg import IsolationLevel, errors
 
     db.isolation_level = IsolationLevel.REPEATABLE_READ
@@ -151,7 +151,7 @@ def _schema(db: "Connection[Any]") -> str:
     parts: list[str] = []
     for name, columns in db.execute(_CATALOGS.encode(), (list(UNREAD),)).fetchall():
         kept = ", ".join(column for column in columns if column not in VOLATILE.get(name, ()))
-        # Whoever makes a temporary table leaves an empty namespace behind, and that is no change.
+        # A temporary table leaves an empty namespace behind; that is no change.
         where = r"WHERE nspname !~ '^pg_(toast_)?temp_'" if name == "pg_namespace" else ""
         where = f"WHERE oid >= {FIRST_OWN_OID}" if name in BUILT_IN else where
         parts.append(_rows(db, f"SELECT ROW({kept})::text AS line FROM pg_catalog.{name} {where}"))

@@ -1,4 +1,4 @@
-"""Statements that were run, and running them again: they must answer as they did."""
+"""A journal of statements, and its replay, which must give the same answers."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +26,8 @@ class Entry(msgspec.Struct, frozen=True):
     rows: int
 
 
-class Moved(Exception):
-    """The target answers otherwise than when the journal was written."""
+class ReplayDiffers(Exception):
+    """The target answers differently from when the journal was written."""
 
     def __init__(self, number: int, entry: Entry, found: str) -> None:
         super().__init__(f"statement {number} ({beginning(entry.statement)}): {found}")
@@ -43,9 +43,9 @@ def replay(db: "Connection[Any]", entries: list[Entry]) -> None:
         try:
             rows = db.execute(entry.statement.encode(), entry.params, prepare=True).rowcount
         except Error as error:
-            raise Moved(number, entry, said(error)) from error
+            raise ReplayDiffers(number, entry, said(error)) from error
         if rows != entry.rows:
-            raise Moved(number, entry, f"{plural(rows, 'row')} instead of {entry.rows}")
+            raise ReplayDiffers(number, entry, f"{plural(rows, 'row')} instead of {entry.rows}")
 
 
 def run_after(
@@ -65,7 +65,7 @@ def run_after(
         if read_only:
             db.execute(b"SET TRANSACTION READ ONLY")
         for one in statements:
-            # Prepared, so that the server takes one statement and no second one hidden in it.
+            # Prepared, so that the server accepts only one statement, not a second hidden in it.
             cursor = db.execute(one.text.encode(), params or None, prepare=True)
             silent = cursor.description is None
             ran.append(Entry(one.text, params or None, cursor.rowcount))

@@ -1,4 +1,4 @@
-"""What a plan asks of its PostgreSQL databases, and what they lack of it or have too much of."""
+"""Preflight of PostgreSQL: missing rights and settings, and rights a plan should not have."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ _RIGHTS = (
 )
 
 
-# Of whoever logged in: a script may say RESET ROLE.
+# Of the session user: a script may say RESET ROLE.
 _POWERS = (
     "SELECT r.rolname, (SELECT array_agg(p.rolname ORDER BY p.rolname) FROM pg_roles p"
     " WHERE pg_has_role(r.rolname, p.oid, 'MEMBER') AND (p.rolsuper OR p.rolname IN"
@@ -31,30 +31,30 @@ _POWERS = (
 
 
 def problems_of(spec: PlanSpec, databases: Sequence[ResourceSpec]) -> list[str]:
-    """What these databases of the plan lack, or have too much of; connects to each."""
+    """Problems of these databases of the plan; connects to each."""
     found = [item for item in databases if item.url]
     addressed = [item for item in spec.resources if item.url]
     return [
         f"resource {item.name!r}: {text}"
         for item in found
         for text in (
-            *_misused(spec, item),
-            *_lacking(item, several=len(addressed) > 1),
-            *_too_mighty(spec, item),
+            *_non_sql_uses(spec, item),
+            *_missing(item, several=len(addressed) > 1),
+            *_excess_rights(spec, item),
         )
     ]
 
 
-def _reaching(spec: PlanSpec, name: str) -> list[str]:
-    """Steps of the plan and its child plans that get at the database by a tool that is not unsafe.
+def _steps_using(spec: PlanSpec, name: str) -> list[str]:
+    """Steps of the plan and its child plans that reach the database with a tool that is not unsafe.
 
-    Every program does: the address of each sandbox is in its environment.
+    Every program can: the address of each sandbox is in its environment.
     """
     found: list[str] = []
     for step in spec.steps:
         if step.subplan is not None:
             below = step.subplan.plan or msgspec.structs.replace(spec, steps=step.subplan.steps)
-            found += _reaching(below, name)
+            found += _steps_using(below, name)
             continue
         tool = resolve_tool(step.tool, spec.tools)
         here = (step.on or spec.resources[0].name) == name
@@ -63,15 +63,15 @@ def _reaching(spec: PlanSpec, name: str) -> list[str]:
     return found
 
 
-def _too_mighty(spec: PlanSpec, item: ResourceSpec) -> list[str]:
-    """Why the role may do more than what a clone holds back, unless the plan says that it may."""
+def _excess_rights(spec: PlanSpec, item: ResourceSpec) -> list[str]:
+    """Rights of the role that reach beyond a clone, unless the plan allows them."""
     from cleveragents.sandbox.postgres import server
 
     try:
         with server.Server(item.url).connect(database_of(item.url)) as db:
             role, groups, is_super, makes_roles, calls = server.one(db, _POWERS)
     except SandboxError:
-        return []  # said already
+        return []  # reported already
     if is_super:
         why = "is a superuser"
     elif groups:
@@ -85,7 +85,7 @@ def _too_mighty(spec: PlanSpec, item: ResourceSpec) -> list[str]:
     said = f"role {role!r} {why}: its SQL can run programs and reach files on the server"
     if spec.actor.kind != "steps":
         return [f"{said} (use another role: what an actor will ask for cannot be declared unsafe)"]
-    steps = _reaching(spec, item.name)
+    steps = _steps_using(spec, item.name)
     if not steps and spec.policy.allow_unsafe:
         return []
     which = f" for {', '.join(map(repr, steps))}" if steps else ""
@@ -93,8 +93,8 @@ def _too_mighty(spec: PlanSpec, item: ResourceSpec) -> list[str]:
     return [f"{said} (use a role that has CREATEDB and owns the database, no more; or {instead})"]
 
 
-def _misused(spec: PlanSpec, item: ResourceSpec) -> list[str]:
-    """With `transaction_rollback` there is no copy that a program could work on."""
+def _non_sql_uses(spec: PlanSpec, item: ResourceSpec) -> list[str]:
+    """Steps and checks that need a copy, which `transaction_rollback` does not have."""
     if item.strategy != "transaction_rollback":
         return []
     here = [step for step in spec.steps if (step.on or spec.resources[0].name) == item.name]
@@ -114,7 +114,7 @@ def _is_sql(spec: PlanSpec, step: StepSpec) -> bool:
     return tool.sql is not None or tool.builtin == "sql"
 
 
-def _lacking(item: ResourceSpec, several: bool) -> list[str]:
+def _missing(item: ResourceSpec, several: bool) -> list[str]:
     from cleveragents.sandbox.postgres import server
     from cleveragents.sandbox.postgres.properties import blockers
 
@@ -129,7 +129,7 @@ def _lacking(item: ResourceSpec, several: bool) -> list[str]:
     if item.strategy != "transaction_rollback":
         if not (may_create and owns):
             texts.append(
-                f"role {role!r} may not clone database {name!r} ({server.how_to_allow(role)})"
+                f"role {role!r} may not clone database {name!r} ({server.hint_to_allow(role)})"
             )
         texts += [f"database {name!r} cannot be swapped: {text}" for text in in_the_way]
     if several and prepared == 0:

@@ -1,6 +1,6 @@
-"""What belongs to a database and is not in it: owner, rights, settings, limits, comment.
+"""Properties of a database itself: owner, rights, settings, limits, comment.
 
-A clone does not get these, so they are copied before it takes the original's place.
+A clone does not get these, so they are copied before it replaces the original.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ _REST = (
 
 
 def blockers(db: "Connection[Any]", name: str) -> list[str]:
-    """What belongs to the database itself and would be lost with it."""
+    """Objects tied to the database itself that would be lost with it."""
     slots = db.execute(
         b"SELECT slot_name FROM pg_replication_slots WHERE database = %s", (name,)
     ).fetchall()
@@ -39,7 +39,7 @@ def blockers(db: "Connection[Any]", name: str) -> list[str]:
 
 
 def copy_properties(db: "Connection[Any]", source: str, target: str) -> None:
-    """Give a database what another one has around it, or refuse."""
+    """Copy the properties of one database to another, or refuse."""
     from psycopg import Error
 
     if found := blockers(db, source):
@@ -90,7 +90,7 @@ def _copy_rights(db: "Connection[Any]", source: str, target: str, owner: str) ->
 def _copy_settings(db: "Connection[Any]", source: str, target: str) -> None:
     for role, setting in db.execute(_SETTINGS.encode(), (source,)).fetchall():
         key, _, value = setting.partition("=")
-        # As it is stored: written out again, a list would become one name.
+        # As stored: written out again, a list would become one name.
         db.execute(b"SELECT set_config(%s, %s, true)", (key, value))
         if role is None:
             named(db, "ALTER DATABASE {name} SET {key} FROM CURRENT", name=target, key=key)

@@ -1,4 +1,4 @@
-"""SQL scripts: taken apart into statements, and run with what they say shown."""
+"""SQL scripts: split into statements, run, and their output shown."""
 
 import re
 import threading
@@ -48,7 +48,7 @@ class Statement:
 
 
 def split(script: str) -> Iterator[Statement]:
-    """The script's statements. What is inside quotes, brackets or a routine's body ends none."""
+    """Split a script; quotes, brackets and routine bodies end no statement."""
     start = position = depth = 0
     words: list[str] = []
     while match := _TOKEN.search(script, position):
@@ -71,7 +71,7 @@ def split(script: str) -> Iterator[Statement]:
 
 
 def _nesting(word: str, depth: int, before: list[str]) -> int:
-    """A routine written in SQL has a body from BEGIN ATOMIC to END, with CASE ... END in it."""
+    """Nesting depth: a routine's body goes from BEGIN ATOMIC to END, with CASE ... END inside."""
     if not _ROUTINE.match(" ".join(before[:4]).upper()):
         return 0
     if word == "ATOMIC" and before[-1].upper() == "BEGIN":
@@ -93,7 +93,7 @@ def _after_comment(script: str, position: int) -> int:
 
 
 def require_local(statements: Sequence[Statement]) -> None:
-    """Nothing in it is meant for the server as a whole, which no checkpoint covers."""
+    """Refuse statements for the whole server, which no checkpoint covers."""
     for number, one in enumerate(statements, 1):
         if match := _OF_THE_SERVER.match(one.words):
             raise ToolFailed(
@@ -103,7 +103,7 @@ def require_local(statements: Sequence[Statement]) -> None:
 
 
 def require_no_control(statements: Sequence[Statement]) -> None:
-    """Nothing in it ends the transaction that is to be rolled back."""
+    """Refuse statements that end the transaction we roll back."""
     for number, one in enumerate(statements, 1):
         if match := _CONTROL.match(one.words):
             raise ToolFailed(
@@ -119,7 +119,7 @@ def beginning(statement: str) -> str:
 
 @contextmanager
 def limited(db: "Connection[Any]", limit: Limit) -> Generator[None]:
-    """Cancel what runs when the time is over; the server's errors come out as the tool's."""
+    """Cancel the statement when time is up; the server's errors become the tool's."""
     from psycopg import Error
 
     left = limit.left()
@@ -138,7 +138,7 @@ def limited(db: "Connection[Any]", limit: Limit) -> Generator[None]:
 
 
 def show(cursor: "Cursor[Any]", out: Output) -> int:
-    """Write every result out; how many rows were changed."""
+    """Write out every result; returns the number of changed rows."""
     changed, more = 0, True
     while more:
         if cursor.description is not None:

@@ -1,7 +1,7 @@
-"""One server: connecting to it, and databases as things that are made, swapped and dropped.
+"""One server: connecting to it, and making, swapping and dropping databases.
 
-Every connection belongs to one operation. Those that change something say so in their name, so that
-the next process, which holds the plan's lease, can end what a dead one left running.
+Every connection belongs to one operation. Those that change something have a name that says so, and
+the next process to hold the plan's lease ends what a dead one left running.
 """
 
 import os
@@ -26,7 +26,7 @@ EXTRA = "pip install 'cleveragents[postgres]'"
 
 
 class Moment(NamedTuple):
-    """Counters of a database: who connected and what was written. Equal ones mean equal content."""
+    """A database's counters of connections and writes; equal counters mean equal content."""
 
     oid: int
     sessions: int
@@ -45,7 +45,7 @@ class Database(NamedTuple):
 
 
 def driver() -> Any:
-    """psycopg; imported only by whoever is about to connect."""
+    """psycopg, imported only before connecting."""
     try:
         import psycopg
     except ImportError:
@@ -69,13 +69,13 @@ class Server:
 
     @contextmanager
     def connect(self, database: str, purpose: str = LOOKING) -> Generator["Connection[Any]"]:
-        """A connection that commits each statement; the server's errors come out as ours."""
+        """A connection that commits each statement; the server's errors become ours."""
         with self._closing(self._opened(database, purpose)) as db:
             yield db
 
     @contextmanager
     def maintenance(self, purpose: str = LOOKING) -> Generator["Connection[Any]"]:
-        """A connection to a database that is none of ours: a database in use cannot be renamed."""
+        """A connection to another database: one with connections cannot be renamed."""
         try:
             opened = self._opened(MAINTENANCE[0], purpose)
         except SandboxError:
@@ -127,7 +127,7 @@ class Server:
 
 
 def said(error: Exception) -> str:
-    """The server's words, in one line."""
+    """The server's message, in one line."""
     detail = getattr(getattr(error, "diag", None), "message_detail", None)
     text = " ".join(str(error).split())
     detail = " ".join(detail.split()) if detail else ""
@@ -173,7 +173,7 @@ def users_of(db: "Connection[Any]", name: str) -> list[str]:
 
 
 def moment(db: "Connection[Any]", name: str) -> Moment | None:
-    """The counters, if nobody is connected: else some of what was done is not in them yet."""
+    """The counters; None while somebody is connected, as they lag behind."""
     row = one(
         db,
         "SELECT d.oid::int8, s.sessions, s.tup_inserted, s.tup_updated, s.tup_deleted,"
@@ -187,8 +187,8 @@ def moment(db: "Connection[Any]", name: str) -> Moment | None:
     return Moment(*row) if row else None
 
 
-def moment_when_quiet(db: "Connection[Any]", name: str) -> Moment | None:
-    """The same, with time for a connection of ours to be gone."""
+def moment_when_idle(db: "Connection[Any]", name: str) -> Moment | None:
+    """The same, after waiting for a connection of ours to close."""
     deadline = time.monotonic() + 1.0
     while users_of(db, name) and time.monotonic() < deadline:
         time.sleep(PAUSE)
@@ -196,7 +196,7 @@ def moment_when_quiet(db: "Connection[Any]", name: str) -> Moment | None:
 
 
 def clone(db: "Connection[Any]", name: str, template: str) -> int:
-    """A database like another one that nobody is connected to; its oid."""
+    """Clone a database that nobody is connected to; returns the oid."""
     from psycopg import errors
 
     try:
@@ -210,14 +210,14 @@ def clone(db: "Connection[Any]", name: str, template: str) -> int:
     except errors.InsufficientPrivilege as error:
         role = one(db, "SELECT current_user")[0]
         raise SandboxError(
-            f"role {role!r} may not clone database {template!r}: {said(error)}", how_to_allow(role)
+            f"role {role!r} may not clone database {template!r}: {said(error)}", hint_to_allow(role)
         ) from error
     found = oid_of(db, name)
     assert found is not None
     return found
 
 
-def how_to_allow(role: str) -> str:
+def hint_to_allow(role: str) -> str:
     return f"ALTER ROLE {role} CREATEDB; and it has to own the database, or be in its owner's role"
 
 
@@ -244,8 +244,8 @@ def end_sessions(db: "Connection[Any]", name: str) -> None:
     )
 
 
-def end_predecessors(db: "Connection[Any]", purpose: str) -> None:
-    """End what a dead process of ours left running; whoever calls this holds the plan's lease."""
+def end_stale_sessions(db: "Connection[Any]", purpose: str) -> None:
+    """End sessions a dead process of ours left running; the caller holds the plan's lease."""
     db.execute(
         b"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = %s"
         b" AND usename = current_user AND pid <> pg_backend_pid()",
@@ -254,7 +254,7 @@ def end_predecessors(db: "Connection[Any]", purpose: str) -> None:
 
 
 def mark(db: "Connection[Any]", name: str, text: str | None) -> None:
-    """Say in the database's comment what it is, for us and for whoever finds it."""
+    """Say in the database's comment what it is, for us and for people who find it."""
     from psycopg import sql
 
     statement = sql.SQL("COMMENT ON DATABASE {} IS {}")

@@ -1,8 +1,8 @@
 """`snapshot` of a PostgreSQL database: a private clone on the same server.
 
-A state is a manifest of what the database holds (`postgres.digest`), kept in the content store, and
-a clone nobody can connect to. A rollback makes a clone of that clone and swaps two names in one
-transaction; apply does the same with the user's own name. What happened is told by object ids.
+A state is a digest of the database (`postgres.digest`), kept in the content store, and a clone that
+nobody can connect to. A rollback clones that clone and swaps two names in one transaction; apply
+does the same with the user's own database. Object ids tell afterwards what happened.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -59,24 +59,24 @@ class PostgresSnapshot(CloneTarget):
     def _create(self, template: str, origin: dict[str, Any], making: Making) -> dict[str, Any]:
         fsio.make_private_dir(self.place.root)
         with self.server.maintenance(self.purpose) as db:
-            server.end_predecessors(db, self.purpose)
+            server.end_stale_sessions(db, self.purpose)
             oid = self.make(db, self.work, template, "sandbox")
             size = server.one(db, "SELECT pg_database_size(%s::oid)", (oid,))[0]
         making.progress(self.place.resource.name, size)
         return origin
 
     def create_at(self, state: SandboxCheckpoint, staging: str) -> dict[str, Any]:
-        """The clone of that state is on the server already; what came after it is given up."""
+        """Work on the clone of that state, which the server has; anything after it is dropped."""
         fsio.make_private_dir(self.place.root)
         self.doubt()
         with self.server.maintenance(self.purpose) as db:
-            server.end_predecessors(db, self.purpose)
+            server.end_stale_sessions(db, self.purpose)
             server.end_sessions(db, self.work)
         self.switch(self.stage(self._absent(strict=False), state, staging), staging)
         return dict(self.place.origin)
 
     def remove(self) -> None:
-        """Everything but an original that an apply has put aside and not yet released."""
+        """Remove everything but an original that an apply has set aside and not yet released."""
         self._remove_others()
 
     def remove_but(self, kept: str) -> None:
@@ -84,7 +84,7 @@ class PostgresSnapshot(CloneTarget):
 
     def _remove_others(self, *kept: str) -> None:
         with self.server.maintenance(self.purpose) as db:
-            server.end_predecessors(db, self.purpose)
+            server.end_stale_sessions(db, self.purpose)
             for found in server.databases(db, self.work):
                 if found.name in kept:
                     server.mark(db, found.name, self._mark("state before the apply"))
@@ -118,8 +118,8 @@ class PostgresSnapshot(CloneTarget):
         self.place.packs.get(target.root)
         name = self.named("next")
         with self.server.maintenance(self.purpose) as db:
-            server.end_predecessors(db, self.purpose)
-            # Of another plan, if what that one applied is being reverted.
+            server.end_stale_sessions(db, self.purpose)
+            # Another plan's, if its apply is being reverted.
             kept = str(target.metadata["clone"])
             if server.oid_of(db, kept) is None:
                 raise ContentDamaged(
@@ -138,7 +138,7 @@ class PostgresSnapshot(CloneTarget):
             return
         gone = self.named("gone")
         with self.server.maintenance(self.purpose) as db:
-            server.end_predecessors(db, self.purpose)
+            server.end_stale_sessions(db, self.purpose)
             if staged["oid"] != server.oid_of(db, self.work):
                 server.drop(db, gone)
                 server.end_sessions(db, self.work)
@@ -181,7 +181,7 @@ class PostgresSnapshot(CloneTarget):
             with self.server.connect(self.work) as db, limited(db, limit):
                 if read_only:
                     db.execute(b"SET default_transaction_read_only = on")
-                # Without params it is one message, and so one transaction unless it says otherwise.
+                # Without params it is one message: one transaction unless it says otherwise.
                 cursor = db.execute(script.encode(), params or None)
                 tell_changed(out, show(cursor, out), silent=cursor.description is None)
                 if db.info.transaction_status.name != "IDLE":

@@ -1,4 +1,4 @@
-"""States of a PostgreSQL database: read as manifests, and kept as clones on its server."""
+"""States of a PostgreSQL database: read as digests, and kept as clones on its server."""
 
 import os
 import socket
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 
 class _Known(NamedTuple):
-    """What is known of the working clone: this state, as long as its counters stay."""
+    """The state of the working clone, valid while its counters stay the same."""
 
     root: bytes
     moment: Moment
 
 
 class CloneStates(WholeState):
-    """What is there, and which clone holds what was."""
+    """The database's state now, and the clones that hold earlier ones."""
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
@@ -109,21 +109,21 @@ class CloneStates(WholeState):
         return SandboxCheckpoint(resource_id=resource_id, root=b"", state_hash=ABSENT)
 
     def _root_now(self, db: "Connection[Any]") -> bytes:
-        """The state now; what is known of it holds while nobody connected and nothing was written.
+        """The state now; the known one is valid if nobody connected and nothing was written.
 
-        One session more than before, and that was ours: so what we read is what is there.
+        One session more than before is our own, so what we read is the state.
         """
-        before = server.moment_when_quiet(db, self.work)
-        known = self._known or self._noted()
+        before = server.moment_when_idle(db, self.work)
+        known = self._known or self._load_note()
         if known is not None and before == known.moment and self.manifest(known.root) is not None:
             self._known = known
             return known.root
         root = self.read(self.work)
-        after = server.moment_when_quiet(db, self.work)
+        after = server.moment_when_idle(db, self.work)
         self._known = None
         if before and after and after == before._replace(sessions=before.sessions + 1):
             self._known = _Known(root, after)
-            self._note(self._known)
+            self._save_note(self._known)
         return root
 
     def read(self, name: str) -> bytes:
@@ -134,12 +134,12 @@ class CloneStates(WholeState):
         return root
 
     def manifest(self, root: bytes) -> Manifest | None:
-        """What a state holds, if that is known here or in the store."""
+        """The digest of a state, from memory or the store."""
         if root not in self.manifests and self.place.packs.has(root):
             self.manifests[root] = decoded(self.place.packs.get(root))
         return self.manifests.get(root)
 
-    def _noted(self) -> _Known | None:
+    def _load_note(self) -> _Known | None:
         if self.place.cache is None:
             return None
         try:
@@ -148,10 +148,10 @@ class CloneStates(WholeState):
         except (OSError, msgspec.MsgspecError):
             return None
 
-    def _note(self, known: _Known) -> None:
+    def _save_note(self, known: _Known) -> None:
         if self.place.cache is None:
             return
-        with suppress(OSError, StoreError):  # it may be lost, and a failed one fails nothing
+        with suppress(OSError, StoreError):  # only a cache: failing to write it is no error
             fsio.make_private_dir(os.path.dirname(self.place.cache))
             fsio.unlink_if_there(f"{self.place.cache}.new")
             fsio.write_new(f"{self.place.cache}.new", msgspec.json.encode(known))
@@ -169,16 +169,16 @@ class CloneStates(WholeState):
     # keeping
 
     def _keep(self, root: bytes) -> None:
-        """Make the clone of a state that was just read; whoever is connected is sent away."""
+        """Make the clone of a state that was just read, ending all connections."""
         fresh = self.named("new")
         with self.server.maintenance(self.purpose) as db:
-            server.end_predecessors(db, self.purpose)
+            server.end_stale_sessions(db, self.purpose)
             server.end_sessions(db, self.work)
             known = self._known
             fsio.point("clone")
             self.make(db, fresh, self.work, "checkpoint")
             now = server.moment(db, self.work)
-            # If somebody was connected since it was read, look at what was really cloned.
+            # If somebody connected since it was read, read what was really cloned.
             if known != (root, now) and self.read(fresh) != root:
                 server.drop(db, fresh)
                 raise CheckpointFailed(
@@ -186,10 +186,10 @@ class CloneStates(WholeState):
                     "end what writes to it, then run the command again",
                 )
             fsio.point("keep")
-            self._put_away(db, fresh, self.clone_of(root))
+            self._seal_clone(db, fresh, self.clone_of(root))
 
-    def _put_away(self, db: "Connection[Any]", fresh: str, name: str) -> None:
-        """Give it its name; from now on nobody can connect to it."""
+    def _seal_clone(self, db: "Connection[Any]", fresh: str, name: str) -> None:
+        """Give the clone its name; from now on nobody can connect to it."""
         server.end_sessions(db, fresh)
         with db.transaction():
             if server.oid_of(db, name) is None:
@@ -222,7 +222,7 @@ class CloneStates(WholeState):
         return decoded(self.place.packs.get(state.root)) if found is None else found
 
     def export(self, state: SandboxCheckpoint, paths: frozenset[bytes] | None, target: str) -> None:
-        """One line for each table and sequence: rows are not written out."""
+        """Write one line for each table and sequence; rows are not exported."""
         held = self.held(state)
         for name in held if paths is None else map(bytes.decode, paths):
             if (found := held.get(name)) is not None:
@@ -237,13 +237,13 @@ class CloneStates(WholeState):
         return msgspec.structs.replace(own, metadata={**state.metadata, "clone": clone})
 
     def _adopt(self, theirs: str, mine: str) -> None:
-        """Have a child plan's state as one of ours."""
+        """Clone a child plan's state as one of ours."""
         fresh = self.named("new")
         with self.server.maintenance(self.purpose) as db:
-            server.end_predecessors(db, self.purpose)
+            server.end_stale_sessions(db, self.purpose)
             fsio.point("clone")
             self.make(db, fresh, theirs, "checkpoint")
-            self._put_away(db, fresh, mine)
+            self._seal_clone(db, fresh, mine)
 
 
 def differing(old: Manifest, new: Manifest) -> list[str]:

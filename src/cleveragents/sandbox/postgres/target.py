@@ -1,6 +1,6 @@
 """Apply to a PostgreSQL database: a clone is made beside it, and two names are swapped.
 
-In one transaction, and only while nobody is connected; what happened is told by object ids.
+In one transaction, and only while nobody is connected; object ids tell afterwards what happened.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from cleveragents.errors import (
 )
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.sandbox.postgres import server
-from cleveragents.sandbox.postgres.digest import advanced, go_on
+from cleveragents.sandbox.postgres.digest import advanced_sequences, set_sequences
 from cleveragents.sandbox.postgres.properties import copy_properties
 from cleveragents.sandbox.postgres.server import Moment
 from cleveragents.sandbox.postgres.states import CloneStates, differing
@@ -51,8 +51,11 @@ class CloneTarget(CloneStates):
             return Proposal(resource=name, mode=SWAP, files=())
         now_root = self.read(self.target)
         now = self.manifests[now_root]
-        # What others took of a sequence meanwhile stays taken.
-        further = {path: now[path] for path in advanced(wanted, now) & advanced(base, now)}
+        # Sequence values that others took meanwhile stay taken.
+        further = {
+            path: now[path]
+            for path in advanced_sequences(wanted, now) & advanced_sequences(base, now)
+        }
         if now == {**wanted, **further}:
             return Proposal(resource=name, mode=SWAP, files=())
         conflicts = tuple(
@@ -65,7 +68,7 @@ class CloneTarget(CloneStates):
                 reason="the database was changed since it was cloned",
             )
             for path in differing(base, now)
-            if path not in advanced(base, now)
+            if path not in advanced_sequences(base, now)
         )
         work = {"wanted": result.root.hex(), "before": now_root.hex(), "sequences": further}
         return Proposal(resource=name, mode=SWAP, files=files, conflicts=conflicts, work=work)
@@ -76,7 +79,7 @@ class CloneTarget(CloneStates):
         wanted = bytes.fromhex(proposal.work["wanted"])
         incoming, kept = self.named("apply"), self.clone_of(wanted)
         with self.server.maintenance(self.purpose) as db:
-            server.end_predecessors(db, self.purpose)
+            server.end_stale_sessions(db, self.purpose)
             self._require_unused(db)
             target = server.oid_of(db, self.target)
             template = kept if server.oid_of(db, kept) is not None else self.work
@@ -87,7 +90,7 @@ class CloneTarget(CloneStates):
             raise SandboxError(f"the clone {template!r} does not hold what was to be applied")
         if further := proposal.work["sequences"]:
             with self.server.connect(incoming) as db, db.transaction():
-                go_on(db, further)
+                set_sequences(db, further)
             wanted = self.read(incoming)
         return {
             "files": len(proposal.files),
@@ -110,7 +113,7 @@ class CloneTarget(CloneStates):
         if not staged["files"]:
             return
         with self.server.maintenance(self.purpose) as db:
-            server.end_predecessors(db, self.purpose)
+            server.end_stale_sessions(db, self.purpose)
             if server.prepared(db, staged["gid"]):
                 fsio.point("commit prepared")
                 server.end_prepared(db, staged["gid"], commit=True)
@@ -121,7 +124,7 @@ class CloneTarget(CloneStates):
         if not staged["files"]:
             return
         with self.server.maintenance(self.purpose) as db:
-            server.end_predecessors(db, self.purpose)
+            server.end_stale_sessions(db, self.purpose)
             if not server.prepared(db, staged["gid"]) and not self._is_in(db, staged):
                 self._swap_in(db, staged, f"PREPARE TRANSACTION '{staged['gid']}'")
 
@@ -129,7 +132,7 @@ class CloneTarget(CloneStates):
         if not staged["files"]:
             return False
         with self.server.maintenance(self.purpose) as db:
-            server.end_predecessors(db, self.purpose)
+            server.end_stale_sessions(db, self.purpose)
             return server.oid_of(db, self.target) == staged["incoming"]
 
     def _is_in(self, db: "Connection[Any]", staged: dict[str, Any]) -> bool:
@@ -141,12 +144,12 @@ class CloneTarget(CloneStates):
         return found == staged["incoming"]
 
     def _swap_in(self, db: "Connection[Any]", staged: dict[str, Any], end: str) -> None:
-        """Swap if the target holds what it held, and nobody came between looking and swapping."""
+        """Swap if the target is unchanged and nobody connected between the check and the swap."""
         before = bytes.fromhex(staged["before"])
         for _ in range(TRIES):
             self._require_unused(db)
             start = server.moment(db, self.target)
-            self._require_unmoved(before)
+            self._require_unchanged(before)
             if start is not None and self._swapped(db, start, end):
                 return
         raise ApplyRefused(
@@ -154,7 +157,7 @@ class CloneTarget(CloneStates):
             "stop what uses it, then apply again",
         )
 
-    def _require_unmoved(self, before: bytes) -> None:
+    def _require_unchanged(self, before: bytes) -> None:
         now = self.read(self.target)
         if now != before:
             moved = differing(self.manifests[now], self.manifest(before) or {})
@@ -165,9 +168,9 @@ class CloneTarget(CloneStates):
             )
 
     def _swapped(self, db: "Connection[Any]", start: Moment, end: str) -> bool:
-        """Inside the transaction nobody can connect, so the counters say if somebody had."""
+        """Check the counters inside the transaction, where nobody can connect."""
         aside, incoming = self.named("aside"), self.named("apply")
-        server.moment_when_quiet(db, self.target)
+        server.moment_when_idle(db, self.target)
         db.execute(b"BEGIN")
         try:
             server.swap(db, self.target, aside, incoming)
@@ -187,13 +190,13 @@ class CloneTarget(CloneStates):
         if not staged["files"]:
             return
         with self.server.maintenance(self.purpose) as db:
-            server.end_predecessors(db, self.purpose)
+            server.end_stale_sessions(db, self.purpose)
             if server.prepared(db, staged["gid"]):
                 server.end_prepared(db, staged["gid"], commit=False)
             if not self._is_in(db, staged):
                 return
             self._require_unused(db)
-            self._require_unmoved(bytes.fromhex(staged["wanted"]))
+            self._require_unchanged(bytes.fromhex(staged["wanted"]))
             fsio.point("swap back")
             with db.transaction():
                 server.swap(db, self.target, self.named("apply"), self.named("aside"))

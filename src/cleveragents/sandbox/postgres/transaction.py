@@ -24,7 +24,7 @@ from cleveragents.model.units import plural
 from cleveragents.sandbox.postgres import address, server
 from cleveragents.sandbox.postgres.journal import (
     Entry,
-    Moved,
+    ReplayDiffers,
     as_script,
     read_entries,
     replay,
@@ -90,7 +90,7 @@ class TransactionRollback(WholeState):
         return origin
 
     def create_at(self, state: SandboxCheckpoint, staging: str) -> dict[str, Any]:
-        """The journal is all there is, and the database is where it was."""
+        """Only the journal has to be written; the database is where it was."""
         fsio.make_private_dir(self.place.root)
         if state.root:
             fsio.write_new(self._file, self.place.packs.get(state.root))
@@ -133,7 +133,7 @@ class TransactionRollback(WholeState):
         return {SHOWN: f"statements:{state.metadata.get('statements', 0)}"}
 
     def export(self, state: SandboxCheckpoint, paths: frozenset[bytes] | None, target: str) -> None:
-        """The statements themselves, with what each of them did."""
+        """Write the statements, with what each of them did."""
         fsio.write_new(f"{target}/{SHOWN}", as_script(self._entries_of(state)).encode())
 
     def _entries_of(self, state: SandboxCheckpoint) -> list[Entry]:
@@ -141,7 +141,7 @@ class TransactionRollback(WholeState):
             return []
         if self.place.packs.has(state.root):
             return read_entries(self.place.packs.get(state.root))
-        # Only looked at: then it is what the file holds.
+        # Not in the store, for a state that was only looked at: then it is the file's content.
         with open(self._file, "rb") as file:
             return read_entries(file.read())
 
@@ -181,7 +181,7 @@ class TransactionRollback(WholeState):
             db.execute(b"BEGIN")
             try:
                 replay(db, entries)
-            except Moved as moved:
+            except ReplayDiffers as moved:
                 conflict = Conflict(
                     resource=name,
                     path=f"statement {moved.number}",
@@ -210,7 +210,7 @@ class TransactionRollback(WholeState):
         if not staged["files"]:
             return
         with self._server.connect(self._target, self._purpose) as db:
-            server.end_predecessors(db, self._purpose)
+            server.end_stale_sessions(db, self._purpose)
             if server.prepared(db, staged["gid"]):
                 fsio.point("commit prepared")
                 server.end_prepared(db, staged["gid"], commit=True)
@@ -221,7 +221,7 @@ class TransactionRollback(WholeState):
         if not staged["files"]:
             return
         with self._server.connect(self._target, self._purpose) as db:
-            server.end_predecessors(db, self._purpose)
+            server.end_stale_sessions(db, self._purpose)
             if not server.prepared(db, staged["gid"]) and not _committed(db, staged):
                 self._run_once(db, staged, f"PREPARE TRANSACTION '{staged['gid']}'")
 
@@ -229,11 +229,11 @@ class TransactionRollback(WholeState):
         if not staged["files"]:
             return False
         with self._server.connect(self._target, self._purpose) as db:
-            server.end_predecessors(db, self._purpose)
+            server.end_stale_sessions(db, self._purpose)
             return not server.prepared(db, staged["gid"]) and _committed(db, staged)
 
     def _run_once(self, db: "Connection[Any]", staged: dict[str, Any], end: str) -> None:
-        """Note the transaction's id before it commits: the server will know what it became."""
+        """Save the transaction's id before the commit: the server can tell its outcome later."""
         entries = read_entries(self.place.packs.get(bytes.fromhex(staged["root"])))
         db.execute(b"SET synchronous_commit = on")
         db.execute(b"BEGIN")
@@ -243,7 +243,7 @@ class TransactionRollback(WholeState):
             _note_xid(staged["staging"], xid)
             fsio.point("commit")
             db.execute(end.encode())
-        except Moved as moved:
+        except ReplayDiffers as moved:
             db.execute(b"ROLLBACK")
             raise ApplyRefused(
                 f"database {self._target!r} gives other answers than when the plan ran: {moved}",
@@ -255,7 +255,7 @@ class TransactionRollback(WholeState):
         if not staged["files"]:
             return
         with self._server.connect(self._target, self._purpose) as db:
-            server.end_predecessors(db, self._purpose)
+            server.end_stale_sessions(db, self._purpose)
             if server.prepared(db, staged["gid"]):
                 server.end_prepared(db, staged["gid"], commit=False)
             if _committed(db, staged):
@@ -300,7 +300,7 @@ class TransactionRollback(WholeState):
                 ran = run_after(db, entries, statements, params, out, read_only)
         except SandboxError as error:
             raise ToolFailed(error.message, error.hint) from error
-        except Moved as moved:
+        except ReplayDiffers as moved:
             raise ToolFailed(f"the target changed since the plan ran: {moved}") from moved
         if not read_only:
             self._write([*entries, *ran])
@@ -312,7 +312,7 @@ class TransactionRollback(WholeState):
 
 
 def _note_xid(staging: str, xid: str) -> None:
-    """On disk and whole, or not there at all."""
+    """Write the transaction's id to disk, whole or not at all."""
     fsio.unlink_if_there(f"{staging}/xid.new")
     fsio.write_new(f"{staging}/xid.new", xid.encode())
     os.replace(f"{staging}/xid.new", f"{staging}/xid")
@@ -320,7 +320,7 @@ def _note_xid(staging: str, xid: str) -> None:
 
 
 def _committed(db: "Connection[Any]", staged: dict[str, Any]) -> bool:
-    """What became of the transaction whose id was noted; without one there was none."""
+    """Whether the transaction whose id was saved has committed; without an id there was none."""
     try:
         with open(f"{staged['staging']}/xid") as file:
             xid = file.read()

@@ -1,1 +1,1 @@
-"""SQLite files: private copies, captured by the chunks that changed and applied through SQLite."""
+"""SQLite files: private copies, captured in changed chunks and applied through SQLite."""

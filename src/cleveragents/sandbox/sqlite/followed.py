@@ -1,4 +1,4 @@
-"""Single rows of a database in one of its states, to follow them from one to the next."""
+"""Rows of a database in one state, to compare them with the same rows in the next."""
 
 import os
 import sqlite3
@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 from typing import Any
 
 from cleveragents.sandbox.sqlite.rows import LONGEST_VALUE, RowChange, Value, columns_of, quoted
-from cleveragents.sandbox.sqlite.tables import TableChange, hardened, still, to_text
+from cleveragents.sandbox.sqlite.tables import TableChange, hardened, open_immutable, to_text
 
 SCANNED = 8 << 20
 """Bytes of a database up to which rows of a table without a key are looked for."""
@@ -19,12 +19,12 @@ Rows = dict[tuple[str, int], Seen]
 
 
 def rows_in(path: str, tables: Iterable[TableChange]) -> Rows:
-    """The rows as they are in this file; left out where it cannot be told."""
+    """The rows as they are in this file; those that cannot be identified are left out."""
     found: Rows = {}
     if not os.path.isfile(path):
         return found
     is_small = os.path.getsize(path) <= SCANNED
-    with suppress(sqlite3.Error), closing(hardened(still(path), uri=True)) as db:
+    with suppress(sqlite3.Error), closing(hardened(open_immutable(path), uri=True)) as db:
         db.text_factory = to_text
         for table in tables:
             if not table.key and not is_small:
@@ -37,14 +37,14 @@ def rows_in(path: str, tables: Iterable[TableChange]) -> Rows:
 
 
 def same(one: Seen, other: Seen) -> bool:
-    """Whether a row is there in both or in neither, with equal values in what both have (pure)."""
+    """Whether a row is in both or in neither, with equal values in common columns (pure)."""
     return bool(one) == bool(other) and all(
         other[name] == value for name, value in one.items() if name in other
     )
 
 
 def _identity(table: TableChange, row: RowChange) -> dict[str, Value]:
-    """The values that tell it apart."""
+    """The row's key."""
     is_there = row.after is not None
     columns = table.columns if is_there else table.columns_before
     known = dict(zip(columns, (row.after if is_there else row.before) or (), strict=True))
@@ -67,5 +67,5 @@ def _row(db: sqlite3.Connection, table: TableChange, wanted: dict[str, Value]) -
 
 
 def _is_cut(value: str) -> bool:
-    """Whether what is shown is not the value itself."""
+    """Whether a shown value is shortened."""
     return len(value) > LONGEST_VALUE or value.startswith("x'")

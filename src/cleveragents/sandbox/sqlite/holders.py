@@ -1,7 +1,7 @@
-"""Databases among the files of a tree that somebody has open at this moment.
+"""Databases among the files of a tree that another process has open.
 
-Whoever has one open would go on with a file that is no longer there, and what they wrote to it
-would be lost; a new connection would find the log of another database beside it.
+That process would keep writing to a file that is gone, and lose what it writes; a new connection
+would find the log of another database beside the file.
 """
 
 import os
@@ -43,7 +43,7 @@ def _is_database(path: bytes) -> bool:
     with suppress(OSError):
         found = os.lstat(path)
         if not stat.S_ISREG(found.st_mode) or found.st_size % _SMALLEST or not found.st_size:
-            # In a log's first moments the file itself may still be empty: nobody can tell then.
+            # While a log is new the database file may still be empty: it cannot be recognized.
             return False
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
@@ -54,7 +54,7 @@ def _is_database(path: bytes) -> bool:
 
 
 def _find_holder(wanted: dict[tuple[int, int], bytes]) -> Holder | None:
-    """Of the processes that are ours to ask."""
+    """A holder among the processes that we may inspect."""
     processes = os.listdir("/proc") if os.path.isdir("/proc/self") else ()
     for pid in (name for name in processes if name.isdigit() and int(name) != os.getpid()):
         with suppress(OSError):

@@ -1,8 +1,8 @@
-"""The bytes of a database file as chunks: known again by stat data, else scanned.
+"""The bytes of a database file as chunks: recognized by stat data, else scanned.
 
-Whatever is known of the file counts only while its stat data is what it was then. So that a write
-in the same tick of the clock cannot go unnoticed, the file's mtime is first set to a moment that
-has passed: no write can give it that one again.
+What we know of the file is valid while its stat data stays the same. So that a write in the same
+tick of the clock is noticed, the file's mtime is first set into the past: no write can set it there
+again.
 """
 
 import mmap
@@ -36,7 +36,7 @@ _THREADS = 4
 
 
 class Image(msgspec.Struct, frozen=True):
-    """The content of a database file: its key, what tells it from others, and its size."""
+    """The content of a database file: its key, its logical hash and its size."""
 
     root: bytes
     logical: str
@@ -44,7 +44,7 @@ class Image(msgspec.Struct, frozen=True):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What a file held when stat said that of it."""
+    """The content a file had with that stat data."""
 
     stamp: Stamp
     image: Image
@@ -55,7 +55,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class Touched(msgspec.Struct, frozen=True):
-    """All that was written between two moments at which stat was asked."""
+    """The ranges written between two stat calls."""
 
     before: Stamp
     after: Stamp
@@ -64,7 +64,7 @@ class Touched(msgspec.Struct, frozen=True):
 
 
 def load(path: str | None) -> Known | None:
-    """What the process before knew; a note that is lost or doubtful is simply not used."""
+    """Load the note of the process before; a lost or doubtful one is not used."""
     if path is None:
         return None
     try:
@@ -79,14 +79,14 @@ def load(path: str | None) -> Known | None:
 
 
 def keep(path: str | None, known: Known, prints: Prints | None) -> None:
-    """Leave a note for the next process."""
+    """Write a note for the next process."""
     if path is None:
         return
     data = msgspec.msgpack.encode(msgspec.structs.replace(known, boot=_boot(), prints=prints))
     data = blake3(data).digest() + data
     with suppress(OSError):
         fsio.make_private_dir(os.path.dirname(path))
-        # Written over, not renamed: that would wait for the disk, and the hash tells a torn one.
+        # Overwritten, not renamed: that would wait for the disk, and a hash detects a torn note.
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             _pwrite(fd, data, 0)
@@ -104,7 +104,7 @@ def _boot() -> str:
 
 
 def mark(fd: int) -> Stamp | None:
-    """Give the file an mtime that no later write can give it; None if it cannot be given one."""
+    """Set an mtime that no later write can produce; None if that is not possible."""
     found = os.fstat(fd)
     try:
         os.utime(fd, ns=(found.st_atime_ns, found.st_mtime_ns - 1))
@@ -114,7 +114,7 @@ def mark(fd: int) -> Stamp | None:
 
 
 def shows_mapped_writes(folder: str) -> bool:
-    """Whether a write through a mapping changes stat data on this file system: not so on tmpfs."""
+    """Whether a write through a mapping changes stat data on this file system (not on tmpfs)."""
     try:
         fd = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except (OSError, AttributeError):
@@ -123,7 +123,7 @@ def shows_mapped_writes(folder: str) -> bool:
         os.write(fd, b"0")
         os.utime(fd, ns=(0, 0))
         with mmap.mmap(fd, 1) as mapped:
-            # Read first: there the page is mapped for writing too, and the write shows nowhere.
+            # Read first: then the page is mapped for writing too, and the write shows nowhere.
             mapped[0] ^= 1
         return os.fstat(fd).st_mtime_ns != 0
     finally:
@@ -131,7 +131,7 @@ def shows_mapped_writes(folder: str) -> bool:
 
 
 def digests_of(root: bytes, read: Read) -> list[bytes]:
-    """The hashes of an image's chunks, in order; empty if the store has it no more."""
+    """The hashes of an image's chunks, in order; empty if the store no longer has it."""
     if root[:1] != CHUNKS:
         return [root[1:]] if root else []
     try:
@@ -149,10 +149,10 @@ def take(
     ranges: Iterable[tuple[int, int]] | None = None,
     prints: Prints | None = None,
 ) -> tuple[Image, Prints | None]:
-    """The image in a file nobody writes to; new chunks go into the batch.
+    """The image of a file that nobody writes to; new chunks go into the batch.
 
-    `old` is the key of an image in the store. If `ranges` are given, the file differs from that
-    one nowhere else; other chunks are not read. By its `prints` others are read and not hashed.
+    `old` is the key of an image in the store. With `ranges`, the file differs from it only there,
+    and only those chunks are read. With `prints`, chunks are read but only changed ones hashed.
     """
     size = os.fstat(fd).st_size
     there = digests_of(old, read)
@@ -180,12 +180,12 @@ def _look(
     ranges: Iterable[tuple[int, int]] | None,
     making: Printing,
 ) -> tuple[list[bytes], Iterable[int]]:
-    """The hashes of the chunks as far as they are known, and those of which they are not."""
+    """The known hashes of the chunks, and the chunks without one."""
     found = (there + [b""] * count)[:count]
     if not there:
         return found, range(count)
     if ranges is None:
-        # The last chunk, which may be a part of one, is always read.
+        # The last chunk, which may be shorter, is always read.
         differ = making.differing(fd, count - 1)
         if differ is not None:
             ranges = [(at * CHUNK, (at + 1) * CHUNK) for at in differ]
@@ -199,7 +199,7 @@ def _look(
 
 
 def _chunks(ranges: Iterable[tuple[int, int]], before: int, now: int) -> set[int]:
-    """The chunks that ranges lie in, and those that are new or may have another end."""
+    """The chunks that the ranges touch, and those at the end of a file that grew or shrank."""
     found = set(range(max(min(before, now) - 1, 0), now))
     for start, end in ranges:
         found.update(range(start // CHUNK, min((end - 1) // CHUNK + 1, now)))
@@ -207,7 +207,7 @@ def _chunks(ranges: Iterable[tuple[int, int]], before: int, now: int) -> set[int
 
 
 def _digest(content: memoryview) -> bytes:
-    # Only `update` lets other threads run meanwhile, the constructor does not.
+    # `update` releases the GIL, the constructor does not.
     hasher = blake3()
     hasher.update(content)
     return hasher.digest()
@@ -229,7 +229,7 @@ def scan(
             for at in range(first, len(wanted), threads):
                 length = os.preadv(fd, [buffer], wanted[at] * CHUNK)
                 found[at] = of(view[:length])
-        except BaseException as error:  # noqa: BLE001 - raised below, by whoever asked
+        except BaseException as error:  # noqa: BLE001 - raised below, in the caller's thread
             errors.append(error)
 
     others = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(1, threads)]
@@ -244,7 +244,7 @@ def scan(
 
 
 def logical_of(digests: list[bytes], first: bytes) -> str:
-    """A hash of an image without the header fields that SQLite changes by itself."""
+    """A hash of an image without the header fields that SQLite itself updates."""
     masked = bytearray(first)
     for start, end in VOLATILE:
         masked[start:end] = bytes(min(end, len(masked)) - min(start, len(masked)))
@@ -252,7 +252,7 @@ def logical_of(digests: list[bytes], first: bytes) -> str:
 
 
 def logical_of_file(fd: int) -> str:
-    """The same of a file nobody writes to."""
+    """The same of a file that nobody writes to."""
     count = (os.fstat(fd).st_size + CHUNK - 1) // CHUNK
     return logical_of(scan(fd, range(count)), _pread(fd, 0, CHUNK))
 
@@ -265,7 +265,7 @@ def logical_of_root(root: bytes, read: Read) -> str:
 
 
 def differing(before: bytes, after: bytes, read: Read) -> list[int] | None:
-    """The chunks in which an image differs from the one before; None if that is not known."""
+    """The chunks in which two images differ; None if unknown."""
     if before[:1] != CHUNKS or after[:1] != CHUNKS:
         return None
     old, new = digests_of(before, read), digests_of(after, read)
@@ -277,9 +277,9 @@ def differing(before: bytes, after: bytes, read: Read) -> list[int] | None:
 def write(
     fd: int, target: bytes, chunks: list[int], read: Read, prints: Prints | None
 ) -> Prints | None:
-    """Make these chunks of a file those of an image, and its size; on disk, read back.
+    """Write these chunks of an image, and its size, into a file; synced and read back.
 
-    `prints` are of the image that the file held; returned are those of the new one.
+    `prints` are those of the file's old image; returns those of the new one.
     """
     digests = digests_of(target, read)
     last = read(BLOB + digests[-1])
@@ -296,7 +296,7 @@ def write(
 
 
 def is_at(path: str, known: Known | None) -> bool:
-    """Whether the file is what it was, and nothing beside it waits to be folded in."""
+    """Whether the file is unchanged and has no log waiting to be folded in."""
     if known is None:
         return False
     for side in ("-wal", "-journal"):
@@ -327,7 +327,7 @@ def _pwrite(fd: int, data: bytes, start: int) -> None:
 def copied(
     source: int, target: int | None, batch: Batch | None, piece: Callable[[int], None]
 ) -> tuple[Image, Prints | None]:
-    """Copy a file nobody writes to, unless its blocks are shared; content goes into the batch."""
+    """Copy a file that nobody writes to; unless blocks are shared, content goes into the batch."""
     size, digests, first = os.fstat(source).st_size, list[bytes](), b""
     making = Printing((size + CHUNK - 1) // CHUNK)
     for at, start in enumerate(range(0, size, CHUNK)):

@@ -1,7 +1,7 @@
 """`in_place` of a SQLite file: read while nobody can change it, written in one transaction.
 
 Others may have the database open. A rollback is a transaction like theirs, by SQLite's own backup
-into the file that they have open; only what is no database is replaced as a file.
+into the file that they have open; only a file that is no database is replaced.
 """
 
 import os
@@ -28,7 +28,7 @@ from cleveragents.sandbox.sqlite import image as sqlite_image
 from cleveragents.sandbox.sqlite.image import Image, Known
 from cleveragents.sandbox.sqlite.live import (
     SIDES,
-    Moved,
+    ChangedWhileRead,
     copy_into_live,
     copy_live,
     held,
@@ -82,17 +82,17 @@ class SqliteInPlace(NothingToApply, SqliteSnapshot):
                     known = Known(seen, image)
                     batch.after_commit.append(lambda: self._remember(known))
                 return image
-        except (Moved, sqlite3.Error):
+        except (ChangedWhileRead, sqlite3.Error):
             pass
         return self._read_copy(batch, old)
 
     def _proves(self, seen: files.Stamp, began: int) -> bool:
-        """Nobody's mtime is set here, so only stat data of some age tells a later write."""
+        """The user's mtime is not touched, so only stat data of some age proves no later write."""
         settled = proves_from(max(seen[2], seen[3])) <= began
         return settled and sqlite_image.shows_mapped_writes(self.place.root)
 
     def _read_copy(self, batch: Batch, old: bytes) -> Image:
-        """What waits in a WAL, or for somebody's transaction to end, is read through SQLite."""
+        """Read through SQLite what waits in a WAL or for a transaction to end."""
         if not _is_database(self.file):
             with opened(self.file, os.O_RDONLY) as fd:
                 return self._image(fd, batch, old)
@@ -108,7 +108,7 @@ class SqliteInPlace(NothingToApply, SqliteSnapshot):
             fsio.unlink_if_there(copy)
 
     def _state(self, image: Image, added: int) -> SandboxCheckpoint:
-        """Equal for states that differ only in what SQLite changes by itself."""
+        """The state; equal for images that differ only in what SQLite itself updates."""
         state = super()._state(image, added)
         there = os.path.exists(self.file)
         mode = os.stat(self.file).st_mode & 0o777 if there else 0o644
@@ -158,22 +158,22 @@ class SqliteInPlace(NothingToApply, SqliteSnapshot):
 
     def switch(self, staged: dict[str, Any], staging: str) -> None:
         if staged["move"]:
-            self._go(staged, staged["start"], staged["end"], "image")
+            self._move(staged, staged["start"], staged["end"], "image")
 
     def undo_switch(self, staged: dict[str, Any]) -> None:
         if staged["move"]:
-            self._go(staged, staged["end"], staged["start"], "old")
+            self._move(staged, staged["end"], staged["start"], "old")
 
     def discard_staged(self) -> None:
         fsio.unlink_if_there(self._beside)
 
     @property
     def _beside(self) -> str:
-        """On the database's own file system, for a moment."""
+        """A temporary folder on the database's file system."""
         return f"{self.place.root}/{OURS.decode()}{self.place.resource.resource_id}"
 
-    def _go(self, staged: dict[str, Any], start: str, end: str, image: str) -> None:
-        """From one state to the other in one step; refused if it is neither."""
+    def _move(self, staged: dict[str, Any], start: str, end: str, image: str) -> None:
+        """Go from one state to the other in one step; refuse if the file is in neither."""
         now = self._now(staged["staging"])
         source = f"{staged['staging']}/{image}"
         if now != end:
@@ -195,7 +195,7 @@ class SqliteInPlace(NothingToApply, SqliteSnapshot):
             raise SandboxError(error.message, "end what is using it, then run it again") from error
 
     def _put(self, source: str) -> None:
-        """Where there is no database: nobody can have it open."""
+        """Write the file where there is no database, so nobody can have it open."""
         self._remove_sides()
         fsio.unlink_if_there(self._beside)
         shutil.copyfile(source, self._beside)
@@ -214,7 +214,7 @@ class SqliteInPlace(NothingToApply, SqliteSnapshot):
             fsio.unlink_if_there(self.file + side)
 
     def recapture(self, batch: Batch, staged: dict[str, Any]) -> SandboxCheckpoint:
-        """What was written was compared in the same transaction; others may write since."""
+        """The staged state: it was compared in its transaction, and others may write since."""
         return codec.convert(staged["target"], SandboxCheckpoint)
 
     def by_owner(
@@ -228,7 +228,7 @@ class SqliteInPlace(NothingToApply, SqliteSnapshot):
 
 
 class OwnedDatabase:
-    """One whole state: rows of two are not joined."""
+    """A database as one whole state: rows are not merged."""
 
     def __init__(
         self, sandbox: SqliteInPlace, states: Sequence[SandboxCheckpoint], scratch: str
@@ -250,7 +250,7 @@ class OwnedDatabase:
         return None
 
     def sides(self, path: bytes, base: str, ours: str, theirs: str) -> tuple[str, str]:
-        """The rows by which the checkpoint and now differ; of what has none, its size."""
+        """The rows that differ between the checkpoint and now; for a file without rows its size."""
         try:
             before, after = self._file(ours, "checkpoint"), self._file(theirs, "now")
         except ContentDamaged:

@@ -1,8 +1,8 @@
-"""A database that others may use: read while nobody can change it, written through SQLite.
+"""A database that others may use: read under a lock, written through SQLite.
 
-Under SQLite's own read lock the file of a database in rollback-journal mode holds its last commit;
-so does that of one in WAL mode while its WAL is empty, for then no checkpoint may write to it. In
-any other case it has to be read through SQLite.
+Under SQLite's own read lock a database file in rollback-journal mode holds the last commit; so does
+one in WAL mode while its WAL is empty, for then no checkpoint may write to it. Otherwise it has to
+be read through SQLite.
 """
 
 import os
@@ -30,14 +30,14 @@ _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _MAGIC = b"SQLite format 3\0"
 
 
-class Moved(Exception):
-    """What was being read did not stay as it was."""
+class ChangedWhileRead(Exception):
+    """The database changed while it was read."""
 
 
-def copy_still(
+def copy_if_complete(
     live: str, target: str, batch: Batch | None, piece: Callable[[int], None]
 ) -> tuple[Image, Prints | None] | None:
-    """Copy the file byte by byte if it holds all of the database; None if SQLite has to."""
+    """Copy the file byte by byte if it holds the whole database; else None, and SQLite has to."""
     try:
         with held(live) as source:
             if source is None:
@@ -48,26 +48,26 @@ def copy_still(
                 return sqlite_image.copied(source, None if shared else fd, batch, piece)
             finally:
                 os.close(fd)
-    except (Moved, sqlite3.Error):
+    except (ChangedWhileRead, sqlite3.Error):
         fsio.unlink_if_there(target)
         return None
 
 
-def logical_still(live: str) -> str | None:
-    """What tells the state of the database from others, read in place; None as above."""
+def logical_in_place(live: str) -> str | None:
+    """The logical hash of the database, read in place; None as above."""
     try:
         with held(live) as source:
             return None if source is None else sqlite_image.logical_of_file(source)
-    except (Moved, sqlite3.Error):
+    except (ChangedWhileRead, sqlite3.Error):
         return None
 
 
 @contextmanager
 def held(live: str) -> Generator[int | None]:
-    """A descriptor on bytes that are the state of the database; raises `Moved` if they were not."""
-    # SQLite has its side files beside the file itself, not beside a link to it.
+    """A descriptor on the database's committed bytes; raises `ChangedWhileRead` on a change."""
+    # SQLite puts its side files beside the file itself, not beside a link to it.
     live = os.path.realpath(live)
-    # It closes last: closing any descriptor of the file drops the locks that SQLite has on it.
+    # Closed last: closing any descriptor of the file drops SQLite's locks on it.
     fd = os.open(live, _READ)
     try:
         if not _is_whole(fd):
@@ -91,7 +91,7 @@ def held(live: str) -> Generator[int | None]:
 
 
 def _reading(live: str) -> sqlite3.Connection:
-    """A connection that has the read lock; a journal that must first be rolled back is an error."""
+    """A connection with the read lock; a hot journal is an error."""
     connection = hardened(f"file:{quote(live)}?mode=ro", uri=True, timeout=10, isolation_level=None)
     try:
         connection.execute("BEGIN")
@@ -107,7 +107,7 @@ def _unmoved(live: str, fd: int) -> Generator[None]:
     before = stamp(os.fstat(fd))
     yield
     if stamp(os.fstat(fd)) != before or _stamp_at(live) != before:
-        raise Moved
+        raise ChangedWhileRead
 
 
 def _stamp_at(path: str) -> Stamp | None:
@@ -127,7 +127,7 @@ def _uses_wal(fd: int) -> bool:
 
 
 def _is_whole(fd: int) -> bool:
-    """Whether the header counts all the pages that are there, so that a copy of them is alike."""
+    """Whether the header's page count matches the file, so that a copy is identical."""
     head = os.pread(fd, 100, 0)
     if len(head) < 100 or not head.startswith(_MAGIC) or head[24:28] != head[92:96]:
         return False
@@ -152,7 +152,7 @@ def opened(path: str, flags: int) -> Generator[int]:
 
 def live_logical(live: str, scratch: str) -> str:
     """The state of the live database, under SQLite's locks, as a hash."""
-    if (found := logical_still(live)) is not None:
+    if (found := logical_in_place(live)) is not None:
         return found
     image = f"{scratch}/compare.db"
     fsio.unlink_if_there(image)
@@ -163,7 +163,7 @@ def live_logical(live: str, scratch: str) -> str:
 
 
 def copy_live(live: str, target: str) -> None:
-    """Copy a database somebody may be using; nothing beside it is created or changed."""
+    """Copy a database that may be in use; creates and changes nothing beside it."""
     if os.path.exists(f"{live}-shm") or not _is_in_wal_mode(live):
         # SQLite's own locks make the copy consistent, and opening it makes no files.
         try:
@@ -179,7 +179,7 @@ def copy_live(live: str, target: str) -> None:
 
 
 def _copy_unused(live: str, target: str) -> bool:
-    """Copy a database nobody is connected to, with what a crash left beside it.
+    """Copy a database without connections, with its side files after a crash.
 
     False if somebody was using it after all.
     """
@@ -218,8 +218,8 @@ def _backup(source: str, target: str) -> None:
 def copy_into_live(image: str, live: str, expected: str, scratch: str) -> None:
     """Make the live database equal to an image, in one transaction of its own.
 
-    The first page is copied alone: from then on we hold the write lock, so what is compared then
-    is what will be replaced.
+    The first page is copied alone: from then on we hold the write lock, so the comparison is with
+    exactly what will be replaced.
     """
     patience = _patience()
     looked: list[int] = []
@@ -227,7 +227,7 @@ def copy_into_live(image: str, live: str, expected: str, scratch: str) -> None:
     def look(status: int, remaining: int, total: int) -> None:
         patience(status, remaining, total)
         if status == sqlite3.SQLITE_OK and not looked:
-            # Closing a descriptor of the file would drop SQLite's locks: it closes last.
+            # Closed last: closing a descriptor of the file would drop SQLite's locks.
             looked.append(os.open(live, os.O_RDONLY | os.O_CLOEXEC))
             if _under_lock(live, looked[0], scratch) != expected:
                 raise sqlite3.OperationalError("it was changed by somebody else")
@@ -249,14 +249,14 @@ def copy_into_live(image: str, live: str, expected: str, scratch: str) -> None:
 
 
 def _under_lock(live: str, fd: int, scratch: str) -> str:
-    """What is committed in a database whose write lock we hold."""
+    """The committed state of a database whose write lock we hold."""
     if os.path.exists(f"{live}-wal"):
         return live_logical(live, scratch)
     return sqlite_image.logical_of_file(fd)
 
 
 def _patience() -> Callable[[int, int, int], None]:
-    """Ends a backup that finds the database locked: left alone it would try for ever."""
+    """A progress callback that ends a backup of a locked database, which would retry for ever."""
     deadline = time.monotonic() + BUSY_SECONDS
 
     def look(status: int, _remaining: int, _total: int) -> None:

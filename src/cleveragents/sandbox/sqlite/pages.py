@@ -1,9 +1,8 @@
-"""Which pages one transaction changed, as its rollback journal names them.
+"""Which pages one transaction changed, according to its rollback journal.
 
-The commit itself still changes pages, and then unlinks the journal; it is opened before and read
-after that. It has the old content of every page but two sorts: those behind the old end of the
-file, and those that were free, whose content nobody needs. These are added. Wherever something is
-not as expected there is no answer, and the file is scanned.
+The commit itself still changes pages and then unlinks the journal, so the journal is opened before
+and read after. It names every changed page except those behind the old end of the file and those
+that were free; these are added. If anything is unexpected, the file is scanned instead.
 """
 
 import os
@@ -25,11 +24,11 @@ _MOST_FREE = 4096
 
 
 class Unknown(Exception):
-    """It cannot be told which pages changed."""
+    """The changed pages cannot be determined."""
 
 
 class Watch:
-    """Around one script on a sandbox's file: tells what its only transaction touched."""
+    """Around one script on a sandbox's file: reports the pages its only transaction changed."""
 
     def __init__(self, path: str, known: Known, tell: Callable[[Touched], None]) -> None:
         self._path = path
@@ -40,7 +39,7 @@ class Watch:
         self._begun = self._page = self._count = self._counter = 0
 
     def __enter__(self) -> Self:
-        # Open before the script's connection and closed after it: closing drops SQLite's locks.
+        # Opened before the script's connection and closed after: closing drops SQLite's locks.
         self._fd = os.open(self._path, _READ)
         return self
 
@@ -50,7 +49,7 @@ class Watch:
                 os.close(fd)
 
     def began(self) -> None:
-        """The write lock is ours, nothing is written yet."""
+        """Called with the write lock held and nothing written yet."""
         self._pages, self._begun = None, self._begun + 1
         head = os.pread(self._fd, 100, 0)
         size = int.from_bytes(head[16:18], "big")
@@ -79,13 +78,13 @@ class Watch:
             trunk, count = _number(page, 0), count - 1 - leaves
 
     def committing(self) -> None:
-        """The commit comes next."""
+        """Called just before the commit."""
         if self._pages is not None:
             with suppress(OSError):
                 self._journal = os.open(f"{self._path}-journal", _READ)
 
     def committed(self) -> None:
-        """The change counter shows that it was this transaction and no other."""
+        """Called after the commit; the change counter proves that there was no other."""
         if self._pages is None or stamp(os.fstat(self._fd)) == self._known.stamp:
             return
         try:

@@ -1,7 +1,7 @@
-"""Fingerprints of an image's chunks: what a program wrote that told nobody is found by them.
+"""Fingerprints of an image's chunks, to find changes that a program made behind our back.
 
-All of the file is read, but nothing of it is hashed that is as it was. They belong to an image, not
-to a file, and so prove it whatever became of the file meanwhile.
+The whole file is read, but only changed chunks are hashed. Fingerprints belong to an image, not a
+file, so they are valid whatever happened to the file.
 """
 
 import os
@@ -25,10 +25,10 @@ class Prints(msgspec.Struct, frozen=True):
 
 
 class Printing:
-    """Makes those of a new image, with the help of those of the one before."""
+    """Makes the fingerprints of a new image from those of the one before."""
 
     def __init__(self, chunks: int, before: Prints | None = None, root: bytes = b"") -> None:
-        """`before` counts if it is of the image `root`."""
+        """`before` is used if it belongs to the image `root`."""
         self._wanted = fingerprint.ACCELERATED and chunks >= WORTH
         is_same = self._wanted and before is not None and before.root == root
         self.before: Prints | None = before if is_same else None
@@ -38,14 +38,14 @@ class Printing:
         self._values = [known[at * SIZE : (at + 1) * SIZE] for at in range(chunks)]
 
     def of(self, content: memoryview | bytes) -> bytes:
-        """Nothing, if they are not worth it."""
+        """The fingerprint of a chunk; none where they do not pay."""
         return self._keyed.of(content) if self._keyed else b""
 
     def put(self, chunk: int, value: bytes) -> None:
         self._values[chunk] = value
 
     def differing(self, fd: int, whole: int) -> list[int] | None:
-        """Which of so many whole chunks are not as before; None if that cannot be told."""
+        """Which of the first `whole` chunks differ; None if that is unknown."""
         keyed = self._keyed
         if keyed is None or self.before is None:
             return None
@@ -59,6 +59,6 @@ class Printing:
         return [at for at in range(whole) if values[at * SIZE : (at + 1) * SIZE] != known[at]]
 
     def end(self, root: bytes) -> Prints | None:
-        """None, if those of some chunks are not known."""
+        """The finished fingerprints; None if some chunks lack one."""
         known = self._wanted and all(self._values)
         return Prints(root, self._seed, b"".join(self._values)) if known else None

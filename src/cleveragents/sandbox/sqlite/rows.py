@@ -1,4 +1,4 @@
-"""Single rows that differ between two states of a table, found by its primary key."""
+"""Rows that differ between two states of a table, matched by its primary key."""
 
 import math
 import re
@@ -16,7 +16,7 @@ Value = int | float | str | None
 
 
 class RowChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One row; values stand in the order of the table's columns, before or after."""
+    """One row, before and after; values in the order of the table's columns."""
 
     action: str
     """added, changed or removed."""
@@ -27,7 +27,7 @@ class RowChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """One table in both states: its names, its columns, and what tells its rows apart."""
+    """One table in both states: names, columns and key."""
 
     before: str
     after: str
@@ -41,7 +41,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 def pair_of(db: sqlite3.Connection, before: str, after: str) -> Pair:
-    """Of tables `a.before` and `b.after`; without a key that both have, whole rows are compared."""
+    """Pair tables `a.before` and `b.after`; without a common key, whole rows are compared."""
     old, new = columns_of(db, "a", before), columns_of(db, "b", after)
     keys = [
         tuple(name for _, name in sorted((place, name) for name, place in side.items() if place))
@@ -52,7 +52,7 @@ def pair_of(db: sqlite3.Connection, before: str, after: str) -> Pair:
 
 
 def changed_rows(db: sqlite3.Connection, pair: Pair) -> tuple[RowChange, ...]:
-    """At most one more than are shown."""
+    """The changed rows, at most one more than are shown."""
     if not pair.common:
         return ()
     if pair.key:
@@ -80,7 +80,7 @@ def _by_key(db: sqlite3.Connection, pair: Pair) -> tuple[RowChange, ...]:
     by_old, by_new = (
         ordered.format(", ".join(f"{side}.{quoted(c)}" for c in pair.key)) for side in "xy"
     )
-    # What a collation takes for equal is still another value.
+    # Values equal under a collation may still differ.
     other = [f"x.{quoted(c)} COLLATE BINARY IS NOT y.{quoted(c)}" for c in pair.common]
     filled = _defaults(db, pair)
     differs = " OR ".join([*other, *(f"y.{quoted(c)} IS NOT ?" for c in filled)])
@@ -105,7 +105,7 @@ def _by_key(db: sqlite3.Connection, pair: Pair) -> tuple[RowChange, ...]:
 
 
 def _defaults(db: sqlite3.Connection, pair: Pair) -> dict[str, Value]:
-    """New column -> what rows have in it that nobody filled; only plain values, nothing is run."""
+    """New column -> its default, if that is a plain value; nothing is executed."""
     listed = db.execute(f"PRAGMA b.table_info({quoted(pair.after)})").fetchall()
     said = {row[1]: row[4] for row in listed if row[1] not in pair.columns_before}
     return {
@@ -119,13 +119,13 @@ _PLAIN = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?|'[^'\\\n]*'")
 
 
 def columns_of(db: sqlite3.Connection, side: str, table: str) -> dict[str, int]:
-    """Column -> its place in the primary key; 0: it is none of it."""
+    """Column -> its position in the primary key; 0: not part of it."""
     listed = db.execute(f"PRAGMA {side}.table_info({quoted(table)})")
     return {row[1]: row[5] for row in listed.fetchall()}
 
 
 def _limited_value(column: str, side: str = "") -> str:
-    """Its value, of which no more is read than is shown."""
+    """SQL for a column's value, reading no more than is shown."""
     name = f"{side}{quoted(column)}"
     cut = f"substr({name}, 1, {LONGEST_VALUE + 1})"
     return f"CASE WHEN typeof({name}) IN ('text', 'blob') THEN {cut} ELSE {name} END"
@@ -136,7 +136,7 @@ def _shown(row: tuple[Any, ...]) -> tuple[Value, ...]:
 
 
 def _value(value: Any) -> Value:
-    """As it can be told; bytes as SQL writes them, what is long by its beginning."""
+    """A value for display: bytes as SQL writes them, long values shortened."""
     if isinstance(value, bytes):
         value = f"x'{value.hex()}'"
     elif isinstance(value, float) and not math.isfinite(value):

@@ -2,7 +2,7 @@
 
 In the sandbox nobody else writes, so a checkpoint locks the file, folds its WAL in and reads the
 bytes that may have changed; a rollback writes the chunks that differ, or replaces the file, and
-removes its side files. What happens to the live file is in `target`.
+removes its side files. `target` handles the user's file.
 """
 
 import functools
@@ -33,8 +33,8 @@ from cleveragents.sandbox.sqlite import image as sqlite_image
 from cleveragents.sandbox.sqlite.image import Image, Known, Touched
 from cleveragents.sandbox.sqlite.live import (
     SIDES,
+    copy_if_complete,
     copy_live,
-    copy_still,
     opened,
 )
 from cleveragents.sandbox.sqlite.pages import Watch
@@ -69,7 +69,7 @@ class SqliteSnapshot(SqliteTarget):
         return self.create_from(self.live, {"path": self.live, "mode": mode}, making)
 
     def create_at(self, state: SandboxCheckpoint, staging: str) -> dict[str, Any]:
-        """Make the private copy from a state alone: where the user's file is not."""
+        """Make the private copy from a state alone, without the user's file."""
         fsio.make_private_dir(self.place.root)
         nothing = self._state(Image(ABSENT, ABSENT.decode(), 0), 0)
         self.switch(self.stage(nothing, state, staging), staging)
@@ -79,9 +79,9 @@ class SqliteSnapshot(SqliteTarget):
         fsio.make_private_dir(self.place.root)
         name, batch = self.place.resource.name, making.batch
         before = batch.added_bytes if batch else 0
-        with suppress(OSError):  # what is wrong with it is said below
+        with suppress(OSError):  # errors are raised below
             making.total(name, os.stat(source).st_size)
-        copy = copy_still(source, self.file, batch, lambda size: making.piece(name, size))
+        copy = copy_if_complete(source, self.file, batch, lambda size: making.piece(name, size))
         if copy is None:
             copy_live(source, self.file)
         os.chmod(self.file, os.stat(source).st_mode & 0o777)
@@ -93,13 +93,13 @@ class SqliteSnapshot(SqliteTarget):
         return origin
 
     def _learn(self, image: Image) -> None:
-        """The file, which nobody has written to since, holds an image that the store has."""
+        """Remember that the file holds an image of the store; nobody has written to it since."""
         with opened(self.file, os.O_RDONLY) as fd:
             stamp = sqlite_image.mark(fd)
         self._known = self._seen = Known(stamp, image) if stamp else None
 
     def inherit(self, made: Any) -> None:
-        """Continue with what another object of the same sandbox learned when it made it."""
+        """Take over what the object that created this sandbox has learned."""
         assert isinstance(made, SqliteSnapshot)
         self._known, self._put_bytes = made._known, made._put_bytes
         self._prints = made._prints
@@ -137,7 +137,7 @@ class SqliteSnapshot(SqliteTarget):
     def _take(
         self, fd: int, batch: Batch, previous: SandboxCheckpoint | None, is_sound: bool
     ) -> Image:
-        """Read what may have changed; remembered if nobody wrote meanwhile."""
+        """Read what may have changed; remember it if nobody wrote meanwhile."""
         known, touched, self._seen = self._known, self._touched, None
         ranges = None
         if known and touched and touched.before == known.stamp:
@@ -163,7 +163,7 @@ class SqliteSnapshot(SqliteTarget):
     ) -> Image:
         read = self.place.packs.get
         image, prints = sqlite_image.take(fd, batch, old, read, ranges, self._prints)
-        # A state that is only looked at is never the one that the next capture begins with.
+        # A state that was only looked at is never the base of the next capture.
         batch.after_commit.append(lambda: self._have(prints))
         return image
 
@@ -200,7 +200,7 @@ class SqliteSnapshot(SqliteTarget):
         self._known = self._seen = self._touched = self._prints = None
 
     def watch(self) -> Watch | None:
-        """Be told by the built-in `sql` which pages it changes."""
+        """Let the built-in `sql` report which pages it changes."""
         self._touched = None
         if self._known is None:
             return None
@@ -226,13 +226,15 @@ class SqliteSnapshot(SqliteTarget):
             return {"image": False}
         if not target.root:
             return {"image": False, "absent": True}
-        if (few := self._few(current, target)) is not None:
+        if (few := self._chunks_for(current, target)) is not None:
             return {"image": True, "target": target.root.hex(), "chunks": few}
         self.write_image(target.root, staging, self._mode())
         return {"image": True}
 
-    def _few(self, current: SandboxCheckpoint, target: SandboxCheckpoint) -> list[int] | None:
-        """The chunks to write to get there, each looked at in the store; None if they are many."""
+    def _chunks_for(
+        self, current: SandboxCheckpoint, target: SandboxCheckpoint
+    ) -> list[int] | None:
+        """The chunks to write, each checked in the store; None if there are too many."""
         read = self.place.packs.get
         if self._seen is None or self._seen.image.root != current.root:
             return None
@@ -245,7 +247,7 @@ class SqliteSnapshot(SqliteTarget):
         return chunks
 
     def _mode(self) -> int:
-        """Of the copy, or as the user's file had it when the copy was made."""
+        """The mode of the copy, or of the user's file when the copy was made."""
         noted = self.place.origin.get("mode")
         if noted is not None and not _is_regular(self.file):
             return noted
@@ -275,10 +277,10 @@ class SqliteSnapshot(SqliteTarget):
         fsio.sync_dir(self.place.root)
 
     def _write_few(self, root: bytes, chunks: list[int]) -> bool:
-        """Write chunks into the file, if it is still what was looked at and is only ours.
+        """Write chunks into the file if it is unchanged and nobody else has it open.
 
-        A crash in between leaves a mixture, which recovery looks at and finishes: the intent is
-        on record, and both states are in the store.
+        A crash in between leaves a mixture, which recovery finishes: the intent is on record, and
+        both states are in the store.
         """
         seen = self._seen
         if seen is None or not sqlite_image.is_at(self.file, seen):
@@ -306,7 +308,7 @@ class SqliteSnapshot(SqliteTarget):
         return True
 
     def _clear(self) -> None:
-        """Whatever a tool put in the file's place; a file itself is replaced by the rename."""
+        """Remove anything but a file at the path; a file is replaced by the rename."""
         if os.path.isdir(self.file) and not os.path.islink(self.file):
             removal.remove_tree(self.file)
         elif not _is_regular(self.file):
@@ -335,7 +337,7 @@ class SqliteSnapshot(SqliteTarget):
 
 @contextmanager
 def _raw(path: str) -> Generator[tuple[int, bool]]:
-    """The file as it is, whatever a tool made of it; a WAL that can be folded in is."""
+    """The file as it is, database or not; a WAL is folded in if possible."""
     with ExitStack() as stack:
         try:
             found = stack.enter_context(_locked(path))
@@ -346,9 +348,9 @@ def _raw(path: str) -> Generator[tuple[int, bool]]:
 
 @contextmanager
 def _locked(path: str) -> Generator[tuple[int, bool]]:
-    """A descriptor on the database file while every writer is shut out and the WAL is folded in.
+    """A descriptor on the database file while writers are locked out and the WAL is folded in.
 
-    And that it is so, for whoever may also get one without.
+    Also returns whether that worked, for callers that accept a file that is not.
     """
     try:
         with closing(hardened(path, isolation_level=None, timeout=5)) as db:
@@ -358,7 +360,7 @@ def _locked(path: str) -> Generator[tuple[int, bool]]:
                     f"{path} is being written to", "end the process that writes to it"
                 )
             db.execute("BEGIN IMMEDIATE")
-            # Closing any descriptor of ours drops SQLite's locks: so this one closes last.
+            # Closed last: closing any descriptor of ours drops SQLite's locks.
             with opened(path, os.O_RDONLY) as fd:
                 yield fd, True
                 db.execute("ROLLBACK")

@@ -1,4 +1,4 @@
-"""What is different between two states of a database, in the words of its users: tables, rows."""
+"""The difference between two states of a database, in tables and rows."""
 
 import os
 import sqlite3
@@ -51,7 +51,7 @@ class TableChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def hardened(path: str, **options: Any) -> sqlite3.Connection:
-    """A connection on which the database's own definitions can do nothing but compute."""
+    """A connection on which the database's own code (triggers, views) can have no side effects."""
     connection = sqlite3.connect(path, **options)
     connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
     connection.execute("PRAGMA trusted_schema=OFF")
@@ -60,17 +60,17 @@ def hardened(path: str, **options: Any) -> sqlite3.Connection:
 
 
 def require_sqlite(path: str) -> None:
-    """A file that SQLite would open: one of its own, or an empty one."""
+    """Refuse a file that SQLite would not open; an empty one is fine."""
     with open(path, "rb") as found:
         head = found.read(16)
     if head not in (b"", b"SQLite format 3\0"):
         raise SandboxError(f"not a SQLite database: {path}")
 
 
-def is_sound(path: str) -> str | None:
-    """What is wrong with the pages of a database nobody is using; None if nothing is."""
+def damage_in(path: str) -> str | None:
+    """Damage in the pages of a database that nobody uses; None if there is none."""
     try:
-        with closing(hardened(still(path), uri=True)) as db:
+        with closing(hardened(open_immutable(path), uri=True)) as db:
             found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     except sqlite3.Error as error:
         return str(error)
@@ -78,13 +78,13 @@ def is_sound(path: str) -> str | None:
 
 
 def table_changes(before: str | None, after: str | None) -> tuple[TableChange, ...]:
-    """Compare two files; either may be missing. What cannot be read as a database tells nothing."""
+    """Compare two files; either may be missing. Without two readable databases, no changes."""
     try:
         with closing(sqlite3.connect("file::memory:", uri=True)) as db:
             db.text_factory = to_text
             db.execute("PRAGMA trusted_schema=OFF")
-            db.execute("ATTACH ? AS a", (still(before) if before else ":memory:",))
-            db.execute("ATTACH ? AS b", (still(after) if after else ":memory:",))
+            db.execute("ATTACH ? AS a", (open_immutable(before) if before else ":memory:",))
+            db.execute("ATTACH ? AS b", (open_immutable(after) if after else ":memory:",))
             sizes = [os.path.getsize(path) for path in (before, after) if path]
             return _Comparison(db, max(sizes, default=0) <= LARGEST).changes()
     except sqlite3.Error:
@@ -92,7 +92,7 @@ def table_changes(before: str | None, after: str | None) -> tuple[TableChange, .
 
 
 def two_sides(changes: tuple[TableChange, ...]) -> tuple[str, str] | None:
-    """What only one of two states has, by lines; None if nothing is known of it."""
+    """The lines that only one of two states has; None if unknown."""
     before: list[str] = []
     after: list[str] = []
     for one in changes:
@@ -116,9 +116,9 @@ def _first_lines(lines: list[str]) -> str:
 
 
 def table_counts(path: str) -> dict[str, int]:
-    """How many tables and rows a file of ours has; empty if it is no database."""
+    """The number of tables and rows in a file of ours; empty if it is no database."""
     try:
-        with closing(hardened(still(path), uri=True)) as db:
+        with closing(hardened(open_immutable(path), uri=True)) as db:
             db.text_factory = to_text
             found = db.execute(
                 "SELECT name FROM sqlite_schema WHERE type = 'table'"
@@ -161,7 +161,7 @@ class _Comparison:
         return tuple(item for item in found if item is not None)
 
     def _schema(self, side: str) -> dict[Key, Definition]:
-        """(kind, name) -> definition; what SQLite makes by itself is left out."""
+        """(kind, name) -> definition, without SQLite's internal objects."""
         rows = self._db.execute(
             f"SELECT type, name, sql, rootpage FROM {side}.sqlite_schema"
             " WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
@@ -169,7 +169,7 @@ class _Comparison:
         return {(kind, name): Definition(sql, root) for kind, name, sql, root in rows.fetchall()}
 
     def _renamed(self, old: dict[Key, Definition], new: dict[Key, Definition]) -> dict[Key, Key]:
-        """New name -> old one of tables that lie where they lay and have the same first columns."""
+        """New name -> old name, of tables with the same root page and the same first columns."""
         found: dict[Key, Key] = {}
         gone = {old[key].root: key for key in old.keys() - new.keys() if _is_table(key, old[key])}
         for key in new.keys() - old.keys():
@@ -220,7 +220,7 @@ class _Comparison:
         return self._db.execute(f"SELECT count(*) FROM {side}.{quoted(name)}").fetchone()[0]
 
     def _rows(self, pair: Pair) -> tuple[int | None, int | None]:
-        """Rows only one side has; not known where the columns differ or there is too much."""
+        """The changed rows; unknown if the columns differ or there are too many."""
         if not self._with_rows or pair.columns_before != pair.columns_after:
             return None, None
         old, new = f"a.{quoted(pair.before)}", f"b.{quoted(pair.after)}"
@@ -234,8 +234,8 @@ def _is_table(key: Key, one: Definition) -> bool:
     return key[0] == "table" and "VIRTUAL" not in one.sql[:15]
 
 
-def still(path: str) -> str:
-    """A file of ours that nobody writes to, opened without side files."""
+def open_immutable(path: str) -> str:
+    """Open a file of ours that nobody writes to, without side files."""
     from urllib.parse import quote
 
     return f"file:{quote(path)}?mode=ro&immutable=1"

@@ -1,6 +1,6 @@
 """Apply to a SQLite file: read under SQLite's locks, and written through SQLite itself.
 
-So open connections see what happens, and a crash leaves the file old or new, never a mixture.
+Open connections see the change, and a crash leaves the file old or new, never a mixture.
 """
 
 import os
@@ -25,7 +25,7 @@ from cleveragents.sandbox.sqlite.live import (
     file_logical,
     live_logical,
 )
-from cleveragents.sandbox.sqlite.tables import is_sound
+from cleveragents.sandbox.sqlite.tables import damage_in
 from cleveragents.sandbox.whole_state import WholeState
 
 ABSENT = b"absent"
@@ -47,7 +47,7 @@ class SqliteTarget(WholeState):
         return os.fsencode(os.path.basename(self.file))
 
     def mark(self, state: SandboxCheckpoint) -> str:
-        """What is equal for states that differ only in what SQLite changes by itself."""
+        """Equal for states that differ only in what SQLite itself updates."""
         if not state.root:
             return ABSENT.decode()
         return sqlite_image.logical_of_root(state.root, self.place.packs.get)
@@ -106,7 +106,7 @@ class SqliteTarget(WholeState):
         staging = f"{options.staging}/{self.place.resource.resource_id}"
         removal.remove_tree(staging)
         self.write_image(bytes.fromhex(proposal.work["root"]), staging)
-        if wrong := is_sound(f"{staging}/image"):
+        if wrong := damage_in(f"{staging}/image"):
             raise ApplyRefused(
                 f"the database in the sandbox is damaged: {wrong}", "agents plan rollback PLAN last"
             )
@@ -126,10 +126,10 @@ class SqliteTarget(WholeState):
             self._move(staged, staged["wanted"], staged["before"], "old")
 
     def _move(self, staged: dict[str, Any], start: str, end: str, image: str) -> None:
-        """Write an image into the live file in one transaction, if it is at the start."""
+        """Write an image into the live file in one transaction, if it is in the start state."""
         now = live_logical(self.live, staged["staging"])
         if now == end:
-            # Perhaps only in memory, if whoever wrote it died.
+            # Perhaps not yet on disk, if the process that wrote it died.
             self._make_last()
             return
         if now != start:
@@ -141,7 +141,7 @@ class SqliteTarget(WholeState):
         self._make_last()
 
     def _make_last(self) -> None:
-        """Else a journal that SQLite removed may come back, and undo the transaction."""
+        """Sync the folder: else a removed journal may come back and undo the transaction."""
         fsio.sync_dir(os.path.dirname(self.live))
 
     def applied(self, staged: dict[str, Any]) -> Applied:
