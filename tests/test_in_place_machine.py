@@ -43,9 +43,18 @@ SEED = int(os.environ.get("CLEVERAGENTS_SEED", "0"))
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 SHARED = ("both.txt", "d/both.txt")
-THEIRS = ("agent.txt", "d/agent.txt", "e/x/agent.txt")
-MINE = ("mine.txt", "d/mine.txt", "e/mine.txt")
-WORD = st.sampled_from(("red", "green", "blue"))
+THEIRS = ("agent.txt", "d/agent.txt", "e/x/agent.txt", "shape-agent")
+MINE = ("mine.txt", "d/mine.txt", "e/mine.txt", "shape-mine")
+SHAPES: dict[str, dict[str, str]] = {
+    "a file": {"": "text"},
+    "a program": {"": "text!"},
+    "a link": {"": "-> mine.txt"},
+    "a folder": {"": "/"},
+    "a folder with a file": {"": "/", "/x": "text"},
+    "a folder in it": {"": "/", "/x": "/", "/x/y": "text", "/z": "-> x"},
+    "a link in it": {"": "/", "/x": "-> ../e", "/y": "text!"},
+}
+"""What a name may be: of each path a text, one that can be executed, a link or a folder."""
 
 Files = dict[str, str | None]
 """Of a shared file the word on somebody's line; of any other all of it, None if there is none."""
@@ -77,7 +86,11 @@ class Model:
     def files(self) -> dict[str, str]:
         alone = {**{n: self.agent[n] for n in THEIRS}, **{n: self.person[n] for n in MINE}}
         both = {name: lines(self.agent[name], self.person[name]) for name in SHARED}
-        return both | {name: text for name, text in alone.items() if text is not None}
+        found = both | {name: text for name, text in alone.items() if text is not None}
+        for name in ("shape-agent", "shape-mine"):
+            if (shape := found.pop(name, None)) is not None:
+                found |= {f"{name}{below}": what for below, what in SHAPES[shape].items()}
+        return found
 
     def did(self, before: Files) -> None:
         self.done.append(Operation(before, dict(self.agent)))
@@ -120,23 +133,34 @@ class InPlace(RuleBasedStateMachine):
         self.end_process()
         shutil.rmtree(self.top)
 
-    def word(self) -> str:
-        """None is written twice, so that what looks the same is the same."""
+    def word(self, name: str) -> str:
+        """No word is written twice, so that what looks the same is the same."""
         self.words += 1
-        return f"word {self.words}"
+        return list(SHAPES)[self.words % len(SHAPES)] if "shape" in name else f"word {self.words}"
 
-    def write(self, name: str, text: str | None) -> None:
+    def write(self, name: str, what: str | None) -> None:
         path = self.place / name
-        if text is None:
-            path.unlink(missing_ok=True)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
+        if what is None:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        if what == "/":
+            path.mkdir()
+        elif what.startswith("-> "):
+            path.symlink_to(what[3:])
+        else:
+            path.write_text(what.removesuffix("!"))
+            path.chmod(0o755 if what.endswith("!") else 0o644)
 
     def bring(self, names: tuple[str, ...]) -> None:
         files = self.model.files()
         for name in names:
             self.write(name, files.get(name))
+            for path, what in files.items():
+                if path.startswith(f"{name}/"):
+                    self.write(path, what)
 
     def anchor(self, call: str = "") -> Anchor:
         return Anchor(
@@ -144,11 +168,18 @@ class InPlace(RuleBasedStateMachine):
         )
 
     def seen(self) -> dict[str, str]:
-        return {
-            str(path.relative_to(self.place)): path.read_text()
-            for path in self.place.rglob("*")
-            if path.is_file() and ".git" not in path.parts
-        }
+        found: dict[str, str] = {}
+        for path in self.place.rglob("*"):
+            name = str(path.relative_to(self.place))
+            if name.startswith(".git"):
+                continue
+            if path.is_symlink():
+                found[name] = f"-> {path.readlink()}"
+            elif path.is_file():
+                found[name] = path.read_text() + ("!" if path.stat().st_mode & 0o100 else "")
+            elif name.startswith("shape"):
+                found[name] = "/"
+        return found
 
     @property
     def plan(self) -> PlanHandle:
@@ -182,7 +213,7 @@ class InPlace(RuleBasedStateMachine):
                 self.prompt()
             self.open = dict(self.model.agent)
         for name in names:
-            self.model.agent[name] = None if gone and name in THEIRS else self.word()
+            self.model.agent[name] = None if gone and name in THEIRS else self.word(name)
         self.call(tuple(names))
         note(f"call {self.calls} wrote {sorted(names)}, {gone=}")
 
@@ -210,7 +241,7 @@ class InPlace(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from((*SHARED, *MINE)), gone=st.booleans())
     def person_edits(self, name: str, gone: bool) -> None:
-        self.model.person[name] = None if gone and name in MINE else self.word()
+        self.model.person[name] = None if gone and name in MINE else self.word(name)
         self.bring((name,))
         note(f"the person wrote {name}, {gone=}")
 
@@ -253,7 +284,7 @@ class InPlace(RuleBasedStateMachine):
         self.model.undone.clear()
 
     @precondition(lambda self: self.open is None and self.model.done)
-    @rule(data=st.data(), name=st.sampled_from(THEIRS), given_up=st.booleans())
+    @rule(data=st.data(), name=st.sampled_from(THEIRS[:3]), given_up=st.booleans())
     def person_writes_over_the_agent(self, data: st.DataObject, name: str, given_up: bool) -> None:
         """Both cannot be had: refused, and nothing changes, until the person gives it up."""
         group = self.some_group(data)
@@ -261,7 +292,7 @@ class InPlace(RuleBasedStateMachine):
         if then == now:
             return
         note(f"the person wrote over {name}, rollback to {group} is refused, {given_up=}")
-        self.write(name, self.word())
+        self.write(name, f"by the person {self.words}")
         before = self.seen()
         with pytest.raises(RollbackConflict):
             self.plan.rollback(group)
@@ -272,7 +303,7 @@ class InPlace(RuleBasedStateMachine):
             self.model.done.clear()  # an undo would bring it back, and the model has no word for it
             self.model.undone.clear()
         else:
-            self.write(name, now)
+            self.bring((name,))
 
     @rule()
     def continued_by_another_process(self) -> None:
