@@ -299,3 +299,22 @@ def test_importing_us_imports_none_of_them() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
     )
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("adapter", "module", "extra"),
+    [
+        ("langgraph", "langchain", "langgraph"),
+        ("openai_agents", "agents", "openai-agents"),
+        ("pydantic_ai", "pydantic_ai", "model"),
+        ("claude_agent_sdk", "claude_agent_sdk", "claude-agent-sdk"),
+    ],
+)
+def test_an_adapter_without_its_framework_says_what_to_install(
+    adapter: str, module: str, extra: str
+) -> None:
+    code = f"import sys; sys.modules[{module!r}] = None; import cleveragents.integrations.{adapter}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith(f"ModuleNotFoundError: no module named '{module}")
+    assert said.endswith(f": pip install 'cleveragents[{extra}]'")

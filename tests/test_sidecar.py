@@ -310,6 +310,30 @@ def test_closed_means_that_no_tool_runs_without_a_checkpoint_and_nothing_else_is
     assert b"too wide" in refused.stdout
 
 
+def test_a_call_that_its_person_interrupted_is_over_though_no_hook_tells(
+    session: Session, tmp_path: Path
+) -> None:
+    """Claude Code calls none then; the session file has the call's result, as an error."""
+    kept = tmp_path / "s.jsonl"
+    part = {"type": "tool_result", "tool_use_id": "c1", "content": "interrupted"}
+    rows = [{"type": "user", "message": {"role": "user", "content": [part]}}]
+    kept.write_text("")
+    session.prompt("one")
+    inputs = {"tool_name": "Bash", "tool_input": {"command": "make"}, "tool_use_id": "c1"}
+    session.hook(hook_event_name="PreToolUse", transcript_path=str(kept), **inputs)
+    session.path("b.txt").write_text("b\n")
+    session.agents.run("plan", "rollback", session.name, "first", "--files-only", "--yes").expect(4)
+    kept.write_text('{"half": \n' + "".join(json.dumps(row) + "\n" for row in rows))
+    seen = kept.stat().st_mtime_ns
+    session.agents.run("plan", "rollback", session.name, "first", "--files-only", "--yes").expect(4)
+    part["is_error"] = True
+    kept.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    os.utime(kept, ns=(seen, seen + 10**9))
+    wait_until(lambda: call_of(session) is CallState.FAILED, "the end of the call")
+    session.agents.run("plan", "rollback", session.name, "first", "--files-only", "--yes").expect(0)
+    assert session.files() == {"a.txt": "a\n"}
+
+
 def test_what_goes_wrong_in_a_sidecar_is_told_and_ends_it(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -293,3 +293,17 @@ class TestFork:
         with transcript.open("a") as file:
             file.write('{"type": "assis')
         assert texts(fork(transcript, prompt_id=prompt("edit")))[-1] == "text:finished edit"
+
+
+def test_a_call_that_was_interrupted_is_an_error_in_its_session_file():
+    """As 2.1.325 wrote it after Escape, while a command ran; it called no hook."""
+    told = [
+        {"type": "tool_result", "tool_use_id": "done", "content": "did it"},
+        {"type": "tool_result", "tool_use_id": "x", "content": "rejected", "is_error": True},
+    ]
+    records = [
+        {"type": "user", "message": {"role": "user", "content": "SCRIPT:slow"}},
+        {"type": "user", "message": {"role": "user", "content": told}},
+        {"type": "mode", "mode": "normal"},
+    ]
+    assert AGENT.interrupted(records) == {"x"}

@@ -226,3 +226,19 @@ class TestFork:
         with pytest.raises(ConversationError, match=message) as caught:
             Thread(tmp_path, mode).fork(turn_id=turn("edit"))
         assert "--files-only" in caught.value.hint
+
+
+def test_an_interrupted_command_is_over_when_it_has_ended_and_its_turn_was_aborted():
+    """As 0.166 wrote it after Escape: the command ran on, and no hook was called at its end."""
+    aborted = {"type": "event_msg", "payload": {"type": "turn_aborted", "turn_id": "t1"}}
+
+    def ended(turn: str, call: str) -> dict:
+        item = {"type": "CommandExecution", "id": call}
+        return {
+            "type": "event_msg",
+            "payload": {"type": "item_completed", "turn_id": turn, "item": item},
+        }
+
+    assert AGENT.interrupted([ended("t1", "x")]) == set()
+    assert AGENT.interrupted([aborted]) == set()
+    assert AGENT.interrupted([ended("t0", "y"), aborted, ended("t1", "x")]) == {"x"}

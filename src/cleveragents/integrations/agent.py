@@ -96,6 +96,13 @@ class Agent(Protocol):
         """Its command line with our hooks; files for this run may be put into `private_dir`."""
         ...
 
+    def interrupted(self, records: Sequence[dict[str, Any]]) -> frozenset[str]:
+        """Calls that a person ended, by what its session file ends with (pure).
+
+        Only for an agent that calls no hook then; which have ended in another way, its hooks tell.
+        """
+        ...
+
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
         """A new session that ends at the anchor; the old one stays as it is.
 

@@ -7,10 +7,14 @@ gives the options that continue the conversation where the plan stands, also aft
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, TypeVar, cast
 
-from claude_agent_sdk import AssistantMessage, HookMatcher, ResultMessage, UserMessage
-
+from cleveragents.integrations import not_installed
 from cleveragents.integrations.plan_thread import PlanThread
 from cleveragents.plan_handle import PlanHandle
+
+try:
+    from claude_agent_sdk import AssistantMessage, HookMatcher, ResultMessage, UserMessage
+except ModuleNotFoundError as error:
+    raise not_installed(error, "claude-agent-sdk") from None
 
 EVENTS = ("UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure")
 LONGEST_PROMPT = 2000

@@ -87,6 +87,17 @@ class ClaudeCode(NamesItsEvents):
             state=(folder, os.path.join(home, ".claude.json")),
         )
 
+    def interrupted(self, records: Sequence[dict[str, Any]]) -> frozenset[str]:
+        """It keeps the result of such a call as an error, and calls no hook."""
+        parts = [
+            part for record in records for part in items(mapping(record, "message"), "content")
+        ]
+        return frozenset(
+            text(part, "tool_use_id")
+            for part in parts
+            if text(part, "type") == "tool_result" and part.get("is_error") is True
+        )
+
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
         """A copy of the session file that ends there; no program runs and no model is asked."""
         del env

@@ -86,6 +86,16 @@ class Codex(NamesItsEvents):
             state=(folder,),
         )
 
+    def interrupted(self, records: Sequence[dict[str, Any]]) -> frozenset[str]:
+        """Of a turn that was aborted. Its commands may run on: then until they have ended, too."""
+        told = [mapping(record, "payload") for record in records]
+        aborted = {text(one, "turn_id") for one in told if text(one, "type") == "turn_aborted"}
+        return frozenset(
+            text(one, "item", "id")
+            for one in told
+            if text(one, "type") == "item_completed" and text(one, "turn_id") in aborted
+        )
+
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
         """A thread made by codex itself; a point inside a turn is reached by adding its items."""
         if not anchor.turn_id:

@@ -103,6 +103,11 @@ class Copilot:
             json.dump({"version": 1, "hooks": lists}, file)
         return Launch(argv=tuple(argv), env={_HOME: home}, pass_env=PASS_ENV, state=(real, home))
 
+    def interrupted(self, records: Sequence[dict[str, Any]]) -> frozenset[str]:
+        """None: its hooks tell."""
+        del records
+        return frozenset()
+
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
         """A copy of the session's folder whose log ends there; no model is asked."""
         new = new_session()

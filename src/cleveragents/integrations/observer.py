@@ -4,13 +4,17 @@ Everything is derived from the store, so that another process may handle the nex
 that stays, the sidecar, only has to look at less.
 """
 
+import os
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 
 from cleveragents.context import Context
+from cleveragents.errors import AgentsError
 from cleveragents.execution.observed.executor import CallRequest, Late, ObservedExecutor, in_time
 from cleveragents.execution.observed.plan import ObservedPlan
+from cleveragents.integrations.agent import agent_named
 from cleveragents.integrations.events import (
     LARGEST_OUTPUT,
     LARGEST_PROMPT,
@@ -27,6 +31,7 @@ from cleveragents.integrations.events import (
     bounded_inputs,
     named_paths,
 )
+from cleveragents.integrations.files.session_files import last_records
 from cleveragents.lease import AT_WORK, EVENT, start_time
 from cleveragents.model.conversation import Anchor, Point, Session, state_at
 from cleveragents.model.journal import Operation
@@ -42,6 +47,7 @@ MOVED = frozenset(
         Operation.CORRECT,
     }
 )
+INTERRUPTED = "interrupted by its person"
 SHELL_INPUTS = frozenset({"command", "cmd", "script", "url"})
 """A tool that takes one of these can reach the world outside."""
 MakePlan = Callable[[Context, Anchor, str], Plan]
@@ -63,6 +69,8 @@ class Observer:
         self._followed: dict[str, ObservedPlan] = {}
         self._sessions: dict[str, Anchor] = {}
         """Session -> where it was last heard of, as long as it has not ended."""
+        self._read: dict[str, tuple[int, int]] = {}
+        """Session file -> how it was when we last looked for calls that a person ended."""
         self._was_one = False
         self.agent: tuple[int, str] | None = None
         """The agent's process and when that began, as far as any session's events told."""
@@ -105,6 +113,22 @@ class Observer:
         """Take in what the trackers were told; to be called often while a call is open."""
         for followed in self._followed.values():
             followed.drain()
+        if any(followed.open_keys for followed in self._followed.values()):
+            self._end_interrupted()
+
+    def _end_interrupted(self) -> None:
+        """A person may end a call without that any hook is called: the session file tells."""
+        for anchor in tuple(self._sessions.values()):
+            there = _age(anchor.transcript)
+            if there is None or self._read.get(anchor.transcript) == there:
+                continue
+            ended = agent_named(anchor.agent).interrupted(last_records(anchor.transcript))
+            with suppress(AgentsError):  # tried again
+                for followed in tuple(self._followed.values()):
+                    for call in followed.open_keys & ended:
+                        at = msgspec.structs.replace(anchor, call_id=call)
+                        self.handle(StepEnded(anchor=at, call=call, ok=False, error=INTERRUPTED))
+                self._read[anchor.transcript] = there
 
     def close(self) -> None:
         for followed in self._followed.values():
@@ -180,6 +204,14 @@ class Observer:
         guidance = self._ctx.store.plans.guidance(plan_id)
         said = f"The workspace was returned to checkpoint {plan.head_group_id}; files you remember"
         return Answer(context="\n".join((f"{said} may differ; read them again.", *guidance)))
+
+
+def _age(path: str) -> tuple[int, int] | None:
+    try:
+        about = os.stat(path)
+    except OSError:
+        return None
+    return about.st_size, about.st_mtime_ns
 
 
 def _is_open(plan: Plan) -> bool:

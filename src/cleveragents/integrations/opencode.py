@@ -99,6 +99,11 @@ class OpenCode:
             state=tuple(os.path.join(folder, "opencode") for folder in state),
         )
 
+    def interrupted(self, records: Sequence[dict[str, Any]]) -> frozenset[str]:
+        """None: its hooks tell."""
+        del records
+        return frozenset()
+
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
         """A session made by opencode itself; its server runs for that moment, on loopback."""
         with Server(program(self.command, env), env, anchor.transcript) as server:

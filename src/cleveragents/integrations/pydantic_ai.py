@@ -7,16 +7,20 @@ rollback or undo `messages()` is the conversation of that moment, for `message_h
 import json
 from typing import Any
 
-from pydantic_ai import ModelMessagesTypeAdapter, RunContext
-from pydantic_ai.capabilities import AbstractCapability, WrapToolExecuteHandler
-from pydantic_ai.messages import ModelMessage, ToolCallPart
-from pydantic_ai.models import ModelRequestContext
-from pydantic_ai.run import AgentRunResult
-from pydantic_ai.tools import ToolDefinition
-
 from cleveragents.errors import NotFound
+from cleveragents.integrations import not_installed
 from cleveragents.integrations.plan_thread import PlanThread
 from cleveragents.plan_handle import PlanHandle
+
+try:
+    from pydantic_ai import ModelMessagesTypeAdapter, RunContext
+    from pydantic_ai.capabilities import AbstractCapability, WrapToolExecuteHandler
+    from pydantic_ai.messages import ModelMessage, ToolCallPart
+    from pydantic_ai.models import ModelRequestContext
+    from pydantic_ai.run import AgentRunResult
+    from pydantic_ai.tools import ToolDefinition
+except ModuleNotFoundError as error:
+    raise not_installed(error, "model") from None
 
 LONGEST_PROMPT = 2000
 LARGEST_STATE = 256 << 10

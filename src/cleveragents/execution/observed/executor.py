@@ -96,6 +96,11 @@ class ObservedExecutor(PromptedExecutor):
         """Those that have begun and not ended."""
         return [call for call in self._calls.values() if call.state is CallState.RUNNING]
 
+    @property
+    def open_keys(self) -> frozenset[str]:
+        running = CallState.RUNNING
+        return frozenset(key for key, call in self._calls.items() if call.state is running)
+
     def prompt(self, text: str, state: Any, parent: str = "") -> Decision:
         """A person asks for something: a decision, and an operation that is undone as one."""
         if parent:

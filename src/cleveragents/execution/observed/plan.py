@@ -60,6 +60,12 @@ class ObservedPlan:
         if held is not None:
             held.close()
 
+    @property
+    def open_keys(self) -> frozenset[str]:
+        """The calls for which this process holds the plan."""
+        held = self._executor is not None and self._held is not None
+        return self._executor.open_keys if held and self._executor else frozenset()
+
     def drain(self) -> None:
         """Take in what the trackers were told."""
         if self._executor is not None:

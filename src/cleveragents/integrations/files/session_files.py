@@ -6,12 +6,14 @@ Nothing here guesses: what is not as expected is refused, and no session is ever
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 from cleveragents.content import fsio
 from cleveragents.errors import ConversationError
 from cleveragents.integrations.files.payload import text
 
+_END = 1 << 20
 FILES_ONLY = "add --files-only to roll back files and databases alone"
 
 
@@ -40,6 +42,23 @@ def read_records(path: str) -> list[dict[str, Any]]:
             raise not_understood(path, f"line {number} is not an object")
         records.append(cast("dict[str, Any]", record))
     return records
+
+
+def last_records(path: str) -> list[dict[str, Any]]:
+    """What a session file ends with, as far as it can be read: whoever asks does without."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _END))
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    found: list[dict[str, Any]] = []
+    for line in lines:
+        with suppress(ValueError, RecursionError):
+            record: Any = json.loads(line)
+            if isinstance(record, dict):
+                found.append(cast("dict[str, Any]", record))
+    return found
 
 
 def write_records(path: str, records: Iterable[Mapping[str, Any]]) -> None:

@@ -4,7 +4,7 @@ An adapter says which of its agent's events means what, and where its payloads h
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -84,6 +84,11 @@ class NamesItsEvents:
     def answer(self, payload: dict[str, Any], event: str, answer: Answer) -> str:
         event = event_of(payload, event)
         return answered(event, answer, self._speaks, self.denied(event, answer))
+
+    def interrupted(self, records: Sequence[dict[str, Any]]) -> frozenset[str]:
+        """None: its hooks tell."""
+        del records
+        return frozenset()
 
     def denied(self, event: str, answer: Answer) -> dict[str, Any]:
         """Keys that keep the tool from running; none if it may run."""

@@ -5,7 +5,12 @@ the files and databases of that moment. `PlanMiddleware` makes every tool call a
 first thing that runs from an earlier checkpoint (`invoke(None, old_config)`), it restores them.
 """
 
-from cleveragents.integrations.langgraph.middleware import PlanMiddleware
-from cleveragents.integrations.langgraph.saver import PlanSaver
+from cleveragents.integrations import not_installed
+
+try:
+    from cleveragents.integrations.langgraph.middleware import PlanMiddleware
+    from cleveragents.integrations.langgraph.saver import PlanSaver
+except ModuleNotFoundError as error:
+    raise not_installed(error, "langgraph") from None
 
 __all__ = ["PlanMiddleware", "PlanSaver"]

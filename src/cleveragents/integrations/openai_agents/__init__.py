@@ -5,6 +5,11 @@ after a rollback or undo of the plan, the next run finds the conversation as it 
 `hooks`, given to `Runner.run`, make every tool call a step.
 """
 
-from cleveragents.integrations.openai_agents.session import PlanSession
+from cleveragents.integrations import not_installed
+
+try:
+    from cleveragents.integrations.openai_agents.session import PlanSession
+except ModuleNotFoundError as error:
+    raise not_installed(error, "openai-agents") from None
 
 __all__ = ["PlanSession"]
