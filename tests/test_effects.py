@@ -229,7 +229,7 @@ def test_the_way_back_says_what_it_compensates_before_it_does(yard: Yard) -> Non
     assert foreseen["effects"]["irreversible"] == []
     declined = agents("plan", "rollback", "trip", "first", expect=4)
     assert "compensate: step 'hotel', book: booking" in declined.err
-    assert "effects outside the sandboxes unknown: sh" in declined.err
+    assert "not known: what sh did outside the sandboxes" in declined.err
     assert yard.world == before
     done = agents("plan", "rollback", "trip", "first", "--yes")
     assert yard.world == [

@@ -47,3 +47,8 @@ def test_in_a_terminal_it_is_red(agents: Agents) -> None:
     with PseudoTerminal(agents, "plan", "statuss") as terminal:
         assert terminal.ended() == 2
     assert "\x1b[1;31merror: no such command" in terminal.raw
+
+
+def test_a_port_that_there_is_not_is_wrong_use(agents: Agents) -> None:
+    told = agents.run("web", "--no-browser", "--port", "99999").expect(2).stderr
+    assert "'--port': 99999 is not in the range" in told

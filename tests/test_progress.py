@@ -297,30 +297,36 @@ name: waits
 resources: {app: {kind: fs-directory, path: app}}
 steps:
   - {id: one, run: "echo first > one.txt"}
-  - {id: two, run: "echo halfway; while :; do sleep 0.05; done"}
+  - {id: two, run: "echo halfwayDOTS; while :; do sleep 0.05; done"}
   - {id: three, run: "true"}
 """
 
 
+LONG = f"halfway{'.' * 200}\n"
+
+
 def test_ctrl_c_says_what_is_kept_and_how_to_continue(agents: Agents) -> None:
     (agents.work / "app").mkdir()
-    (agents.work / "plan.yaml").write_text(WAITING)
+    (agents.work / "plan.yaml").write_text(WAITING.replace("DOTS", "." * 200))
     with PseudoTerminal(agents, "plan", "run", "plan.yaml") as terminal:
         terminal.read_until(lambda text: "halfway" in text)
         running = agents.run("plan", "status", "waits", "--json").expect(0).data
         assert running["state"] == "processing"
         while not (call := _last_call(agents))["output"]:
             time.sleep(0.05)
-        assert (call["state"], call["output"]) == ("running", "halfway\n")
+        assert (call["state"], call["output"]) == ("running", LONG)
         assert call["duration_ms"] >= 0
+        full = max(map(len, terminal.screen.text.splitlines()))
+        assert full <= 78, "a ^C behind it would begin a line that is not taken away again"
         terminal.type("\x03")
         assert terminal.ended() == 130
     shown = terminal.screen.text
     assert "✓   1/3 one" in shown
-    kept = "interrupted in step two, which will begin again; 1 of 3 steps done and kept"
+    assert "2/3 two" not in shown
+    kept = "interrupted in step two, which resume runs again; 1 of 3 steps done and kept"
     assert f"error: {kept}\nhint: agents plan resume " in shown
     assert _last_call(agents)["state"] == "interrupted"
-    assert _last_call(agents)["output"] == "halfway\n"
+    assert _last_call(agents)["output"] == LONG
 
 
 def _last_call(agents: Agents) -> dict[str, Any]:

@@ -182,6 +182,13 @@ def find_decision(store: Store, text: str, plan_id: str | None = None) -> Decisi
         if step.step_id == text and step.decision_id:
             text = step.decision_id
     found = _by_end(text, known, "decision")
+    if found is None and plan_id:
+        steps = [step.step_id for step in store.plans.steps(plan_id)]
+        name = store.plans.get(plan_id).name
+        raise NotFound(
+            f"plan {name!r} has no decision or step {text!r}{nearest(text, steps)}",
+            f"agents plan tree {plan_id}",
+        )
     if found is None:
         raise NotFound(f"no decision {text!r}", "agents plan tree")
     return next(d for d in store.plans.decisions(known[found]) if d.decision_id == found)

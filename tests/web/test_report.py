@@ -117,6 +117,14 @@ def test_markdown_of_others_stays_text() -> None:
     assert plain("a *b*\n# c | @me") == r"a \*b\* \# c \| \@me"
 
 
+def test_a_report_goes_into_a_file_of_a_folder_that_is_there(yard: Yard) -> None:
+    plan_id = done(yard)
+    told = cli("plan", "report", plan_id, "--html", "nowhere/r.html", expect=2).stderr
+    assert told == "error: no such directory: nowhere\nhint: choose another place\n"
+    told = cli("plan", "report", plan_id, "--markdown", ".", "--force", expect=2).stderr
+    assert told == "error: . is a directory\nhint: name a file: ./plan.md\n"
+
+
 def test_without_the_extra_the_command_says_what_to_install(yard: Yard) -> None:
     plan_id = done(yard)
     import importlib.util

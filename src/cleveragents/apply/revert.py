@@ -86,7 +86,7 @@ def spec_to_revert(ctx: Context, plan: Plan) -> tuple[PlanSpec, tuple[str, ...]]
     if in_place and not modes:
         raise NotAllowed(
             f"plan {plan.name!r} worked in place: nothing was applied that could be reverted",
-            f"agents plan diff {plan.plan_id} shows what it did",
+            f"agents plan diff {plan.plan_id}",
         )
     if not modes:
         raise NotAllowed(f"plan {plan.name!r} changed nothing when it was applied")
@@ -120,7 +120,7 @@ def reverted_by(plans: list[Plan], plan_id: str) -> Plan | None:
 def nothing_to_revert(plan: Plan) -> NotAllowed:
     return NotAllowed(
         f"nothing to revert: every target is as it was before plan {plan.name!r} {plan.plan_id}",
-        f"agents plan diff {plan.plan_id} shows what it did",
+        f"agents plan diff {plan.plan_id}",
     )
 
 

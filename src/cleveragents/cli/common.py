@@ -204,7 +204,7 @@ def _telemetry(workspace: Workspace, started: str) -> Generator[None]:
 def _interrupted(plan: dict[str, Any] | None) -> Reply:
     """What is kept after Ctrl-C, and what to type: what continues the steps, or the same again."""
     if plan is not None:
-        step = f" in step {plan['step']}, which will begin again" if plan["step"] else ""
+        step = f" in step {plan['step']}, which resume runs again" if plan["step"] else ""
         count = f"{plan['done']} of {plural(plan['of'], 'step')}"
         message = f"interrupted{step}; {count} done and kept"
         hint = f"agents plan resume {plan['plan_id']}"

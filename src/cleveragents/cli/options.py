@@ -143,7 +143,7 @@ def plan_and_checkpoint(function: Callable[..., Reply]) -> Callable[..., Reply]:
     @functools.wraps(function)
     def run(*positional: Any, plan: str, checkpoint: str, **arguments: Any) -> Reply:
         if not plan:
-            raise UsageError("no checkpoint was named", "agents plan checkpoints lists them")
+            raise UsageError("no checkpoint was named", "agents plan checkpoints")
         if checkpoint:
             return function(*positional, plan=plan, checkpoint=checkpoint, **arguments)
         try:

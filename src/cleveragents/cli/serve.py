@@ -30,7 +30,13 @@ def mcp(options: Options, plan: str) -> Reply:
 
 
 @command("web", context=False)
-@click.option("--port", default=0, metavar="N", help="Listen on this port; default: a free one.")
+@click.option(
+    "--port",
+    default=0,
+    type=click.IntRange(0, 65535),
+    metavar="N",
+    help="Listen on this port; default: a free one.",
+)
 @click.option("--no-browser", is_flag=True, help="Print the address only.")
 def web(options: Options, port: int, no_browser: bool) -> Reply:
     """Show plans in a browser: what they did, how they run; roll back, correct, apply.

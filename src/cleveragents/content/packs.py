@@ -117,7 +117,7 @@ class Packs:
         if data is None or not matches(key, data):
             raise ContentDamaged(
                 f"content {show_key(key)} is damaged in pack {location.pack}",
-                "agents check --read-data lists everything that is",
+                "agents check --read-data",
             )
         return data
 

@@ -71,7 +71,7 @@ def work_out(ctx: Context, plan: Plan, roots: tuple[Decision, ...], request: Req
         if root.state is not DecisionState.ACTIVE:
             raise CorrectionRefused(
                 f"decision {root.decision_id} is already superseded",
-                f"agents plan tree {plan.plan_id} shows those in force",
+                f"agents plan tree {plan.plan_id}",
             )
     revision = None
     if request.plan_file is not None:

@@ -20,7 +20,7 @@ def require_not_final(plan: Plan, verb: str) -> None:
     if plan.state is State.CANCELLED:
         raise PlanCancelled(
             f"plan {plan.name!r} is cancelled and cannot be {verb}",
-            f"agents plan diff {plan.plan_id} still shows its work",
+            f"agents plan diff {plan.plan_id}",
         )
 
 

@@ -54,7 +54,7 @@ def read_plan_file(
         with open(path, "rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise UsageError(f"no such plan file: {path}", "agents plan new writes one") from None
+        raise UsageError(f"no such plan file: {path}", "agents plan new") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UsageError(f"cannot read plan file {path!r}: {reason}") from None

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
+from cleveragents.actors import STEPS
 from cleveragents.errors import NotAllowed, UsageError
 from cleveragents.history.owners import Owner
 from cleveragents.integrations.conversation import current
@@ -208,14 +209,16 @@ def resume(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Preview:
         "adopted": f"Your edits stay and become a moment: {did.names}",
         "residue": f"What the interrupted step left is rolled back, and kept: {did.names}",
     }.get(str(todo.reconciled), "")
-    first = f"beginning with {todo.next_step}" if todo.next_step else "as its actor says"
+    given = plan.spec["actor"]["kind"] == STEPS
+    rest = "No step is left to do" if given else "Its actor decides what comes next"
+    first = f"beginning with {todo.next_step}" if todo.next_step else rest
     begun = plan.head_group_id is not None
     word = "Resume" if begun else "Run"
     since = "It continues from the newest moment." if begun else "It works on copies: sandboxes."
     return Preview(
         verb="resume",
         title=f"{word} {plan.name}",
-        about=f"{count(len(steps), 'step')} to do, {first}" if steps else first,
+        about=f"{count(len(steps), 'step')} to do, {first}" if steps and todo.next_step else first,
         button=word,
         argv=("plan", "resume", _typed(ws, handle)),
         said=edits or since,

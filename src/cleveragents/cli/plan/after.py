@@ -84,8 +84,15 @@ def report(
 
     one, notes = found(ws, plan)
     path = html or markdown or "-"
+    if path != "-" and os.path.isdir(path):
+        raise UsageError(
+            f"{path} is a directory",
+            f"name a file: {os.path.join(path, 'plan')}.{'html' if html else 'md'}",
+        )
     if path != "-" and os.path.lexists(path) and not force:
         raise NotAllowed(f"{path} already exists", "choose another file, or --force")
+    if path != "-" and not os.path.isdir(folder := os.path.dirname(path) or "."):
+        raise UsageError(f"no such directory: {folder}", "choose another place")
     text = markdown_report(ws, one) if html is None else html_report(ws, one)
     data = {"plan_id": one.plan_id, "form": "markdown" if html is None else "html", "path": path}
     if path == "-":

@@ -1,5 +1,6 @@
 """What a plan did outside the sandboxes: the ledger, and how a way back speaks of it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -92,12 +93,15 @@ def outside_blocks(outlook: Outlook) -> tuple[Block, ...]:
 def _unknown(outlook: Outlook) -> tuple[tuple[str, str], ...]:
     """One line for all of them: most steps of most plans declare nothing."""
     steps = outlook.unknown_steps
-    if not steps:
-        return ()
+    had = "it" if len(steps) == 1 else "they"
+    return (("not known", f"what {_who(steps)} did: {had} had network"),) if steps else ()
+
+
+def _who(steps: Sequence[str]) -> str:
+    """`a, b and 12 more`."""
     more = [f"{len(steps) - NAMED + 1} more"] if len(steps) > NAMED else []
     named = [*(steps[: NAMED - 1] if more else steps), *more]
-    who = " and ".join(filter(None, (", ".join(named[:-1]), named[-1])))
-    return (("not known", f"what {who} did: {'it' if len(steps) == 1 else 'they'} had network"),)
+    return " and ".join(filter(None, (", ".join(named[:-1]), named[-1])))
 
 
 NAMED = 4
@@ -111,8 +115,8 @@ def outside_text(outlook: Outlook) -> str:
         *(f"not done again: {_line(effect)}" for effect in outlook.not_repeated),
     ]
     if outlook.unknown:
-        steps = ", ".join(outlook.unknown_steps)
-        lines.append(f"effects outside the sandboxes unknown: {steps}")
+        who = _who(outlook.unknown_steps)
+        lines.append(f"not known: what {who} did outside the sandboxes")
     return "".join(f"{line}\n" for line in lines)
 
 

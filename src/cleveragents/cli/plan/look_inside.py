@@ -61,7 +61,7 @@ def open_checkpoint(
     DIR has to have a slash, as in ./DIR.
     """
     if not plan:
-        raise UsageError("no checkpoint was named", "agents plan checkpoints lists them")
+        raise UsageError("no checkpoint was named", "agents plan checkpoints")
     if not folder and ("/" in checkpoint or not checkpoint):
         plan, checkpoint, folder = "", plan, checkpoint
     one, notes = found(ws, plan)

@@ -1,6 +1,7 @@
 """`agents init`, `agents plan new`, `agents plan lint`."""
 
 import os
+import shlex
 import sys
 from shlex import quote
 from typing import Any
@@ -36,7 +37,7 @@ def init(options: Options) -> Reply:
     }
     rows = [
         *(("written", path) for path in written),
-        *(("there already", path) for path in kept),
+        *(("already there", path) for path in kept),
         *_resource_rows(draft),
     ]
     return Reply(data=data, blocks=(Panel("Begin", tuple(rows)), _next(following)))
@@ -72,9 +73,12 @@ def new(
     agents plan new --from-commands - < commands.txt
     """
     if from_commands != bool(commands):
+        example = 'agents plan new --from-commands "npm install" "npm test"'
+        if from_commands:
+            raise UsageError("commands are missing", example)
         raise UsageError(
-            "commands are missing" if from_commands else "what are these arguments?",
-            'agents plan new --from-commands "npm install" "npm test"',
+            f"unexpected argument {commands[0]!r}: commands come after --from-commands",
+            shlex.join(["agents", "plan", "new", "--from-commands", *commands]),
         )
     if commands == ("-",):
         commands = tuple(drafts.commands_in(sys.stdin.read()))

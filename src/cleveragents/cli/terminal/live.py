@@ -18,6 +18,8 @@ PAUSE = 0.1
 MOMENT = 0.5
 """Seconds that copying or capturing may take before it is shown."""
 TAIL = 2000
+ROOM = 3
+"""Columns left free: the terminal writes ^C behind a line, and two lines would not be erased."""
 NAME = 16
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 Key = tuple[str, ...]
@@ -149,7 +151,7 @@ class LiveProgress(Progress):
         if not at_once and now - self._drawn < PAUSE:
             return
         self._drawn = now
-        lines = self._now(cells.columns_of(sys.stderr) - 1)
+        lines = self._now(cells.columns_of(sys.stderr) - ROOM)
         if lines != self._lines:
             erased, self._lines = self._erased(), lines
             self._write(erased + "\n".join(lines))

@@ -125,7 +125,7 @@ class BackedPacks(Packs):
         if data is None or not matches(key, data):
             raise ContentDamaged(
                 f"segment {place.pack.removeprefix(AWAY)} in {self.cache.bucket.url} is damaged",
-                "agents check --read-data lists everything that is",
+                "agents check --read-data",
             )
         return data
 

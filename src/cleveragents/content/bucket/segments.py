@@ -89,7 +89,7 @@ class SegmentCache:
         if blake3(data).hexdigest() != name.rpartition("/")[2]:
             raise ContentDamaged(
                 f"segment {name} in {self.bucket.url} is not what it was",
-                "agents check --read-data lists everything that is damaged",
+                "agents check --read-data",
             )
         self._keep(name, data)
         return data

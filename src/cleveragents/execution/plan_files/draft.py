@@ -93,7 +93,7 @@ def text_of(draft: Draft, file: str, *, guide: bool = False) -> str:
 def write_first(draft: Draft, file: str) -> tuple[list[str], list[str]]:
     """Settings, the schema for editors and a first plan; which were written, which were there."""
     settings = project_file(os.getcwd(), os.environ)
-    kept = [settings] if settings else []
+    kept = [os.path.relpath(settings)] if settings else []
     written: list[str] = []
     files: list[tuple[str, Callable[[], str]]] = [
         *(() if settings else [(PROJECT_FILE, project_template)]),
