@@ -1,15 +1,18 @@
 """What the machine refuses is named with its place and its own exit code, and costs no more."""
 
+import _thread
 import os
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from tests.harness import Agents, Outcome, command
+from tests.in_process import Yard, cli
 from tests.needed import needs
 from tests.scratch import git, make_repository
 from tests.small_disk import SmallDisk, small_disk
@@ -265,3 +268,19 @@ def test_a_sandbox_that_cannot_be_made_or_removed_is_named(agents: Agents) -> No
     assert refused.rc in (5, 6), refused
     assert "sandboxes" in refused.data["error"]["message"], refused
     assert (app / "old").read_text() == "old"
+
+
+def test_no_more_threads_is_the_machines_fault_and_stops_nothing_that_can_do_without(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_args: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    yard.plan()
+    with monkeypatch.context() as here:
+        here.setattr(threading, "_start_new_thread", refuse)
+        refused = cli("plan", "run", "plan.yaml", expect=6)
+    assert "starts no more threads" in refused.stderr
+    cli("plan", "run", "plan.yaml")
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
+    assert "reverted" in cli("plan", "rollback", "shop", "first", "--yes").stdout

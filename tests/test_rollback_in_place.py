@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -594,12 +595,19 @@ def test_a_correction_keeps_what_the_person_changed_in_the_same_file(place: Plac
 
 
 def killed_everywhere(
-    place: Place, argv: tuple[str, ...], back: tuple[str, ...], old: Any, new: Any, stride: int
+    place: Place,
+    argv: tuple[str, ...],
+    back: tuple[str, ...],
+    old: Any,
+    new: Any,
+    stride: int,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> int:
     """Die at each fault point; the next command finds all of the old or all of the new state."""
     number = 1
     while True:
         died = place.agents.run("plan", *argv, env={"CLEVERAGENTS_TEST_KILL_AT": str(number)})
+        meanwhile()
         place.agents.run("plan", "status", "p").expect(0)
         seen = place.seen()
         require_same(seen, old if seen == old else new, f"killed at point {number}")
@@ -627,6 +635,25 @@ def test_a_rollback_killed_anywhere_is_finished_or_never_happened(place: Place) 
     argv, back = ("rollback", "p", "first", "--yes"), ("undo", "p")
     points = killed_everywhere(place, argv, back, old, new, 1 if FULL else 7)
     assert points > 20
+
+
+def test_looking_with_git_status_before_the_next_command_changes_nothing_of_that(
+    place: Place,
+) -> None:
+    calm = place.repo / "calm.txt"
+    calm.touch()
+    place.git("add", "calm.txt")
+    place.git("commit", "-q", "-m", "calm")
+    new = place.seen()
+    place.ran(WORK, COMMIT, database=False)
+    old = place.seen()
+
+    def look() -> None:
+        calm.chmod(calm.stat().st_mode)  # a new ctime: git notes it in the index
+        place.git("status")
+
+    argv, back = ("rollback", "p", "first", "--yes"), ("undo", "p")
+    assert killed_everywhere(place, argv, back, old, new, 1 if FULL else 5, look) > 20
 
 
 def test_folders_of_a_rollback_killed_anywhere_have_their_modes(place: Place) -> None:

@@ -1,14 +1,16 @@
 """A rollback in place that can go neither on nor back is finished later, and never forgotten."""
 
+import errno
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cleveragents.content import fsio
-from cleveragents.errors import AgentsError
+from cleveragents.errors import AgentsError, DiskFull
 from cleveragents.workspace import PlanHandle, open_workspace
 from tests.in_process import Arm, Yard
 from tests.needed import needs
@@ -94,3 +96,28 @@ def test_what_can_go_neither_on_nor_back_is_finished_by_the_next_command(
 def assert_refused(plan: PlanHandle) -> None:
     with pytest.raises(AgentsError, match="interrupted restore"):
         plan.checkpoint("here")
+
+
+def test_a_full_disk_keeps_nothing_of_what_was_to_be_put_there(yard: Yard, arm: Arm) -> None:
+    """The store is on another file system, and so what is staged lies beside the user's files."""
+    shared = Path("/dev/shm")
+    if not shared.is_dir() or shared.stat().st_dev == yard.top.stat().st_dev:
+        pytest.skip("there is no other file system to put the store on")
+    docs = yard.top / "docs"
+    for name in ("a", "d/c", "sub/b"):
+        (docs / name).parent.mkdir(parents=True, exist_ok=True)
+        (docs / name).write_text("old\n")
+
+    def fill(point: str) -> None:
+        if point == "write" and any(docs.glob(".cleveragents-*/*")):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with tempfile.TemporaryDirectory(dir=shared) as home, open_workspace(home) as ws:
+        plan = ws.use(yard.plan(PLAN))
+        plan.execute()
+        before = files(docs)
+        arm(fill)
+        with pytest.raises(DiskFull):
+            plan.rollback(plan.checkpoints()[0].group_id)
+        arm(None)
+        assert files(docs) == before

@@ -34,6 +34,18 @@ def of_os(error: OSError, doing: str = "", kind: type[AgentsError] = MachineErro
     return kind(text, "fix that on this machine, then run it again")
 
 
+def of_any(error: Exception) -> AgentsError | None:
+    """The same of anything that was raised; None if it is not the machine's."""
+    if isinstance(error, OSError):
+        return of_os(error)
+    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
+        return MachineError(
+            "this machine starts no more threads",
+            "end what is not needed; limits: ulimit -u, cat /sys/fs/cgroup/pids.max",
+        )
+    return None
+
+
 def _stands_nowhere() -> bool:
     try:
         os.getcwd()

@@ -1,5 +1,6 @@
 """Where a rollback leads what is worked on in place: nowhere, unless somebody asked for it."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from cleveragents.checkpoints.manager import CheckpointManager, States
@@ -7,6 +8,7 @@ from cleveragents.checkpoints.sandboxes import PlanSandboxes
 from cleveragents.content.packs import Batch
 from cleveragents.model.resource import Change
 from cleveragents.model.tool import Write
+from cleveragents.sandbox.protocol import InPlace
 
 RESTORE = "@restore"
 """In place of a step's id: what a rollback, an undo or a correction wrote; no step is called so."""
@@ -38,22 +40,31 @@ def unfinished(manager: CheckpointManager, plan_id: str, way: Way, batch: Batch)
             found[rid] = now
             continue
         sandbox = sandboxes[rid]
-        waiting = still_to_do(sandbox.changes(before, target), sandbox.changes(now, target))
+        assert isinstance(sandbox, InPlace)
+        owned = sandbox.by_owner([now, before, target], batch, scratch="")
+        wanted, left_over = sandbox.changes(before, target), sandbox.changes(now, target)
+        waiting = still_to_do(wanted, left_over, owned.meaning)
         found[rid] = sandbox.grafted(now, target, waiting, batch)
     return found
 
 
-def still_to_do(wanted: tuple[Change, ...], left_over: tuple[Change, ...]) -> frozenset[bytes]:
-    """Paths that are as they were before the rollback began (pure).
+def still_to_do(
+    wanted: tuple[Change, ...],
+    left_over: tuple[Change, ...],
+    meaning: Callable[[bytes, str], str],
+) -> frozenset[bytes]:
+    """Paths that mean what they did before the rollback began (pure).
 
     One that changes between folder and file is nothing in between: it went to make way.
     """
     now = {change.path: change.before for change in left_over}
-    return frozenset(
-        c.path
-        for c in wanted
-        if c.path in now and (now[c.path] == c.before or (not now[c.path] and c.makes_way))
-    )
+
+    def waits(one: Change) -> bool:
+        if not now[one.path] and one.makes_way:
+            return True
+        return meaning(one.path, now[one.path]) == meaning(one.path, one.before)
+
+    return frozenset(one.path for one in wanted if one.path in now and waits(one))
 
 
 def restored(

@@ -166,7 +166,7 @@ def restore_made(
                 )
                 groups.store.intents.replace(intent)
     except BaseException:
-        removal.remove_tree(staging)
+        groups.manager.discard_staging(plan_id)
         raise
     _switch(groups, leased, staged, todo, group, targets, intent_id)
     return staged.changes

@@ -154,7 +154,7 @@ def run_command(
     except Exception as error:
         if options.debug:
             raise
-        ours = machine.of_os(error) if isinstance(error, OSError) else internal_error(error)
+        ours = machine.of_any(error) or internal_error(error)
         reply = failure(ours, own_failure=own_failure)
     duration = (time.perf_counter() - clock) * 1000
     if reply.exit_code and options.form in ("rich", "plain") and "error" in reply.data:

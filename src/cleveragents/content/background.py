@@ -21,8 +21,11 @@ class Background(Generic[T]):
         self._error: BaseException | None = None
         self._going_on = threading.Lock()
         self._going_on.acquire()
-        # `threading` would wait for the thread to start, which takes longer than most of the work.
-        _thread.start_new_thread(self._run, ())
+        # `threading` would wait until it sees the thread begin: longer than most of the work takes.
+        try:
+            _thread.start_new_thread(self._run, ())
+        except RuntimeError:  # there can be no more threads: it is done here and now
+            self._run()
 
     def _run(self) -> None:
         sys.settrace(threading.gettrace())  # as `threading` does
