@@ -62,9 +62,9 @@ SHARED += ("timeline", "two_machines", "undo")
 # PostgreSQL of its own (bucket, cluster, elsewhere, shared_store, statements, what takes `where`),
 # what has no store; actors, durable_rollback and many_processes look into store.db in some tests.
 ON_POSTGRES = {"CLEVERAGENTS_TEST_STORE": "postgres"}
-# of `nox -s shared_store` what CI has time for; what takes `where` runs on both databases anyway
-SHARED_IN_CI = ("tests/test_recovery.py", "tests/test_undo.py")
-FEATURES_IN_CI = ("features/correction.feature", "features/child_plans.feature")
+# of `nox -s shared_store` what CI has time for, beside all features; the contracts of stores and
+# what else takes `where` run on both databases anyway
+SHARED_IN_CI = ("crash", "crash_correction", "recovery", "undo")
 # Run, and not measured: they go again and again through lines that others reach too, and being
 # watched costs them up to half of their time. A new file is measured until it is named here.
 UNMEASURED = ("apply_once", "base_ref", "clock", "closed_output", "confinement_choice")
@@ -204,7 +204,7 @@ def coverage_report(session: nox.Session) -> None:
         session.env["COVERAGE_CORE"] = "sysmon"  # a third of the time
     # frameworks triple the memory of a process, and most other tests fork theirs
     alone = ("pytest", *IN_ORDER, *FRAMEWORKS)
-    shared = ("pytest", *IN_ORDER, *SHARED_IN_CI)
+    shared = ("pytest", *IN_ORDER, *(f"tests/test_{name}.py" for name in SHARED_IN_CI))
     unmeasured = [f"tests/test_{name}.py" for name in UNMEASURED]
     others = [f"--ignore={file}" for file in (*FRAMEWORKS, *unmeasured)]
     with (
@@ -212,7 +212,7 @@ def coverage_report(session: nox.Session) -> None:
         beside(session, "robot", *ROBOT, "robot"),
         beside(session, "frameworks", *alone, measured=True),
         beside(session, "shared", *shared, env=ON_POSTGRES),
-        beside(session, "shared_features", *BEHAVE, *FEATURES_IN_CI, env=ON_POSTGRES),
+        beside(session, "shared_features", *BEHAVE, env=ON_POSTGRES),
     ):
         session.run("coverage", "run", "-m", *PYTEST, *IN_ORDER, *others)
         session.run("python", "-m", *PYTEST, *IN_ORDER, *unmeasured)

@@ -2,7 +2,8 @@
 
 `CLEVERAGENTS_TEST_KILL_AT=n` makes a process kill itself at its n-th fault point. Here the command
 runs in a fork of a process that has imported it; one test uses the installed command and the
-variable. CLEVERAGENTS_TEST_FULL=1 tries every point.
+variable. CLEVERAGENTS_TEST_FULL=1 tries every point; CLEVERAGENTS_TEST_STORE=postgres: the store is
+on PostgreSQL.
 """
 
 import itertools
@@ -13,8 +14,7 @@ import signal
 import sqlite3
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,13 @@ from cleveragents.errors import AgentsError
 from cleveragents.model.settings import Settings
 from cleveragents.testing import look, require_same
 from cleveragents.workspace import open_workspace
+from tests.databases import EVERYWHERE, Where, copy_shared, store_of
 from tests.harness import PATIENCE, Agents, Outcome, ask_server, command
+from tests.pgserver import PgServer
+from tests.scratch import wait_until
 
 FULL = os.environ.get("CLEVERAGENTS_TEST_FULL") == "1"
-SAMPLE = 6
+SAMPLE = 4 if EVERYWHERE else 6
 """Points tried per command if not all are."""
 KILLED = -signal.SIGKILL
 
@@ -67,9 +70,12 @@ steps:
 class World(Agents):
     """A repository, a directory and a database, and commands that may be made to die."""
 
-    def __init__(self, root: Path, plan: str = PLAN) -> None:
+    def __init__(
+        self, root: Path, plan: str = PLAN, after_death: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(root)
         self.root = root
+        self._after_death = after_death
         self.repo, self.docs, self.db = (self.work / n for n in ("repo", "docs", "app.db"))
         (self.repo / "gone").mkdir(parents=True)
         (self.repo / "a").write_text("old\n")
@@ -106,6 +112,8 @@ class World(Agents):
         whole = self.env | dict(env or {})
         argv = (command(), *argv)
         done = ask_server([*argv], cwd or self.work, whole, timeout, str(points), kill_at)
+        if kill_at:
+            self._after_death()
         self.points = int(points.read_text() or 0)
         return Outcome(argv, *done)
 
@@ -185,28 +193,60 @@ def is_new(seen: dict[str, Any]) -> bool:
 Check = Callable[[World, Outcome], None]
 
 
+class SharedImages:
+    """The part of a world that is on PostgreSQL: its state at the start, and that again."""
+
+    def __init__(self, pg: PgServer, url: str) -> None:
+        self._pg, self._name = pg, url.rpartition("/")[2]
+        self._image = f"{self._name}_image"
+
+    def keep(self) -> None:
+        self.wait_until_unused()
+        copy_shared(self._pg, self._name, self._image)
+
+    def bring_back(self) -> None:
+        self.wait_until_unused()
+        copy_shared(self._pg, self._image, self._name)
+
+    def drop(self) -> None:
+        self._pg.sql("postgres", f"DROP DATABASE IF EXISTS {self._image}")
+
+    def wait_until_unused(self) -> None:
+        """Until what somebody sent who was killed then is over, this way or that."""
+        users = (
+            "SELECT 1 FROM pg_stat_activity"
+            f" WHERE datname = '{self._name}' AND backend_type = 'client backend'"
+        )
+        wait_until(lambda: not self._pg.sql("postgres", users), f"nobody uses {self._name}")
+
+
 class Crashes:
     """Does a command again and again from the same start, each time dying at another point."""
 
-    def __init__(self, folder: Path, subtests: pytest.Subtests) -> None:
+    def __init__(
+        self, folder: Path, subtests: pytest.Subtests, shared: SharedImages | None
+    ) -> None:
         self._folder = folder
         self._subtests = subtests
-        self._images = 0
+        self._shared = shared
 
     def start(self, prepare: Callable[[World], None], plan: str = PLAN) -> Callable[[], World]:
         """Prepares once; what is returned brings that state back, as from a backup."""
-        root, self._images = self._folder / "world", self._images + 1
-        image = self._folder / f"image{self._images}"
-        shutil.rmtree(root, ignore_errors=True)
+        root, image, shared = self._folder / "world", self._folder / "image", self._shared
         root.mkdir()
-        world = World(root, plan)
+        world = World(root, plan, shared.wait_until_unused if shared else nothing_more)
         prepare(world)
+        (root / "store/reserve").unlink(missing_ok=True)  # 32 MiB of nothing, made again
         subprocess.run(["cp", "-a", root, image], check=True)
+        if shared:
+            shared.keep()
 
         def again() -> World:
             shutil.rmtree(root)
             subprocess.run(["cp", "-a", image, root], check=True)
-            recognise_sandboxes(root / "store/store.db")
+            if shared:
+                shared.bring_back()
+            recognise_sandboxes(store_of(world.env))
             return world
 
         return again
@@ -217,7 +257,7 @@ class Crashes:
         prepare: Callable[[World], None],
         check: Check,
         plan: str = PLAN,
-        sample: int = SAMPLE,
+        more: int = 0,
     ) -> None:
         again = self.start(prepare, plan)
         world = again()
@@ -225,7 +265,7 @@ class Crashes:
         total = world.points
         assert total > 0, f"no fault point was reached: {first}"
         check(world, first)
-        for number in numbers(total, total if FULL else sample):
+        for number in numbers(total, total if FULL else SAMPLE + more):
             with self._subtests.test(f"{' '.join(argv)} killed at {number} of {total}"):
                 again()
                 died = world.die(number, *argv)
@@ -236,15 +276,14 @@ class Crashes:
                     raise AssertionError(f"{where}: {error}") from error
 
 
-def recognise_sandboxes(database: Path) -> None:
+def recognise_sandboxes(store: Where) -> None:
     """A sandbox is known by its inode, and a copy has another."""
-    if not database.exists():
+    if not store.url and not os.path.exists(f"{store.home}/store.db"):
         return
-    with closing(sqlite3.connect(database)) as db, db:
-        for sandbox, root in db.execute("SELECT sandbox_id, root FROM sandboxes").fetchall():
-            if os.path.isdir(root):
-                known = (fsio.identity(root), sandbox)
-                db.execute("UPDATE sandboxes SET identity = ? WHERE sandbox_id = ?", known)
+    for sandbox, root in store.query("SELECT sandbox_id, root FROM sandboxes"):
+        if os.path.isdir(root):
+            known = (fsio.identity(root), sandbox)
+            store.query("UPDATE sandboxes SET identity = ? WHERE sandbox_id = ?", known)
 
 
 def numbers(total: int, sample: int) -> list[int]:
@@ -255,11 +294,21 @@ def numbers(total: int, sample: int) -> list[int]:
 
 
 @pytest.fixture
-def crashes(tmp_path: Path, subtests: pytest.Subtests) -> Crashes:
-    return Crashes(tmp_path, subtests)
+def crashes(
+    tmp_path: Path, subtests: pytest.Subtests, request: pytest.FixtureRequest
+) -> Generator[Crashes]:
+    if not EVERYWHERE:
+        yield Crashes(tmp_path, subtests, None)
+        return
+    shared = SharedImages(request.getfixturevalue("pg"), request.getfixturevalue("on_postgres"))
+    yield Crashes(tmp_path, subtests, shared)
+    shared.drop()
 
 
 def nothing(_world: World) -> None: ...
+
+
+def nothing_more() -> None: ...
 
 
 def executed(world: World) -> None:
@@ -322,7 +371,7 @@ def test_a_run_that_died_is_resumed_to_the_same_end(crashes: Crashes) -> None:
         assert require_matching(world)
         require_applied_once(world)
 
-    crashes.everywhere("plan", "run", "plan.yaml", prepare=nothing, check=check, sample=10)
+    crashes.everywhere("plan", "run", "plan.yaml", prepare=nothing, check=check, more=4)
 
 
 def test_a_step_that_failed_leaves_nothing_however_the_process_ended(crashes: Crashes) -> None:
@@ -377,7 +426,7 @@ def test_manual_edits_outlive_a_rollback_that_died(crashes: Crashes) -> None:
         assert seen["db"] == [(1,), (2,)]
 
     argv = ("plan", "rollback", "last", "first", "--yes")
-    crashes.everywhere(*argv, prepare=edited, check=check, sample=6)
+    crashes.everywhere(*argv, prepare=edited, check=check)
 
 
 def test_a_resume_that_died_is_resumed(crashes: Crashes) -> None:
@@ -411,7 +460,7 @@ def test_manual_edits_stay_an_operation_of_their_own_however_the_resume_ended(
                 break
         assert not is_new(world.sandboxes()), "only the edit was taken back, not what was before it"
 
-    crashes.everywhere("plan", "resume", "last", prepare=edited, check=check, sample=6)
+    crashes.everywhere("plan", "resume", "last", prepare=edited, check=check)
 
 
 def test_an_undo_that_died_happened_or_not(crashes: Crashes) -> None:
@@ -430,7 +479,7 @@ def test_an_undo_that_died_happened_or_not(crashes: Crashes) -> None:
 
 def test_an_apply_that_died_happened_as_a_whole_or_not_at_all_and_once(crashes: Crashes) -> None:
     crashes.everywhere(
-        "plan", "apply", "last", "--yes", prepare=executed, check=check_applied, sample=10
+        "plan", "apply", "last", "--yes", prepare=executed, check=check_applied, more=4
     )
 
 
@@ -452,7 +501,7 @@ def test_an_apply_with_validations_leaves_nothing_of_them_however_it_ended(
         assert not (world.repo / "dirt").exists()
 
     argv = ("plan", "apply", "last", "--yes")
-    crashes.everywhere(*argv, prepare=executed, check=check, plan=CHECKED, sample=6)
+    crashes.everywhere(*argv, prepare=executed, check=check, plan=CHECKED)
 
 
 def test_an_apply_as_changes_beside_the_users_own_edits_is_all_or_nothing(
@@ -479,7 +528,7 @@ def test_an_apply_as_changes_beside_the_users_own_edits_is_all_or_nothing(
         world.require_tidy()
 
     argv = ("plan", "apply", "last", "--yes", "--as", "changes")
-    crashes.everywhere(*argv, prepare=prepare, check=check, sample=6)
+    crashes.everywhere(*argv, prepare=prepare, check=check)
 
 
 def test_an_apply_that_could_not_be_undone_at_once_is_undone_later(
@@ -598,8 +647,6 @@ def test_a_process_killed_while_a_tool_works_leaves_a_plan_that_continues(agents
         "test -e $AGENTS_PLAN_DIR/flag", "test -e $AGENTS_PLAN_DIR/flag || sleep 600"
     )
     world = World(agents.work.parent / "world", plan)
-    from tests.harness import command
-
     running = subprocess.Popen(
         [command(), "plan", "run", "plan.yaml"],
         cwd=world.work,
@@ -607,10 +654,8 @@ def test_a_process_killed_while_a_tool_works_leaves_a_plan_that_continues(agents
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    give_up = time.monotonic() + PATIENCE
-    while not list((world.root / "store").glob("sandboxes/*/repo/half")):
-        assert time.monotonic() < give_up, "the step never started"
-        time.sleep(0.01)
+    half = "sandboxes/*/repo/half"
+    wait_until(lambda: list((world.root / "store").glob(half)), "the second step")
     running.kill()
     running.wait()
     (world.work / "flag").touch()

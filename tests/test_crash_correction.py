@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.scratch import query
-from tests.test_crash import FULL, Crashes, World, crashes, nothing, numbers, rows
+from tests.databases import store_of
+from tests.test_crash import FULL, SAMPLE, Crashes, World, crashes, nothing, numbers, rows
 
 __all__ = ["crashes"]
-SAMPLE = 6
 
 CORRECTED = """
 name: small
@@ -122,8 +121,7 @@ def check_correction(world: World) -> None:
 
 
 def query_corrections(world: World) -> list[tuple[Any, ...]]:
-    store = world.root / "store/store.db"
-    return query(store, "SELECT state, attempt FROM correction_attempts")
+    return store_of(world.env).query("SELECT state, attempt FROM correction_attempts")
 
 
 def test_child_plans_that_die_anywhere_are_resumed(

@@ -14,7 +14,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cleveragents.content import fsio
 from cleveragents.content.pack_file import MAGIC
 from cleveragents.errors import LeaseLost, MachineError, PlanBusy
 from cleveragents.lease import LeasedPlan, hold, is_left_behind, working_on
@@ -28,7 +27,7 @@ from tests.databases import Where, shared_store
 from tests.harness import Agents, command
 from tests.in_process import Yard, cli, die_while, files
 from tests.scratch import wait_until
-from tests.test_store import add_plan, in_children
+from tests.test_store import add_plan
 
 NAMED = ["unshare", "--uts", *(() if os.geteuid() == 0 else ("--map-root-user",))]
 WAITING = """\
@@ -321,26 +320,6 @@ def test_a_lease_that_was_taken_over_ends_the_commit_of_whoever_had_it(where: Wh
             leased.commit(state=State.ERRORED)
     assert store.plans.get(plan.plan_id) == plan
     store.close()
-
-
-@pytest.mark.parametrize("number", [3, 9, 17, 23, 29])
-def test_a_run_that_died_is_resumed_to_the_same_end(
-    yard: Yard, on_postgres: str, number: int
-) -> None:
-    """The crashes of `test_crash.py` put a store back as a folder; here each has its own."""
-    file = yard.plan()
-
-    def run_and_die() -> None:
-        fsio.arm(number)
-        cli("plan", "run", file)
-
-    assert in_children([run_and_die]) != [0], "it died"
-    with open_workspace() as ws:
-        plan = ws.find("shop") if ws.plans() else ws.use(file)
-        plan.resume() if plan.plan.head_group_id else plan.execute()
-        assert plan.plan.state is State.COMPLETE
-        assert files(plan) == {"one.txt", "two.txt"}
-        assert ws.check(read_data=True).problems == ()
 
 
 def test_without_a_bucket_another_machine_says_what_it_can_and_who_has_the_rest(
