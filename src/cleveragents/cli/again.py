@@ -1,7 +1,7 @@
-"""Hints that name the command which was just typed: with everything that was typed for it.
+"""Completes hints that name the command just typed with all of its options.
 
-What a verb suggests is the command and the option that would help. Pasted without the other
-options that were given it would do something else.
+A verb suggests the command and the option that would help. Pasted without the other options that
+were given, it would do something else.
 """
 
 import re
@@ -21,7 +21,7 @@ FLAG_AWAY = {"--branch": "--patch", "--patch": "--branch"}
 
 
 def again(typed: Sequence[str], command: "click.Command", more: Sequence[str]) -> str:
-    """The command as it was typed, with `more` options or in place of those they exclude."""
+    """The command as typed, with `more` options, which replace those they exclude."""
     words, rest = _split(list(typed))
     for option, value in _pairs(more, command):
         words = _without(words, option, command)
@@ -32,7 +32,7 @@ def again(typed: Sequence[str], command: "click.Command", more: Sequence[str]) -
 
 
 def as_typed(hint: str, name: str, without: str = "") -> str:
-    """Where the hint is to type the same with another option: with all (but one) that was typed."""
+    """A hint to repeat the command with another option, keeping all typed options but one."""
     if f"agents {name} " not in hint:
         return hint
     import click
@@ -45,7 +45,7 @@ def as_typed(hint: str, name: str, without: str = "") -> str:
 
 
 def completed(hint: str, name: str, typed: Sequence[str], command: "click.Command") -> str:
-    """The hint, with the options that were typed where it says to run the same with another one."""
+    """The hint; where it repeats the command, with the options that were typed."""
     before, found, after = hint.partition(f"agents {name} ")
     if not found:
         return hint
@@ -75,7 +75,7 @@ def _pairs(words: Sequence[str], command: "click.Command") -> list[tuple[str, st
 
 
 def _without(words: list[str], option: str, command: "click.Command") -> list[str]:
-    """Without an earlier one of the same; one that may be repeated stays."""
+    """The words without an earlier use of the option, unless it may be repeated."""
     param = _option(option, command)
     if param is None or getattr(param, "multiple", False):
         return words

@@ -1,4 +1,4 @@
-"""`agents run -- claude ...`: a known agent in a sandbox, and what becomes of its work."""
+"""`agents run -- claude ...`: a known agent in a sandbox, and the review of its work."""
 
 from contextlib import suppress
 from shlex import quote, split
@@ -28,17 +28,17 @@ CHOICES, NOTHING = ("all", "some", "roll back"), "nothing"
 def run_known(
     ws: Workspace, options: Options, agent: str, request: AgentRequest
 ) -> tuple[Reply, int | None]:
-    """What to print, and the agent's own exit code."""
+    """Run a known agent; returns the reply and the agent's exit code."""
     ran = run_agent(ws, agent, request)
     if options.interactive and any(item["files"] for item in prompts_of(ws, ran.plan)):
-        # Who wants to answer no more has applied nothing, and is told how it continues.
+        # Ctrl-C at the review applies nothing, and the reply says how to continue.
         with suppress(click.Abort):
             _review(ws, options, ran.plan)
     return _reply(ws, ran, prompts_of(ws, ran.plan)), ran.result.exit_code
 
 
 def named_paths(resources: tuple[str, ...]) -> dict[str, str]:
-    """`db=app.db` as given to `--resource`."""
+    """Name -> path, of `--resource db=app.db`."""
     found: dict[str, str] = {}
     for text in resources:
         name, _, path = text.partition("=")
@@ -49,7 +49,7 @@ def named_paths(resources: tuple[str, ...]) -> dict[str, str]:
 
 
 def prompts_of(ws: Workspace, plan: PlanHandle) -> list[dict[str, Any]]:
-    """What the person asked for, each with the calls that are still there and what they changed."""
+    """The person's prompts, each with the calls still in force and what they changed."""
     store = ws.ctx.store
     decisions = store.plans.decisions(plan.plan_id)
     above = {item.decision_id: item.parent_id for item in decisions}
@@ -112,9 +112,9 @@ def _prompts(prompts: list[dict[str, Any]]) -> tuple[Table, ...]:
 
 
 def _review(ws: Workspace, options: Options, plan: PlanHandle) -> None:
-    """Show what it did by prompt; apply all, some paths or nothing, or go back and ask again."""
+    """Show the work by prompt; apply all, some paths or nothing, or roll back and ask again."""
     while True:
-        # The agent may have left its last line open.
+        # The agent's last line may have no line feed.
         _show(Text(""), *_prompts(prompts_of(ws, plan)))
         chosen = click.prompt(
             "apply all, some or nothing, or roll back",
@@ -140,7 +140,7 @@ def _review(ws: Workspace, options: Options, plan: PlanHandle) -> None:
 
 
 def _choice(typed: str) -> str:
-    """A word, or its beginning."""
+    """The choice for a word or its beginning."""
     found = [word for word in (*CHOICES, NOTHING) if typed and word.startswith(typed.lower())]
     if not found:
         raise click.UsageError(f"type {', '.join(CHOICES)} or {NOTHING}, or the first letter")
@@ -148,7 +148,7 @@ def _choice(typed: str) -> str:
 
 
 def _leave_out_others(plan: PlanHandle) -> None:
-    """Roll everything back but the paths that are typed; earlier groups keep the rest."""
+    """Roll back everything but the typed paths; earlier groups keep the rest."""
     files = plan.diff().files
     _show(Table(("change", "path"), tuple((file.status, file.path) for file in files)))
     typed = click.prompt("paths or folders, with spaces between", err=True)

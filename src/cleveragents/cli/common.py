@@ -1,4 +1,4 @@
-"""What every command shares: its options, the context it opens, how it replies and fails."""
+"""Shared by all commands: options, the context they open, replies and failures."""
 
 import functools
 import gc
@@ -31,7 +31,7 @@ FORMATS = ("rich", "plain", "json", "yaml")
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How the user wants to be spoken to."""
+    """The output options of a command."""
 
     form: str
     quiet: bool
@@ -86,7 +86,7 @@ def command(
 ) -> Callable[[Callable[..., Reply]], click.Command]:
     """A click command around `function(workspace, options, ...) -> Reply`.
 
-    `own_failure`: the exit code of every error, where all others are the command's that it runs.
+    `own_failure`: the exit code of our own errors, as others are those of the command it runs.
     """
 
     def wrap(function: Callable[..., Reply]) -> click.Command:
@@ -101,7 +101,7 @@ def command(
         ) -> int:
             form = form_of(form, as_json)
             settings = {key: value for key, _, value in (item.partition("=") for item in overrides)}
-            # Modules stay: from here on only what the command itself makes is looked at.
+            # Exclude loaded modules from garbage collection.
             gc.freeze()
             gc.set_threshold(GARBAGE, 20, 20)
             gc.enable()
@@ -173,7 +173,7 @@ def run_command(
 
 
 def _take_in(workspace: Workspace) -> None:
-    """Events of agents that were written down because nobody answered; nearly always none."""
+    """Record agents' events that hooks left in files; nearly always none."""
     settings = workspace.ctx.settings
     if not os.path.isdir(folder := f"{settings.home}/sidecars"):
         return
@@ -187,7 +187,7 @@ def _take_in(workspace: Workspace) -> None:
 
 @contextmanager
 def _telemetry(workspace: Workspace, started: str) -> Generator[None]:
-    """Where the environment asks for it: what the command did is sent when it has done it."""
+    """If the environment asks for telemetry, send the command's trace when it is done."""
     if not any(name.startswith("OTEL_EXPORTER_OTLP_") for name in os.environ):
         yield
         return
@@ -202,7 +202,7 @@ def _telemetry(workspace: Workspace, started: str) -> Generator[None]:
 
 
 def _interrupted(plan: dict[str, Any] | None) -> Reply:
-    """What is kept after Ctrl-C, and what to type: what continues the steps, or the same again."""
+    """The error after Ctrl-C: what is kept, and which command continues."""
     if plan is not None:
         step = f" in step {plan['step']}, which resume runs again" if plan["step"] else ""
         count = f"{plan['done']} of {plural(plan['of'], 'step')}"
@@ -284,7 +284,7 @@ def _red(text: str) -> str:
 
 
 def fail_usage(error: "click.UsageError", argv: list[str]) -> int:
-    """click's own complaints, in our words and our envelope."""
+    """Report click's errors in our words and envelope."""
     message = " ".join(error.format_message().split()).removesuffix(".")
     message = message[:1].lower() + message[1:]
     path = error.ctx.command_path if error.ctx else "agents"
@@ -303,9 +303,9 @@ def fail_usage(error: "click.UsageError", argv: list[str]) -> int:
 
 
 class Voice:
-    """Progress on stderr while a command works; questions where there is somebody to answer.
+    """Progress on stderr while a command works, and questions if there is a terminal.
 
-    Where nothing is shown, `warnings` are kept for the envelope's messages.
+    If no progress is shown, `warnings` go into the envelope's messages.
     """
 
     def __init__(self, options: Options, warnings: list[str] | None = None) -> None:
@@ -334,7 +334,7 @@ class Voice:
             self._made.end()
 
     def _progress(self) -> "Progress":
-        """Made when something is told: most commands tell nothing."""
+        """Created on demand: most commands show no progress."""
         if self._made is None:
             self._made = self._fitting()
         return self._made
@@ -363,7 +363,7 @@ class Voice:
 
 
 def found(ws: Workspace, text: str) -> tuple[PlanHandle, tuple[str, ...]]:
-    """The plan that was named, and a remark if the name could have meant another."""
+    """The named plan, and a note if the name could mean another."""
     from cleveragents.lookup import find_plan
 
     plan, remark = find_plan(ws.ctx.store, text)
@@ -371,7 +371,7 @@ def found(ws: Workspace, text: str) -> tuple[PlanHandle, tuple[str, ...]]:
 
 
 def require_web(name: str) -> None:
-    """What the page and its reports are made with."""
+    """Refuse if the packages for the page and its reports are missing."""
     from importlib.util import find_spec
 
     for package in ("jinja2", "starlette", "uvicorn"):

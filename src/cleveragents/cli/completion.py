@@ -1,4 +1,4 @@
-"""`agents completion`, and what the arguments of commands are completed with."""
+"""`agents completion`, and completion of commands' arguments."""
 
 import os
 
@@ -28,17 +28,17 @@ def completion(options: Options, shell: str) -> Reply:
     assert kind is not None
     root = click.get_current_context().find_root().command
     script = kind(root, {}, "agents", "_AGENTS_COMPLETE").source()
-    # A label may have blanks in it; bash would insert it as several words.
+    # Bash would insert a label with blanks as several words.
     script = script.replace("COMPREPLY+=($value)", 'COMPREPLY+=("$(printf %q "$value")")')
     return Reply(data={"shell": shell, "script": script}, blocks=(Text(script, verbatim=True),))
 
 
 def offered(kind: str, plan: str, begun: str) -> list[CompletionItem]:
-    """What can stand there, with a word about each; nothing if there is no store."""
+    """Completions with a short help for each; none without a store."""
     try:
         settings = settings_here()
         if not os.path.isdir(settings.home):
-            return []  # whoever looks what there is does not want a store made
+            return []  # completion must not create a store
         with open_workspace(settings=settings, recover=False) as ws:
             found = _named(ws, kind, plan)
     except AgentsError:
@@ -99,7 +99,7 @@ def settings_named(begun: str) -> list[CompletionItem]:
 
 
 def values_of(name: str, begun: str) -> list[CompletionItem]:
-    """What a setting may be, where that is a few words."""
+    """The values of a setting that has only a few."""
     from cleveragents.model.settings import BY_NAME
 
     key = BY_NAME.get(name)

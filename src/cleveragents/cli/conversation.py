@@ -1,4 +1,4 @@
-"""What commands say and do about the conversation of an agent that a plan follows."""
+"""Shared by commands that show or roll back an agent's conversation."""
 
 import functools
 import os
@@ -21,7 +21,7 @@ from cleveragents.workspace import Workspace
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What of files and conversation is to be rolled back: both, or one alone."""
+    """What to roll back: files, conversation, or both."""
 
     files: bool = True
     conversation: bool = True
@@ -34,7 +34,7 @@ BOTH = Part()
 
 
 def part_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--files-only` and `--conversation-only`, handed on as `part`."""
+    """`--files-only` and `--conversation-only`, passed on as `part`."""
     import click
 
     @click.option("--files-only", is_flag=True, help="Leave the agent's conversation as it is.")
@@ -61,7 +61,7 @@ def going_of(ws: Workspace, one: PlanHandle, again: bool = False) -> Return:
 def roll_back_alone(
     one: PlanHandle, going: Return, group: CheckpointGroup, notes: tuple[str, ...], dry_run: bool
 ) -> Reply:
-    """The conversation without the files."""
+    """Roll back the conversation without the files."""
     if going.conversation is None:
         raise NotAllowed(
             f"plan {one.plan.name!r} follows no agent: it has no conversation",
@@ -83,7 +83,7 @@ def with_conversation(reply: Reply, conversation: Conversation | None) -> Reply:
 
 
 def would_change(reply: Reply, conversation: Conversation | None, part: Part = BOTH) -> Reply:
-    """The reply of a dry run: the session is still the old one, and its end is not told yet."""
+    """The reply of a dry run, in which the session is still the old one."""
     data = {**reply.data, "conversation": shown(conversation)}
     if conversation is None or not part.conversation or data.get("conflicts"):
         return msgspec.structs.replace(reply, data=data)
@@ -104,7 +104,7 @@ def resumed(ws: Workspace, options: Options, one: PlanHandle) -> Reply | None:
 
 
 def continued(options: Options, one: PlanHandle, conversation: Conversation) -> Reply:
-    """In a terminal the agent takes it over; else the command is said."""
+    """Start the agent in a terminal; else print its command."""
     if options.interactive and one.plan.plan_dir and os.path.isdir(one.plan.plan_dir):
         os.chdir(one.plan.plan_dir)
         argv = conversation.continue_

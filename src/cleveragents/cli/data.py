@@ -1,4 +1,4 @@
-"""What commands tell: plain data made from the store, with the names programs rely on."""
+"""The data of commands' replies, with the names that programs rely on."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -23,7 +23,7 @@ from cleveragents.model.units import seconds_between
 
 
 def step_states(ctx: Context, plan: Plan, steps: Iterable[Step]) -> dict[str, str]:
-    """Nothing is `processing` in a plan that is not, unless its agent works: it stopped."""
+    """The state of each step; `processing` means interrupted if nobody is running the plan."""
     found = {step.step_id: str(step.state) for step in steps}
     begun = [name for name, state in found.items() if state == StepState.PROCESSING]
     if begun and plan.state is not State.PROCESSING and not is_at_work(ctx, plan.plan_id):
@@ -89,7 +89,7 @@ def error_data(plan: Plan) -> dict[str, Any] | None:
 
 
 def not_copied_data(ctx: Context, plan: Plan) -> dict[str, list[str]]:
-    """Resource -> what its files have and the sandbox's copies have not."""
+    """Resource -> what could not be copied into its sandbox."""
     names = {one.resource_id: one.name for one in ctx.store.resources.of_plan(plan.plan_id)}
     return {
         names[record.resource_id]: record.origin["not_copied"]
@@ -163,7 +163,7 @@ def duration_ms(start: str, end: str) -> int:
 
 
 def bucket_data(ctx: Context, plan: Plan) -> dict[str, Any] | None:
-    """What of the plan is in the bucket, and how far that is behind; None: there is no bucket."""
+    """How much of the plan is in the bucket, and how far behind it is; None without a bucket."""
     if not ctx.settings.content_url:
         return None
     segments = ctx.store.segments
@@ -179,7 +179,7 @@ def bucket_data(ctx: Context, plan: Plan) -> dict[str, Any] | None:
 
 
 def _conversation_data(ctx: Context, plan: Plan) -> dict[str, Any] | None:
-    """Of most plans there is none, and nothing about agents need be imported."""
+    """The conversation; most plans have none, and then nothing about agents is imported."""
     if anchor_in(plan.actor_state) is None:
         return None
     from cleveragents.cli.conversation import conversation_data
@@ -188,7 +188,7 @@ def _conversation_data(ctx: Context, plan: Plan) -> dict[str, Any] | None:
 
 
 def confinement_data(ctx: Context, plan: Plan) -> dict[str, Any]:
-    """How tools of the plan are to be confined; what that gives here, `agents doctor` says."""
+    """The plan's confinement; `agents doctor` says what this machine supports."""
     setting, policy = ctx.settings.confine, plan.spec.get("policy", {}).get("confine")
     return {
         "in_force": confine_in_force(setting, policy),
@@ -207,14 +207,14 @@ def databases_data(ctx: Context, plan: Plan) -> list[dict[str, Any]]:
 
 
 def content_on(ctx: Context, plan: Plan) -> str | None:
-    """The machine that alone has what the plan changed; None: it is here, or in a bucket."""
+    """The one machine that has the plan's content; None if it is here or in a bucket."""
     return ctx.manager.sandboxes(plan.plan_id).only_on if ctx.store.is_shared else None
 
 
 def files_modified(ctx: Context, plan: Plan) -> int | None:
-    """Paths that differ between what the sandboxes were made with and the newest state kept.
+    """Paths that differ between the origin of the sandboxes and the newest state.
 
-    None: that is not here."""
+    None if the content is not on this machine."""
     if content_on(ctx, plan) is not None:
         return None
     groups = ctx.store.checkpoints.groups(plan.plan_id)

@@ -1,6 +1,6 @@
 """`agents demo`: a throw-away repository and database, a plan that fails, and everything after.
 
-Every line is the outcome of a real command, run in a process of its own as a user would.
+Every line is the result of a real command, run in a process of its own.
 """
 
 import json
@@ -37,7 +37,7 @@ steps:
 
 
 class Stage:
-    """Runs commands and says what came of them."""
+    """Runs commands and reports their results."""
 
     def __init__(self, folder: str, quiet: bool) -> None:
         self.folder = folder
@@ -59,7 +59,7 @@ class Stage:
         return done.stdout
 
     def agents(self, *arguments: str, expect: int = 0) -> dict[str, Any]:
-        """Run our own command; its envelope. Another exit code than expected ends the demo."""
+        """Run our own command; returns its envelope. An unexpected exit code ends the demo."""
         self.say(f"$ agents {' '.join(arguments)}")
         done = subprocess.run(
             [sys.executable, "-m", "cleveragents", *arguments, "--json"],

@@ -1,7 +1,7 @@
 """The installed command: the streams, signals and exit codes of every command.
 
-What is done here to start quickly helps every command alike: its figures are in
-docs/measurements.md ("Start-up").
+What makes start-up quick is here, for every command alike; figures in docs/measurements.md
+("Start-up").
 """
 
 import atexit
@@ -19,15 +19,15 @@ ELSEWHERE = "hint: write it somewhere else; what the command changed stays chang
 
 
 class Unwritten(BaseException):
-    """The answer cannot be written; nobody on the way takes it for an error of the store's disk."""
+    """The answer cannot be written; not an OSError, which would count as the store's disk."""
 
 
 class NoReader(BaseException):
-    """Whoever read the answer has gone, as with `git diff | head`; nobody on the way complains."""
+    """The reader of the answer is gone, as with `| head`; not an error to report."""
 
 
 class _Over(io.FileIO):
-    """Writes where a stream does, which is kept: it closes its descriptor when it goes."""
+    """Writes to a stream's descriptor; keeps the stream, which would close it when collected."""
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream.fileno(), "w", closefd=False)
@@ -37,7 +37,7 @@ class _Over(io.FileIO):
 class _Answer(_Over):
     def write(self, data: Any) -> int:
         try:
-            while (written := super().write(data)) is None:  # somebody made it non-blocking
+            while (written := super().write(data)) is None:  # the descriptor is non-blocking
                 select.select([], [self], [])
         except BrokenPipeError:
             raise NoReader from None
@@ -47,7 +47,7 @@ class _Answer(_Over):
 
 
 class _Remarks(_Over):
-    """What stands beside the answer: the command is done also where it cannot be written."""
+    """Remarks beside the answer: failing to write them does not fail the command."""
 
     def write(self, data: Any) -> int:
         try:
@@ -57,9 +57,9 @@ class _Remarks(_Over):
 
 
 def program() -> NoReturn:
-    """The installed command: it ends without taking the interpreter apart.
+    """The installed command: exits without interpreter shutdown.
 
-    That takes some of a short command's time, and nothing is left to be done by it.
+    Shutdown takes part of a short command's time, and has nothing left to do.
     """
     try:
         run()
@@ -74,13 +74,13 @@ def program() -> NoReturn:
 
 
 def _has_threads() -> bool:
-    """Whether there are threads that the interpreter would wait for."""
+    """Whether threads are running that the interpreter would wait for."""
     threading = sys.modules.get("threading")
     return threading is not None and sum(not one.daemon for one in threading.enumerate()) > 1
 
 
 def run() -> NoReturn:
-    """What was typed, done; for a process that continues afterwards."""
+    """Run the command line, in a process that continues afterwards."""
     _have_streams()
     sys.stdout = _over(_Answer, sys.stdout)
     sys.stderr = _over(_Remarks, sys.stderr)
@@ -113,7 +113,7 @@ def _show_traceback(error: Exception) -> None:
 
 
 def _have_streams() -> None:
-    """Open what was closed: else a file of ours would get its number, and a tool could write it."""
+    """Open closed streams: else a file of ours gets the number, and a tool could write to it."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -125,7 +125,7 @@ def _have_streams() -> None:
 
 
 def _over(kind: type[_Over], stream: TextIO) -> TextIO:
-    """The same stream, with what `kind` does where it cannot be written."""
+    """The same stream, handling failed writes as `kind` does."""
     at_once = bool(stream.line_buffering) or getattr(stream, "write_through", False)
     try:
         writer = kind(stream)
@@ -140,7 +140,7 @@ def _over(kind: type[_Over], stream: TextIO) -> TextIO:
 
 
 def _version() -> int:
-    """Told without click, which takes as long again as an interpreter does to start."""
+    """Print the version without click, which takes as long to import as Python to start."""
     from cleveragents import __version__
 
     sys.stdout.write(f"agents {__version__}\n")
@@ -148,7 +148,7 @@ def _version() -> int:
 
 
 def _with_click() -> int:
-    """Of what is imported nothing can be collected: that is looked for only afterwards."""
+    """Run with click; garbage collection starts after the imports, which leave no garbage."""
     gc.disable()
     import_msgspec()
     from cleveragents.cli.main import main
@@ -157,9 +157,9 @@ def _with_click() -> int:
 
 
 def import_msgspec() -> None:
-    """Without `typing_extensions`, of which it needs nothing that this Python has not got.
+    """Import msgspec without `typing_extensions`, which it does not need on this Python.
 
-    Where that is installed it takes as long to import as msgspec itself.
+    That takes as long to import as msgspec itself.
     """
     if "typing_extensions" in sys.modules:
         return
@@ -171,5 +171,5 @@ def import_msgspec() -> None:
 
 
 def _interrupt(_signal: int, _frame: object) -> None:
-    """A polite end is treated like Ctrl-C: the tool is ended, the plan stays resumable."""
+    """Treat SIGTERM like Ctrl-C: the tool is ended, the plan stays resumable."""
     raise KeyboardInterrupt

@@ -1,7 +1,7 @@
-"""`agents hook`: what agents call at their events.
+"""`agents hook`: called by agents at their events.
 
-`event` and `sidecar` are for programs: they never fail loudly, because an agent takes a hook that
-does for a reason not to run its tool.
+`event` and `sidecar` are for programs: they never exit with an error, because an agent takes that
+as a reason not to run its tool.
 """
 
 import os
@@ -45,7 +45,7 @@ def sidecar(name: str) -> int:
     from cleveragents.integrations.sidecar import Sidecar
 
     settings = settings_here()
-    os.chdir("/")  # a folder that somebody wants to remove must not be in use by us
+    os.chdir("/")  # do not keep a folder in use that somebody may want to remove
     made = Sidecar(folder_of(settings), name, lambda: observing(settings), settings.hook_budget)
     if made.listen():
         made.serve()

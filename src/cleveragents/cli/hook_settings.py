@@ -84,7 +84,7 @@ def _changed(
 
 
 def _diff(change: SettingsChange) -> str:
-    """A patch that `patch -p1 -d /` takes."""
+    """A patch for `patch -p1 -d /`."""
     sides = ("a", change.before), ("b", change.after)
     old, new = ("/dev/null" if content is None else f"{top}{change.path}" for top, content in sides)
     texts = ((content or b"").decode("utf-8", "replace") for _, content in sides)
@@ -103,7 +103,7 @@ def status(ws: Workspace, options: Options, agent: str | None) -> Reply:
 
 
 def installed_hooks(ws: Workspace) -> tuple[Block, ...]:
-    """Whether agents that have our hooks really call them; nothing if none has."""
+    """Rows on whether agents with our hooks really call them; none if no agent has them."""
     rows = [row for name in MODULES if (row := _status(ws, name))["installed"]]
     remarks = [Text(row["remark"], "yellow") for row in rows if row["remark"]]
     return (_table(rows), *remarks) if rows else ()
@@ -126,7 +126,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
 
 
 def _outdated(ws: Workspace, agent: str, scope: str) -> list[str]:
-    """Hooks that run something else than today's would: another Python, store or client."""
+    """Whether installed hooks run something else than new ones: another Python, store or client."""
     today = _changes(agent, scope, hook_command(ws.ctx.settings, agent))
     if all(change.before == change.after for change in today):
         return []

@@ -1,4 +1,4 @@
-"""What `status` and a rollback say of resources that are worked on in place."""
+"""How `status` and a rollback show resources in place."""
 
 import os
 from collections.abc import Callable
@@ -21,7 +21,7 @@ ALL = "*"
 
 
 def choices_options(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds what a person may say of changes that are not the agent's; gives them as `choices`."""
+    """Options for changes that are not the agent's, passed on as `choices`."""
 
     @wraps(run)
     def chosen(
@@ -78,7 +78,7 @@ def owned_data(result: RollbackResult) -> list[dict[str, Any]]:
 
 
 def owner_blocks(result: RollbackResult, command: str) -> tuple[Block, ...]:
-    """Who changed what; git's own files are told of in words."""
+    """Who changed what; git's own files are described in words."""
     shown = [item for item in result.in_place if not item.path.startswith(b".git/")]
     if not shown:
         return ()
@@ -92,7 +92,7 @@ def owner_blocks(result: RollbackResult, command: str) -> tuple[Block, ...]:
 
 
 def _refused(result: RollbackResult, command: str) -> tuple[Block, ...]:
-    """That it would not happen, and what there is to choose, in the words of the refusal."""
+    """The refusal as a preview, with the choices there are."""
     if not result.conflicts:
         return ()
     from cleveragents.history.rollback_in_place import refusal
@@ -110,7 +110,7 @@ def sides_text(checkpoint: str, mine: str) -> str:
 
 
 def data_of(ctx: Context, plan: Plan) -> list[dict[str, Any]]:
-    """What is worked on itself, and what of it no checkpoint has."""
+    """The resources in place, and which of their files no checkpoint covers."""
     sandboxes = ctx.manager.sandboxes(plan.plan_id)
     return [
         {
@@ -132,7 +132,7 @@ def places(data: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def not_covered(in_place: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Resource, and which ignored files no checkpoint has, with the line that covers them."""
+    """Per resource the ignored files no checkpoint covers, and the setting that would."""
     found: list[tuple[str, str]] = []
     for item in in_place:
         if sizes := item["not_covered"]:
@@ -143,5 +143,5 @@ def not_covered(in_place: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def show_limit(size: int) -> str:
-    """Enough for what is not covered and what is."""
+    """A limit large enough to cover everything."""
     return f"{max(1, -(-size // 1_000_000_000) + 1)}GB"

@@ -1,4 +1,4 @@
-"""`agents`: the group of all commands; each module is imported when one of its commands is used."""
+"""`agents`: the group of all commands; a module is imported when its command is used."""
 
 import importlib
 import sys
@@ -170,7 +170,7 @@ class LazyGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
-            # click would raise it as an error, and the help would look like one.
+            # click would raise an error, and the help would look like one.
             sys.stderr.write(f"{ctx.get_help()}\n")
             ctx.exit(2)
         if ctx.parent is None:
@@ -203,7 +203,7 @@ class LazyGroup(click.Group):
 
 
 def _meant(word: str, group: str) -> str:
-    """The nearest command, as it is typed: of this group, else of one around it; on top, of any."""
+    """The nearest command: in this group, else in its parents, at the top in all groups."""
     from cleveragents.model.triggers import closest
 
     words = group.split()
@@ -219,7 +219,7 @@ def _meant(word: str, group: str) -> str:
 
 
 def _no_such_option(error: click.NoSuchOption) -> click.UsageError:
-    """The same with the nearest option there is, those that every command has among them."""
+    """The error with the nearest option, common options included."""
     from cleveragents.model.triggers import nearest
 
     own = error.ctx.command.params if error.ctx else []
@@ -230,7 +230,7 @@ def _no_such_option(error: click.NoSuchOption) -> click.UsageError:
 
 
 def behind_command(args: list[str]) -> list[str]:
-    """Options that every command has may stand before its name, or in it: they go behind (pure)."""
+    """Move common options from before or within a command's name to its end (pure)."""
     names: list[str] = []
     before: list[str] = []
     rest = list(args)

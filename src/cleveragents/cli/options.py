@@ -1,4 +1,4 @@
-"""Options that several commands have; and preview, ask, do, for all that destroy something."""
+"""Shared options; and preview, ask, do, for all commands that destroy something."""
 
 import functools
 from collections.abc import Callable
@@ -23,13 +23,13 @@ Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]
 
 
 class Decorator(Protocol):
-    """What click makes of an option or an argument."""
+    """The decorator that click makes for an option or an argument."""
 
     def __call__(self, function: F, /) -> F: ...
 
 
 def complete_with(kind: str) -> Complete:
-    """What the shell offers for an argument; looked up only when it asks."""
+    """Shell completion of an argument, imported on demand."""
 
     def complete(
         ctx: click.Context, _parameter: click.Parameter, begun: str
@@ -47,7 +47,7 @@ def resource_option(help: str) -> Decorator:
 
 
 def _argument(name: str, kind: str, **attributes: Any) -> Decorator:
-    """Left out is not empty: `agents plan delete "$ID" --yes` is not to hit another plan."""
+    """Refuse an empty argument: `agents plan delete "$ID" --yes` must not hit another plan."""
 
     def given(ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
         source = ctx.get_parameter_source(name)
@@ -91,7 +91,7 @@ _CONSENT = {"accept_loss": loss_option, "yes": yes_option, "dry_run": dry_option
 
 
 class Consent(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the user lets a command go without being asked."""
+    """What the user allows a command to do without asking."""
 
     yes: bool = False
     dry_run: bool = False
@@ -107,7 +107,7 @@ class Consent(msgspec.Struct, frozen=True, kw_only=True):
         question: Callable[[T], str],
         do: Callable[[], Reply],
     ) -> Reply:
-        """With --dry-run only the preview, with --yes only the deed; `command`: what was typed."""
+        """With --dry-run only preview, with --yes only do; `command`: the command as typed."""
         if self.dry_run or not self.yes:
             todo = preview()
             if self.dry_run:
@@ -122,12 +122,12 @@ class Consent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def of_plan(name: str, notes: tuple[str, ...], question: str) -> str:
-    """A question says of which plan, where that was left out or could be another."""
+    """The question, naming the plan if it was left out or ambiguous."""
     return f"{name}: {question}" if notes else question
 
 
 class CheckpointCommand(click.Command):
-    """A command of which an argument is a checkpoint: `-1` is one, and no option."""
+    """A command with a checkpoint argument: `-1` is a checkpoint, not an option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, [f"@{{{w}}}" if _is_ago(w) else w for w in args])
@@ -138,7 +138,7 @@ def _is_ago(word: str) -> bool:
 
 
 def plan_and_checkpoint(function: Callable[..., Reply]) -> Callable[..., Reply]:
-    """Both as arguments, of which PLAN may be left out."""
+    """Arguments PLAN, which may be left out, and CHECKPOINT."""
 
     @functools.wraps(function)
     def run(*positional: Any, plan: str, checkpoint: str, **arguments: Any) -> Reply:

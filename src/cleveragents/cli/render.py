@@ -1,6 +1,6 @@
-"""How a reply looks: rich in a terminal, plain in a pipe, JSON or YAML for programs.
+"""Renders a reply: rich in a terminal, plain in a pipe, JSON or YAML for programs.
 
-A reply is data for programs and blocks for people; nothing here decides anything.
+A reply is data for programs and blocks for people; nothing is decided here.
 """
 
 import sys
@@ -56,9 +56,9 @@ def write_json(value: dict[str, Any], out: TextIO) -> None:
     except UnicodeEncodeError:
         import json
 
-        # Text that is not UTF-8 was shown as \xNN before; what is left must not break the pipe.
+        # Text that is not UTF-8 was shown as \xNN before; the rest must not break the pipe.
         text = json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8", "replace").decode()
-    # Inside of strings another spelling is the same value.
+    # Inside strings an escape is the same value.
     is_plain = text.isascii() and "\x7f" not in text
     out.write(text if is_plain else _hidden().sub(_escaped, text))
     out.write("\n")
@@ -80,7 +80,7 @@ def write_plain(reply: Reply, out: TextIO) -> None:
 
 
 def _hidden() -> "re.Pattern[str]":
-    """What JSON and YAML may hold as it is, and a terminal would not show as it is."""
+    """Characters that JSON and YAML allow but a terminal does not show as they are."""
     import re
 
     return re.compile(

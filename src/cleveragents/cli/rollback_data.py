@@ -1,4 +1,4 @@
-"""What commands tell about going back: files, effects outside, and what it means for the plan."""
+"""Data of rollbacks: files, effects outside, and the impact on the plan."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,7 +31,7 @@ def change_data(change: Change) -> dict[str, Any]:
 
 
 def is_git_internal(plan: Plan, change: Change) -> bool:
-    """Whether it is part of the git directory that a sandbox has for itself."""
+    """Whether a change is in the sandbox's own git directory."""
     if change.path.split(b"/")[0] != b".git":
         return False
     kinds = {item["name"]: item["kind"] for item in plan.spec["resources"]}
@@ -39,7 +39,7 @@ def is_git_internal(plan: Plan, change: Change) -> bool:
 
 
 def reverted_counts(plan: Plan, changes: Sequence[Change]) -> dict[str, int]:
-    """Files and links; folders; what is git's own. Together they are all changes."""
+    """The number of files and links, of folders, and of git's own files."""
     private = sum(is_git_internal(plan, change) for change in changes)
     shown = [change for change in changes if not is_git_internal(plan, change)]
     folders = sum(change.is_directory for change in shown)
@@ -96,7 +96,7 @@ def effect_data(effect: Effect) -> dict[str, Any]:
 
 
 def effects_count(effects: list[Effect]) -> dict[str, int]:
-    """How much of what calls did outside the sandboxes is still there, as far as we know."""
+    """Counts of the effects outside the sandboxes that still stand, as far as we know."""
     standing = [effect for effect in effects if effect.state is not EffectState.COMPENSATED]
     return {
         "compensable": sum(e.effect_class is EffectClass.COMPENSABLE for e in standing),

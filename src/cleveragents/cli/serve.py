@@ -1,4 +1,4 @@
-"""Commands that serve until they are ended: to an agent (MCP), and to a browser."""
+"""Commands that serve until ended: an agent (MCP), or a browser."""
 
 import sys
 from importlib.util import find_spec

@@ -109,7 +109,7 @@ def du(ws: Workspace, options: Options) -> Reply:
 
 
 def kept_table(found: "tuple[Held, ...]") -> tuple[Block, ...]:
-    """Databases that hold what others held before a plan was applied to them."""
+    """A table of database backups from before an apply."""
     rows = tuple(
         (
             one.name,

@@ -1,4 +1,4 @@
-"""A plan is taken in, checked, run and resumed here.
+"""Reads, checks, runs and resumes plans.
 
-Knows nothing of rollback on request or of apply.
+Must not know about rollback on request or apply.
 """

@@ -1,8 +1,8 @@
-"""Run a plan whose steps are proposed while it runs: by a program, or by who holds it open.
+"""Runs a plan whose steps are proposed while it runs, by an actor or a caller.
 
-What is asked for is recorded before it is acted on, checked like a step of a plan file, run like
-one, and answered. An actor that starts anew is told what is done, its own state as of that moment,
-and every guidance in force; whatever had been asked for and not done is gone: it decides anew.
+A proposal is recorded before it is acted on, checked and run like a step of a plan file, and
+answered. An actor that starts again gets the done steps, its own state as of then, and all guidance
+in force; proposals that were not done are dropped, and it decides again.
 """
 
 import re
@@ -52,7 +52,7 @@ _OWN_ID = re.compile(r"s(\d+)")
 
 
 class Ran(NamedTuple):
-    """A step that was asked for, as it ended."""
+    """The result of a proposed step."""
 
     step_id: str
     result: ToolResult
@@ -61,7 +61,7 @@ class Ran(NamedTuple):
 
 
 class ActorExecutor(PlanExecutor):
-    """Executes one plan whose steps come one by one."""
+    """Executes one plan whose steps are proposed one by one."""
 
     def __init__(self, ctx: Context, leased: LeasedPlan) -> None:
         super().__init__(ctx, leased)
@@ -106,7 +106,7 @@ class ActorExecutor(PlanExecutor):
         return decision
 
     def run(self, asked: StepProposal, decision_id: str | None = None) -> Ran:
-        """Check it, add it to the plan, run it; a failure is rolled back as the policy says."""
+        """Check the step, add it to the plan and run it; failures are handled by the policy."""
         ids = {step.step_id for step in self._steps}
         spec = checked_step(asked, self._leased.spec, asked.id or self._next_id(ids), ids)
         if decision_id is None and asked.decision is not None:
@@ -114,7 +114,7 @@ class ActorExecutor(PlanExecutor):
         return self._run_proposed(spec, decision_id)
 
     def run_child(self, asked: SubplanProposal) -> Ran:
-        """A child plan to its end, merged back."""
+        """Run a child plan to its end and merge it."""
         decision_id = self._named(asked.decision) if asked.decision else None
         child = checked_child(self._ctx, self._leased, asked)
         step_id = asked.id or self._next_id({step.step_id for step in self._steps})
@@ -135,7 +135,7 @@ class ActorExecutor(PlanExecutor):
         return Ran(spec.id, result, whole and policy is OnFailure.ROLLBACK_STEP)
 
     def keep_state(self, state: object) -> None:
-        """The actor's own memory: part of every group from now on."""
+        """Keep the actor's own memory, in every group from now on."""
         if state == self._leased.plan.actor_state:
             return
         size = len(msgspec.json.encode(state))
@@ -149,14 +149,14 @@ class ActorExecutor(PlanExecutor):
         self._state = state
 
     def forget_undone(self) -> None:
-        """What was asked for and not done is asked for anew, or not at all."""
+        """Drop proposals that were not done: the actor proposes again."""
         store, plan_id = self._ctx.store, self._leased.plan.plan_id
         decisions = store.plans.decisions(plan_id)
         good = store.calls.last_good(plan_id)
         self._remove_undone(open_ended(decisions, self._steps, store.order_of(plan_id), good))
 
     def _remove_undone(self, also: tuple[Decision, ...] = ()) -> None:
-        """Steps that are not done, and the decisions of which nothing is left; `also`: others."""
+        """Remove undone steps, and decisions left without steps; `also`: other decisions."""
         leased = self._leased
         known = self._ctx.store.plans.decisions(leased.plan.plan_id)
         gone = undone_steps(known, self._steps)
@@ -173,7 +173,7 @@ class ActorExecutor(PlanExecutor):
         self._steps = [step for step in self._steps if step.step_id not in gone]
 
     def _go_on(self) -> None:
-        """A failure that the actor was told of, and that did not end the plan, is behind it."""
+        """Clear a failure that the actor was told of and that did not end the plan."""
         leased = self._leased
         if leased.plan.state is State.ERRORED:
             leased.commit(
@@ -181,7 +181,7 @@ class ActorExecutor(PlanExecutor):
             )
 
     def _reload(self) -> bool:
-        """The plan as a rollback left it; False if it took more back than the last step."""
+        """Reload the plan after a rollback; False if that reached beyond the last step."""
         done = {step.step_id for step in self._steps if step.done}
         plan_id = self._leased.plan.plan_id
         self._steps = self._ctx.store.plans.steps(plan_id)
@@ -193,7 +193,7 @@ class ActorExecutor(PlanExecutor):
         return done <= {step.step_id for step in self._steps if step.done}
 
     def _named(self, name: str) -> str:
-        """The decision that the actor calls so, or that the step of this id depends on."""
+        """The decision of this name, or the one that the step of this id depends on."""
         by_step = {step.step_id: step.decision_id for step in self._steps}
         found = self._names.get(name) or by_step.get(name)
         if found is None:
@@ -202,14 +202,14 @@ class ActorExecutor(PlanExecutor):
         return found
 
     def _next_id(self, taken: set[str]) -> str:
-        """An id that no step of this plan ever had: what it wrote is kept under it."""
+        """An id that no step of this plan ever had: its writes are kept under it."""
         number = self._number + 1
         while f"s{number}" in taken:
             number += 1
         return f"s{number}"
 
     def _add(self, spec: StepSpec, decision_id: str | None) -> int:
-        """The step as part of the plan; one that failed may be asked for again by its id."""
+        """Add the step to the plan; a failed one may be proposed again by its id."""
         if own := _OWN_ID.fullmatch(spec.id):
             self._number = max(self._number, int(own[1]))
         plan_id = self._leased.plan.plan_id
@@ -282,7 +282,7 @@ class ActorExecutor(PlanExecutor):
         if self._failure is not None:
             self._leased.commit(state=State.ERRORED, error=self._failure)
             return False
-        # A plan that is complete has no steps that are not.
+        # A complete plan has no undone steps.
         self._remove_undone()
         return True
 
@@ -309,7 +309,7 @@ class ActorExecutor(PlanExecutor):
         )
 
     def _revert(self, reason: str) -> None:
-        """Execute -> strategize: everything is rolled back, the reason stays as guidance."""
+        """Execute -> strategize: roll everything back and keep the reason as guidance."""
         leased, store = self._leased, self._ctx.store
         plan = leased.plan
         if not plan.rollback_enabled:
@@ -366,6 +366,6 @@ class ActorExecutor(PlanExecutor):
 
 
 def executor_for(ctx: Context, leased: LeasedPlan) -> PlanExecutor:
-    """Who runs this plan: the steps it has, or what its actor asks for."""
+    """The executor for a plan: of its fixed steps, or of its actor's proposals."""
     kind = ActorExecutor if leased.spec.actor.kind in KINDS else PlanExecutor
     return kind(ctx, leased)

@@ -1,4 +1,4 @@
-"""A plan that a Python program holds open: each decision is a block, each call in it a step."""
+"""A plan driven by a Python program: each decision is a block, each call in it a step."""
 
 import json
 import keyword
@@ -102,7 +102,7 @@ def _plain(name: str) -> str:
 
 
 class _CallerExecutor(ActorExecutor):
-    """Stays open for a block of the caller's program, under the plan's lease."""
+    """Runs during a block of the caller's program, under the plan's lease."""
 
     completes = False
     _stopped = False
@@ -126,7 +126,7 @@ class _CallerExecutor(ActorExecutor):
 
     @contextmanager
     def held_open(self, operation: Operation) -> Generator[None]:
-        """One operation, to be undone as one; an exception leaves the plan errored."""
+        """One operation for undo; an exception leaves the plan errored."""
         leased = self._leased
         entry = leased.opened(operation)
         with leased.transaction():
@@ -136,7 +136,7 @@ class _CallerExecutor(ActorExecutor):
             self.forget_undone()
             yield
             if not self._stopped:
-                # What failed and was answered in the block is behind the program.
+                # Failures that the block handled are over.
                 self._remove_undone()
             if self.completes:
                 self._complete(entry)
@@ -187,19 +187,19 @@ def _held(
 def deciding(
     ctx: Context, plan_id: str, asked: DecisionProposal, repeat: Collection[str] = ()
 ) -> Generator[OpenDecision]:
-    """Record the decision and hold the plan while the block runs."""
+    """Record the decision and lease the plan while the block runs."""
     with _held(ctx, plan_id, "plan decision", repeat) as executor:
         yield OpenDecision(executor, executor.decide(asked))
 
 
 def complete(ctx: Context, plan_id: str) -> None:
-    """All that was to be done is done: the plan can be applied."""
+    """Mark the plan complete, ready to apply."""
     with _held(ctx, plan_id, "plan complete", None) as executor:
         executor.completes = True
 
 
 def completes_when_applied(plan: Plan) -> bool:
-    """Whether it waits for nothing but somebody to say that it is done."""
+    """Whether the plan only waits to be declared complete."""
     waits = (plan.phase, plan.state) == (Phase.EXECUTE, State.QUEUED)
     return waits and plan.spec["actor"]["kind"] in (CALLER, OBSERVED)
 

@@ -1,8 +1,8 @@
-"""Child plans: real plans with a parent, each in sandboxes made of the parent's, merged back.
+"""Child plans: real plans in sandboxes made from the parent's, and merged back.
 
-Children of one group run side by side. When all of them are complete they are merged in the order
-of their steps, each as one switch of the parent's sandboxes; whether they conflict is found out
-for all of them before the first is merged.
+Children of one group run in parallel. When all are complete they are merged in the order of their
+steps, each in one switch of the parent's sandboxes; conflicts are checked for all of them before
+the first is merged.
 """
 
 import os
@@ -34,7 +34,7 @@ Execute = Callable[[Context, str], None]
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a child plan ended."""
+    """The outcome of a child plan."""
 
     plan_id: str
     error: str | None = None
@@ -42,7 +42,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Brought(msgspec.Struct, frozen=True, kw_only=True):
-    """What merging brought into the parent, child by child."""
+    """The changes merged into the parent, child by child."""
 
     states: States
     changes: dict[str, tuple[Change, ...]]
@@ -50,7 +50,7 @@ class Brought(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def child_spec(parent: PlanSpec, step: StepSpec) -> PlanSpec:
-    """The plan that a step of another plan is (pure)."""
+    """The plan of a step that is a child plan (pure)."""
     sub = step.subplan
     assert sub is not None
     if sub.plan is not None:
@@ -67,7 +67,7 @@ def child_spec(parent: PlanSpec, step: StepSpec) -> PlanSpec:
 
 
 def child_of(ctx: Context, plan_id: str, step_id: str) -> Plan | None:
-    """The child plan that a step has now; cancelled ones are of earlier attempts."""
+    """A step's current child plan; cancelled ones belong to earlier attempts."""
     found = [
         child
         for child in ctx.store.plans.children(plan_id)
@@ -77,7 +77,7 @@ def child_of(ctx: Context, plan_id: str, step_id: str) -> Plan | None:
 
 
 def spawn(ctx: Context, leased: LeasedPlan, step: Step, spec: StepSpec) -> Plan:
-    """The step's child plan with its sandboxes, made of the parent's as they are now."""
+    """Make the step's child plan, with sandboxes copied from the parent's as they are now."""
     child = child_of(ctx, leased.plan.plan_id, step.step_id) or _use(ctx, leased, spec)
     records = ctx.store.resources.sandboxes(child.plan_id)
     wanted = len(ctx.store.resources.of_plan(child.plan_id))
@@ -108,7 +108,7 @@ def _use(ctx: Context, leased: LeasedPlan, spec: StepSpec) -> Plan:
 def run_children(
     ctx: Context, children: Sequence[Plan], *, at_once: int, fail_fast: bool, retries: int
 ) -> tuple[Outcome, ...]:
-    """Run them, side by side if there are several; of a complete one, manual edits are taken."""
+    """Run children, in parallel if several; manual edits in a complete one are adopted."""
     waiting = [c for c in children if c.state is not State.APPLIED]
     if len(waiting) <= 1 or at_once == 1:
         found = _one_by_one(ctx, waiting, fail_fast, retries)
@@ -134,7 +134,7 @@ def _not_run(child: Plan) -> Outcome:
 
 
 def _named(ctx: Context, child: Plan) -> Context:
-    """The same context, whose progress tells which child plan it is of."""
+    """The same context, whose progress names the child plan."""
     tell = ctx.talk.tell
 
     def named(event: str, data: dict[str, Any]) -> None:
@@ -167,7 +167,7 @@ def _run(ctx: Context, child: Plan, retries: int, execute: Execute) -> Outcome:
 
 
 def _validated(ctx: Context, child: Plan) -> Outcome:
-    """A child's own validations come before its work is taken."""
+    """Run a child's own validations before its work is merged."""
     try:
         with work_on(ctx, child.plan_id, "plan execute") as leased:
             validate(ctx, leased)
@@ -180,9 +180,9 @@ def _validated(ctx: Context, child: Plan) -> Outcome:
 def _side_by_side(
     ctx: Context, children: Sequence[Plan], at_once: int, fail_fast: bool, retries: int
 ) -> dict[str, Outcome]:
-    """Each in a thread with a store of its own; Ctrl-C and, if so asked, a failure end them all.
+    """Each in a thread with its own store; Ctrl-C, and with `fail_fast` a failure, end all.
 
-    One at a time is this process's own; the others may be run by somebody else meanwhile.
+    This process leases one at a time; another process may run the others meanwhile.
     """
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
@@ -223,7 +223,7 @@ def _side_by_side(
 def merge_children(
     ctx: Context, plan: Plan, children: Sequence[Plan], now: States, batch: Batch, scratch: str
 ) -> Brought:
-    """The parent's states with every child's work, in order; conflicts are all named at once."""
+    """The parent's states with every child's work, in order; reports all conflicts at once."""
     parents = ctx.manager.sandboxes(plan.plan_id)
     by_name = {item.name: rid for rid, item in parents.resources.items()}
     states, changes = dict(now), dict[str, tuple[Change, ...]]()
@@ -245,13 +245,13 @@ def merge_children(
 
 
 def _both_ends(ctx: Context, child: Plan, batch: Batch) -> tuple[States, States]:
-    """What the child began with and what it has now."""
+    """The child's first and current states."""
     child = ctx.store.plans.get(child.plan_id)
-    # It ran with a store of its own: what is remembered here is from before that.
+    # The child ran with its own store: our cached rows are older.
     ctx.manager.forget(child.plan_id)
     began = ctx.checkpoints.began_with(child.plan_id)
     if child.head_group_id is None:
-        # It makes no groups: `rollback_enabled: false`.
+        # Without groups: `rollback_enabled: false`.
         return began, ctx.manager.create_checkpoint(child.plan_id, batch, {})
     return began, ctx.checkpoints.states(ctx.store.checkpoints.group(child.head_group_id))
 

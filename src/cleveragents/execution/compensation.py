@@ -1,7 +1,7 @@
-"""What left the sandboxes: noted before each call, compensated when a plan rolls back past it.
+"""Effects outside the sandboxes: recorded before each call, compensated on rollback.
 
-The restore of the files never depends on a compensation: its final commit marks what has to be
-compensated, and that is run after it, by this process or by the next one.
+Restoring files never depends on a compensation: the restore's commit marks what has to be
+compensated, and this or the next process runs that afterwards.
 """
 
 import json
@@ -38,7 +38,7 @@ LONGEST_VARIABLE = 100_000
 def compensate_waiting(
     ctx: Context, leased: LeasedPlan, only: Collection[str] | None = None
 ) -> tuple[Effect, ...]:
-    """Run what has to be compensated, last first; one that fails does not keep the others back."""
+    """Run pending compensations, last first; a failed one does not stop the others."""
     waiting = [
         effect
         for effect in ctx.store.effects.waiting(leased.plan.plan_id)
@@ -50,14 +50,14 @@ def compensate_waiting(
     done = tuple(_compensate(ctx, leased, effect) for effect in waiting)
     head = leased.plan.head_group_id
     if head is not None and not edited and _differs(ctx, leased):
-        # A compensation is for the world outside: what it left in the sandboxes goes.
+        # A compensation is for the outside: discard its changes in the sandboxes.
         todo = Restoration(group_id=head, plan={})
         ctx.checkpoints.rollback_to_checkpoint(leased, todo, lossy=True)
     return done
 
 
 def compensated(ctx: Context, leased: LeasedPlan, todo: Restoration) -> tuple[Effect, ...]:
-    """After a restore: run its compensations, of child plans too; how each ended."""
+    """Run the compensations after a restore, also of child plans; returns how each ended."""
     done: list[Effect] = []
     for plan_id, effects in groupby(todo.outlook.compensable, key=lambda effect: effect.plan_id):
         only = {effect.effect_id for effect in effects}
@@ -71,7 +71,7 @@ def compensated(ctx: Context, leased: LeasedPlan, todo: Restoration) -> tuple[Ef
 def compensate_plan(
     ctx: Context, plan_id: str, only: Collection[str] | None = None
 ) -> tuple[Effect, ...]:
-    """The same for a plan that this process does not hold yet."""
+    """The same for a plan that this process has not leased yet."""
     before_looking(ctx, plan_id)
     with hold(ctx.store, plan_id, "compensation", ctx.now) as lease:
         leased = LeasedPlan(ctx.store, ctx.store.plans.get(plan_id), lease, ctx.now)
@@ -148,7 +148,7 @@ def _run(ctx: Context, leased: LeasedPlan, effect: Effect) -> ToolResult:
 
 
 def _environment(ctx: Context, effect: Effect) -> dict[str, str]:
-    """What a compensation is told of the call: its inputs, and the output if it came back."""
+    """A compensation's environment: the call's inputs, and its output if it returned."""
     calls = ctx.store.calls.of_plan(effect.plan_id)
     output = next((call.output for call in calls if call.call_id == effect.call_id), "")
     given = {"AGENTS_INPUT": json.dumps(effect.inputs, default=str), "AGENTS_OUTPUT": output}

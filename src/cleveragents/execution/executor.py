@@ -20,7 +20,7 @@ from cleveragents.tools.runner import end_leftovers, remove_temporary
 
 
 class PlanExecutor(ChildStepExecutor):
-    """Executes one plan that this process holds."""
+    """Executes one plan that this process has leased."""
 
     def strategize(self) -> None:
         """Record the root decision; touches no resource."""
@@ -52,7 +52,7 @@ class PlanExecutor(ChildStepExecutor):
         return plural(len(self._steps), "step")
 
     def prepare(self) -> None:
-        """Sandboxes, and the group from before the first write."""
+        """Make the sandboxes, and the group from before the first write."""
         leased = self._leased
         make_sandboxes(self._ctx, leased)
         self._ctx.manager.follow(leased.plan.plan_id)
@@ -72,9 +72,9 @@ class PlanExecutor(ChildStepExecutor):
         self._ctx.checkpoints.auto_create_if_configured(CheckpointType.PRE_EXECUTE, leased)
 
     def execute(self, operation: Operation, entry: JournalEntry | None = None) -> None:
-        """Run every step that is not done. A failure leaves the plan errored and resumable.
+        """Run every undone step. A failure leaves the plan errored and resumable.
 
-        `entry`: an operation that began before and ends with this.
+        `entry`: an earlier operation that ends with this.
         """
         leased = self._leased
         entry = entry or leased.opened(operation)
@@ -94,7 +94,7 @@ class PlanExecutor(ChildStepExecutor):
             raise
 
     def _work(self) -> bool:
-        """Everything that is to be done; False if it failed and the plan stopped."""
+        """Do all work; False if it failed and the plan stopped."""
         for number in range(len(self._steps)):
             self._ctx.stop()
             if not self._steps[number].done and not self._run(number):
@@ -123,7 +123,7 @@ class PlanExecutor(ChildStepExecutor):
         self._end(Failure(kind, message, hint), ended)
 
     def _interrupted(self, entry: JournalEntry) -> None:
-        """By the user. What the step did stays until the plan is resumed, which undoes it."""
+        """Stopped by the user. The step's changes stay until a resume undoes them."""
         leased = self._leased
         failure = Failure(
             "Interrupted",

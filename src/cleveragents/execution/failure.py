@@ -1,4 +1,4 @@
-"""Roll back what a failed step or plan did; that it failed stays known."""
+"""Rolls back a failed step or plan, keeping the record of the failure."""
 
 import msgspec
 
@@ -18,7 +18,7 @@ _OF_THE_FILE = Source.__struct_fields__
 
 
 def roll_back_failure(ctx: Context, leased: LeasedPlan) -> tuple[Change, ...]:
-    """Roll back to where the failed step, or the plan, began; what failed stays known."""
+    """Roll back to the start of the failed step, or of the plan; the failure stays on record."""
     failure = leased.plan.error
     assert failure is not None
     assert failure.undo_to is not None
@@ -37,7 +37,7 @@ def roll_back_failure(ctx: Context, leased: LeasedPlan) -> tuple[Change, ...]:
 
 
 def _with_file_in_force(todo: Restoration, now: list[Step]) -> Restoration:
-    """The plan file stays the one it is, whichever was in force then (pure)."""
+    """Keep the current plan file, whichever was in force then (pure)."""
     then = {step.step_id: step for step in todo.steps}
     back: list[Step] = []
     for step in now:
@@ -47,14 +47,14 @@ def _with_file_in_force(todo: Restoration, now: list[Step]) -> Restoration:
             back.append(msgspec.structs.replace(step, **anew))
         elif old is not None:
             back.append(msgspec.structs.replace(old, index=step.index))
-    # With another file it is another view than that group's: the next group must hold it.
+    # With another file the view differs from that group's: the next group must hold it.
     kept = (*_OF_THE_FILE, "view_mark") if "spec" in todo.plan else ()
     plan = {name: value for name, value in todo.plan.items() if name not in kept}
     return msgspec.structs.replace(todo, plan=plan, steps=tuple(back), removed_steps=())
 
 
 def _still_failed(todo: Restoration, now: list[Step], failure: Failure) -> Restoration:
-    """A rollback undoes what the step did, not that it failed."""
+    """Keep the failed state: a rollback undoes the step's changes, not its failure."""
     kept = {step.step_id: step for step in now} | {step.step_id: step for step in todo.steps}
     failed = next((s for s in now if s.step_id == failure.step), None)
     if failed is None:

@@ -1,4 +1,4 @@
-"""What a call that failed or died did in place stays there, and still is the agent's."""
+"""Writes in place by failed or dead calls, which stay and belong to the agent."""
 
 from cleveragents.checkpoints.manager import States
 from cleveragents.context import Context
@@ -9,7 +9,7 @@ from cleveragents.model.tool import CallState, ToolCall
 
 
 def remember(ctx: Context, call: ToolCall, before: States, now: States) -> None:
-    """Note it in the commit of the group that has it."""
+    """Record a call's writes in the commit of their group."""
     remember_changes(ctx, call, ctx.manager.changes(call.plan_id, before, now))
 
 

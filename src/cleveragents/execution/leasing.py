@@ -1,4 +1,4 @@
-"""Take a plan to work on it, or to look at its sandboxes: what another boot left comes first."""
+"""Leases a plan, to work on it or read its sandboxes, repairing first after a reboot."""
 
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -22,7 +22,7 @@ def take(
     whatever_waits: bool = False,
     patient: bool = False,
 ) -> Generator[LeasedPlan]:
-    """Hold a plan whose sandboxes are what its newest group says, but for work of this boot."""
+    """Lease a plan; its sandboxes match its newest group, except for work since the boot."""
     ctx.checkpoints.require_bucket()
     if ctx.store.is_shared:
         await_sign_of_life(ctx.store, plan_id)
@@ -52,14 +52,14 @@ def work_on(
     whatever_waits: bool = False,
     patient: bool = False,
 ) -> Generator[LeasedPlan]:
-    """The same for a verb: what an agent that is gone left open has ended."""
+    """The same for a verb, after ending what a dead agent left open."""
     with take(ctx, plan_id, verb, whatever_waits=whatever_waits, patient=patient) as leased:
         ctx.settle(ctx, leased, verb)
         yield leased
 
 
 def before_looking(ctx: Context, plan_id: str) -> None:
-    """For whoever only looks at sandboxes; if somebody works on the plan, they did this already."""
+    """For reading sandboxes only; a process working on the plan has done this already."""
     if ctx.manager.sandboxes(plan_id).from_another_boot():
         with suppress(PlanBusy, NotAllowed), work_on(ctx, plan_id, "recovery"):
             pass

@@ -1,4 +1,4 @@
-"""What a tool prints while it runs: told as it comes, and kept for other processes to read."""
+"""A running tool's output: reported as it comes, and saved for other processes."""
 
 import codecs
 import time
@@ -21,7 +21,7 @@ LONGEST_LINE = 1 << 12
 
 
 class Listener:
-    """Hears one call; `idle` is called again and again while its process runs."""
+    """Receives one call's output; `idle` is called repeatedly while its process runs."""
 
     def __init__(
         self, ctx: Context, leased: LeasedPlan, call: ToolCall, secrets: tuple[str, ...]
@@ -47,14 +47,14 @@ class Listener:
             self.save()
 
     def save(self) -> None:
-        """Note what was printed so far; it need not survive a power cut."""
+        """Save the output so far; it need not survive a power cut."""
         self._saved_at = time.monotonic()
         if self._kept.total == self._saved_bytes:
             return
         self._saved_bytes = self._kept.total
         text = hidden(self._secrets, self._kept.text())
         so_far = msgspec.structs.replace(self._call, output=text, output_bytes=self._kept.total)
-        # A full disk is no reason to end a tool that would not notice it.
+        # A full disk should not end a tool that does not write itself.
         with (
             suppress(MachineError),
             self._leased.transaction(lasts=False),
@@ -65,7 +65,7 @@ class Listener:
         self._tell(len(self._untold))
 
     def _whole(self) -> int:
-        """How much can be told: half a secret would not be recognised."""
+        """How much may be shown: half a secret would not be recognized."""
         if not self._secrets or len(self._untold) > LONGEST_LINE:
             return len(self._untold)
         return self._untold.rfind("\n") + 1
@@ -78,12 +78,12 @@ class Listener:
 
 
 def listened(context: CallContext, listener: Listener) -> CallContext:
-    """The same call, heard."""
+    """The call, with a listener."""
     return msgspec.structs.replace(meanwhile(context, listener.idle), hear=listener.hear)
 
 
 def meanwhile(context: CallContext, more: Callable[[], None]) -> CallContext:
-    """The same call, with one more thing that is done again and again while it runs."""
+    """The call, with one more function that is called repeatedly while it runs."""
     before = context.meanwhile
 
     def both() -> None:

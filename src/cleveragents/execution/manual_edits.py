@@ -1,4 +1,4 @@
-"""Manual edits: how they are found, and how they become part of the plan."""
+"""Finds manual edits and makes them part of the plan."""
 
 import os
 
@@ -11,7 +11,7 @@ from cleveragents.model.resource import Action, Change
 
 
 def changes_since(ctx: Context, group: CheckpointGroup) -> tuple[Change, ...]:
-    """How the sandboxes differ from a group; looks, keeps nothing."""
+    """The difference between the sandboxes and a group; stores nothing."""
     then = ctx.checkpoints.states(group)
     found = ctx.checkpoints.look(
         group.plan_id, lambda now: ctx.checkpoints.diff(group.plan_id, then, now)
@@ -20,7 +20,7 @@ def changes_since(ctx: Context, group: CheckpointGroup) -> tuple[Change, ...]:
 
 
 def without_kept_folders(found: tuple[Change, ...], paths: dict[str, str]) -> tuple[Change, ...]:
-    """Leave out folders that are there only because something excluded is in them."""
+    """Leave out folders that exist only because of excluded files in them."""
     kept: list[Change] = []
     for change in sorted(found, key=lambda change: change.path, reverse=True):
         below = change.path + b"/"
@@ -36,7 +36,7 @@ def without_kept_folders(found: tuple[Change, ...], paths: dict[str, str]) -> tu
 
 
 def adopt_edits(ctx: Context, leased: LeasedPlan) -> CheckpointGroup:
-    """What a person changed in the sandbox becomes part of the plan, and can be undone as one."""
+    """Make manual edits part of the plan, as one operation that can be undone."""
     entry = leased.opened(Operation.EXTERNAL_EDIT)
     request = CheckpointRequest(
         force=True,

@@ -1,4 +1,4 @@
-"""Refuse before anything starts, naming everything that is wrong at once."""
+"""Refuses a plan before anything starts, naming all problems at once."""
 
 import os
 from tempfile import TemporaryFile
@@ -42,11 +42,11 @@ TURNED_OFF = "the plan file turns confinement off: its tools can write wherever 
 
 
 def preflight(ctx: Context, spec: PlanSpec, source: str, folder: str = ".") -> None:
-    """`folder` is the plan file's: where its actor would start."""
+    """Refuse a plan with problems; `folder`: the plan file's, where its actor would start."""
     problems = problems_with(ctx, spec, source, folder)
     places = _places(ctx)
     if places and len(places) == len(problems):
-        raise places[0]  # the plan is right, the machine is not
+        raise places[0]  # not the plan's fault but the machine's
     refused = refused_confinement(ctx, spec)
     if problems:
         problems += [f"{source}: {refused.message}"] if refused else []
@@ -58,10 +58,10 @@ def preflight(ctx: Context, spec: PlanSpec, source: str, folder: str = ".") -> N
 
 
 def besides(ctx: Context, error: PlanFileError, source: str) -> PlanFileError:
-    """The error of a plan file that could not be read whole, with what is wrong besides."""
+    """The error of a partly unreadable plan file, with the other problems found."""
     if not isinstance(error.spec, PlanSpec):
         return error
-    # Of a resource with a wrong entry nothing more can be said.
+    # A resource with a wrong entry is not checked further.
     wrong = {
         f"{source}: resource {item.name!r}:"
         for item in error.spec.resources
@@ -70,14 +70,14 @@ def besides(ctx: Context, error: PlanFileError, source: str) -> PlanFileError:
     try:
         found = problems_with(ctx, error.spec, source, os.path.dirname(source) or ".")
     except UsageError:
-        # A child plan calls a tool that is not there: that is named already.
+        # A child plan calls an unknown tool: that is reported already.
         return error
     more = [text for text in found if not text.startswith(tuple(wrong))]
     return PlanFileError((*error.problems, *more), error.hint)
 
 
 def problems_with(ctx: Context, spec: PlanSpec, source: str, folder: str) -> list[str]:
-    """Everything that keeps the plan from being run, but for confinement."""
+    """Everything that keeps the plan from running, except confinement."""
     problems = [
         f"{source}: resource {item.name!r}: {text}"
         for item in spec.resources
@@ -100,7 +100,7 @@ def problems_with(ctx: Context, spec: PlanSpec, source: str, folder: str) -> lis
 
 
 def in_place_problems(spec: PlanSpec) -> list[str]:
-    """What cannot be done to a resource that has no copy (pure)."""
+    """Problems of resources in place, which have no copy (pure)."""
     in_place = {item.name for item in spec.resources if item.strategy == IN_PLACE}
     found = [
         f"step {step.id!r}: a child plan needs a copy, and {', '.join(sorted(in_place))} is worked"
@@ -121,7 +121,7 @@ def in_place_problems(spec: PlanSpec) -> list[str]:
 
 
 def _of_kinds(spec: PlanSpec, known: frozenset[str]) -> list[str]:
-    """What kinds ask of a plan, and of child plans that have resources of their own."""
+    """Problems that kinds find, also in child plans with their own resources."""
     own = tuple(item for item in spec.resources if item.name not in known)
     problems = problems_of_kinds(spec, own)
     known |= {item.name for item in spec.resources}
@@ -133,7 +133,7 @@ def _of_kinds(spec: PlanSpec, known: frozenset[str]) -> list[str]:
 
 
 def impossible(spec: PlanSpec) -> list[str]:
-    """Steps that cannot do what they say: checkpoints they cannot have, SQL without a database."""
+    """Steps that cannot work: impossible checkpoints, SQL without a database."""
     required = spec.policy.require_checkpoints and spec.policy.rollback_enabled
     bare = {item.name for item in spec.resources if not is_captured(item)}
     folders = {i.name: i.kind for i in spec.resources if traits_of(i.kind).is_directory}
@@ -165,13 +165,13 @@ def impossible(spec: PlanSpec) -> list[str]:
 
 
 def _is_sql(name: str, spec: PlanSpec) -> bool:
-    # An unknown tool is a problem of the plan file: it must not hide what is wrong besides.
+    # An unknown tool is the plan file's problem, and must not hide others.
     tool = {**BUILTINS, **spec.tools}.get(name)
     return tool is not None and (tool.sql is not None or tool.builtin == "sql")
 
 
 def _places(ctx: Context) -> list[AgentsError]:
-    """Whether store and sandboxes have somewhere to be."""
+    """Problems of the places of store and sandboxes."""
     found: list[AgentsError] = []
     for what, path in (("store", ctx.settings.home), ("sandboxes", ctx.settings.sandboxes)):
         there = _nearest_there(path)
@@ -188,7 +188,7 @@ def _places(ctx: Context) -> list[AgentsError]:
 
 
 def _room(home: str, there: str) -> int:
-    """Free bytes; beside the store without its reserve."""
+    """Free bytes; on the store's disk without its reserve."""
     if os.path.isdir(home) and os.stat(home).st_dev == os.stat(there).st_dev:
         return Reserve(home).room()
     return machine.free_bytes(there)
@@ -201,7 +201,7 @@ def _nearest_there(path: str) -> str:
 
 
 def _children(spec: PlanSpec) -> list[str]:
-    """A database is written by at most one child plan of those that run side by side."""
+    """Refuse parallel child plans that write the same database."""
     databases = {i.name for i in spec.resources if not traits_of(i.kind).is_directory}
     writers: dict[tuple[str, str], list[str]] = {}
     for step in spec.steps:
@@ -222,7 +222,7 @@ def _children(spec: PlanSpec) -> list[str]:
 
 
 def _written(spec: PlanSpec) -> set[str]:
-    """The resources that the steps of a plan and of its child plans write."""
+    """The resources that a plan's steps, child plans included, write."""
     found: set[str] = set()
     for step in spec.steps:
         if step.subplan is not None:
@@ -253,7 +253,7 @@ def _actor(spec: PlanSpec, folder: str) -> list[str]:
 
 
 def refused_confinement(ctx: Context, spec: PlanSpec) -> NotAllowed | None:
-    """Why tools may not be run, if they cannot be confined as they have to be."""
+    """Why tools may not run, if the required confinement is not available."""
     if not starts_processes(spec):
         return None
     try:
@@ -264,7 +264,7 @@ def refused_confinement(ctx: Context, spec: PlanSpec) -> NotAllowed | None:
 
 
 def starts_processes(spec: PlanSpec) -> bool:
-    """Whether anything of the plan needs to be confined."""
+    """Whether the plan starts any process to confine."""
     return (
         bool(spec.validate)
         or spec.actor.kind != STEPS
@@ -276,7 +276,7 @@ def starts_processes(spec: PlanSpec) -> bool:
 
 
 def confinement_warnings(spec: PlanSpec, bounds: Bounds, setting: str) -> list[str]:
-    """What is not enforced here although the user did not turn it off."""
+    """Confinement that is not enforced here although the user did not turn it off."""
     if not starts_processes(spec) or setting == bounds.confine == OFF:
         return []
     how = mechanism(bounds.confine)
@@ -312,7 +312,7 @@ def confinement_warnings(spec: PlanSpec, bounds: Bounds, setting: str) -> list[s
 
 
 def foreign_paths(ctx: Context, spec: PlanSpec) -> list[str]:
-    """Carried files that lead to the user's own tree where the sandbox is not mounted over it."""
+    """Carried files that point into the user's tree where the sandbox is not mounted over it."""
     confine = confine_in_force(ctx.settings.confine, spec.policy.confine)
     if not starts_processes(spec) or mechanism(confine) == BWRAP:
         return []

@@ -1,4 +1,4 @@
-"""What a dead process or a person left in the sandboxes is reconciled before a plan resumes."""
+"""Reconciles changes left in the sandboxes, by a dead process or a person, before a resume."""
 
 from enum import StrEnum
 
@@ -30,7 +30,7 @@ class Reconciled(StrEnum):
 
 
 class Resumption(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a plan continues from, and what was done with differences found there."""
+    """Where a plan continues, and what happened to differences found there."""
 
     resumed_from: str | None
     reconciled: Reconciled
@@ -45,7 +45,7 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def next_step(ctx: Context, plan: Plan) -> str | None:
-    """None as well where an actor is asked what comes next."""
+    """The next step; None at the end, or if an actor decides what comes next."""
     if spec_of(plan).actor.kind in KINDS:
         return None
     waiting = [step.step_id for step in ctx.store.plans.steps(plan.plan_id) if not step.done]
@@ -55,7 +55,7 @@ def next_step(ctx: Context, plan: Plan) -> str | None:
 def difference(
     ctx: Context, plan: Plan, discard_edits: bool
 ) -> tuple[Reconciled, tuple[Change, ...]]:
-    """Residue if a step was running when its process died; any other difference is an edit."""
+    """The difference to the newest group: residue of a dead step, or else manual edits."""
     if (began := _began(ctx, plan)) is None:
         return Reconciled.NOTHING, ()
     changes = changes_since(ctx, began)
@@ -68,7 +68,7 @@ def difference(
 
 
 def _began(ctx: Context, plan: Plan) -> CheckpointGroup | None:
-    """The newest group; if a step was running then, the one from before it, where it began."""
+    """The newest group; if a step was running, the one from before that step."""
     if plan.head_group_id is None:
         return None
     head = ctx.store.checkpoints.group(plan.head_group_id)
@@ -80,7 +80,7 @@ def _began(ctx: Context, plan: Plan) -> CheckpointGroup | None:
 
 
 def of_dead_steps(ctx: Context, plan: Plan) -> Outlook:
-    """What steps whose process died may have done outside the sandboxes."""
+    """Effects that dead steps may have had outside the sandboxes."""
     steps = ctx.store.plans.steps(plan.plan_id)
     dead = {step.step_id for step in steps if step.state is StepState.PROCESSING}
     if not dead or (began := _began(ctx, plan)) is None:
@@ -91,7 +91,7 @@ def of_dead_steps(ctx: Context, plan: Plan) -> Outlook:
 def reconcile(ctx: Context, leased: LeasedPlan, discard_edits: bool) -> Resumption:
     end_leftovers(leased.plan.plan_id)
     if leased.plan.error is not None and leased.plan.error.undo_to is not None:
-        # Its process died between keeping the failed state and rolling back from it.
+        # The process died between keeping the failed state and rolling back.
         roll_back_failure(ctx, leased)
     plan = leased.plan
     reconciled, changes = difference(ctx, plan, discard_edits)

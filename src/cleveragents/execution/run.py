@@ -1,4 +1,4 @@
-"""Start or continue a plan: what a dead process or a person left is reconciled first."""
+"""Starts or continues a plan, after reconciling its sandboxes."""
 
 from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
@@ -37,7 +37,7 @@ def execute_plan(
     repeat: Collection[str] = (),
     revise: Revise | None = None,
 ) -> Resumption:
-    """Run what is not done yet; returns when the plan is complete or has failed."""
+    """Run the undone steps; returns when the plan is complete or has failed."""
     with work_on(ctx, plan_id, verb) as leased, _arrived(ctx, plan_id):
         require_not_final(leased.plan, "executed")
         if leased.spec.actor.kind == OBSERVED:
@@ -58,7 +58,7 @@ def execute_plan(
                 resumed_from=None, reconciled=Reconciled.NOTHING, changes=(), next_step=None
             )
         resumption = reconcile(ctx, leased, discard_edits)
-        # Undo takes the changed plan file back with what was run of it.
+        # Undo reverts the changed plan file together with its steps.
         entry = leased.opened(Operation.RESUME)
         if revise is not None and revise(leased):
             return resumption
@@ -67,7 +67,7 @@ def execute_plan(
 
 @contextmanager
 def _arrived(ctx: Context, plan_id: str) -> Generator[None]:
-    """The plan is released when the bucket has it: who dies before that still holds it."""
+    """Release the plan only once the bucket has it: a process that dies before still holds it."""
     try:
         yield
     finally:

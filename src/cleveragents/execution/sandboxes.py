@@ -1,4 +1,4 @@
-"""Make the sandboxes of a plan, and remove them."""
+"""Makes and removes the sandboxes of a plan."""
 
 import os
 from typing import Any
@@ -22,10 +22,10 @@ from cleveragents.sandbox.wide import require_not_too_wide
 
 
 def make_sandboxes(ctx: Context, leased: LeasedPlan) -> PlanSandboxes:
-    """Make what is not there yet. One that a crash left half made is made anew."""
+    """Make missing sandboxes; a half-made one is made again."""
     plan_id = leased.plan.plan_id
     current = ctx.manager.sandboxes(plan_id)
-    # Before the first group a power cut may have left anything, and no work is in there yet.
+    # Before the first group there is no work yet, and a power cut may have left anything.
     unsure = leased.plan.head_group_id is None and leased.plan.rollback_enabled
     anew = {r.resource_id for r in current.from_another_boot()} if unsure else set[str]()
     for resource_id, sandbox in current.opened.items():
@@ -86,13 +86,13 @@ def _make(ctx: Context, leased: LeasedPlan, sandbox: Sandbox, record: SandboxRec
         )
         with leased.transaction():
             ctx.store.objects.add(batch.located.items())
-            # What a collection took meanwhile, the first capture reads again.
+            # The first capture reads again what was garbage-collected meanwhile.
             ctx.store.objects.reuse(batch.reused)
             ctx.store.resources.put_sandbox(ready)
 
 
 def _where(ctx: Context) -> dict[str, str]:
-    """Which machine has it and its target, where others see the plan."""
+    """The machine that has the sandbox and its target, for a shared store."""
     if not (ctx.settings.content_url or ctx.store.is_shared):
         return {}
     from cleveragents.content.bucket.home import home_id
@@ -119,14 +119,14 @@ def _create(ctx: Context, leased: LeasedPlan, sandbox: Sandbox, batch: Batch) ->
 
 
 def parents_origin(ctx: Context, child: Plan, source: str) -> dict[str, Any]:
-    """What the parent's sandbox at that path was made from."""
+    """The origin of the parent's sandbox at that path."""
     records = ctx.store.resources.sandboxes(child.parent_plan_id or "")
     found = next(record for record in records if record.path == source)
     return {key: value for key, value in found.origin.items() if key != "state"}
 
 
 def _remove(sandbox: Sandbox, earlier: Backup | None) -> None:
-    """All of it, but for a state from before the apply that is kept."""
+    """Remove the sandbox, but keep a backup from before the apply."""
     if earlier is not None and earlier.state is BackupState.KEPT:
         assert isinstance(sandbox, KeepsBackup)
         sandbox.remove_but(earlier.name)
@@ -135,7 +135,7 @@ def _remove(sandbox: Sandbox, earlier: Backup | None) -> None:
 
 
 def remove_sandboxes(ctx: Context, plan_id: str, again: bool = False) -> None:
-    """Remove them from disk and note it; `again`: also what was left of removed ones."""
+    """Remove sandboxes from disk and record it; `again`: also leftovers of removed ones."""
     current = ctx.manager.sandboxes(plan_id)
     for resource_id, sandbox in current.opened.items():
         record = current.records.get(resource_id)

@@ -1,4 +1,4 @@
-"""What a step wrote where no group is made after it: the difference to what was known before."""
+"""A step's writes if no group follows it: the difference to what was known before."""
 
 import os
 from collections.abc import Collection, Iterable, Iterator
@@ -14,14 +14,14 @@ Spot = tuple[str, bytes]
 
 
 class StepWrites:
-    """Changes since the newest group, told apart step by step."""
+    """Changes since the newest group, divided by step."""
 
     def __init__(self) -> None:
         self._head: str | None = None
         self._known: dict[Spot, Change] = {}
 
     def of_step(self, ctx: Context, leased: LeasedPlan) -> tuple[Change, ...]:
-        """What was changed since this was asked last."""
+        """Changes since the last call of this."""
         plan_id, head = leased.plan.plan_id, ctx.checkpoints.head(leased)
         if (head.group_id if head else None) != self._head:
             self._head, self._known = head.group_id if head else None, {}
@@ -36,7 +36,7 @@ class StepWrites:
 
 
 def changes_between(known: dict[Spot, Change], now: dict[Spot, Change]) -> tuple[Change, ...]:
-    """What happened between two differences to the same state (pure)."""
+    """The changes between two differences to the same state (pure)."""
     new = [_between(known.get(spot), change) for spot, change in now.items()]
     back = [
         msgspec.structs.replace(old, before=old.after, after=old.before)
@@ -63,10 +63,10 @@ def _action(change: Change) -> Action:
 def of_named(
     resources: Iterable[Resource], named: Collection[str], changes: tuple[Change, ...]
 ) -> tuple[Change, ...]:
-    """What of the changes a call made that says which files it writes; all if it does not say.
+    """The changes to the files that a call names; all changes if it names none.
 
-    In a sandbox nobody else writes: there all of it is the call's. In place a folder that had to
-    be made for a file is the call's as well.
+    In a sandbox nobody else writes, so all changes are the call's. In place, a folder made for a
+    named file is the call's as well.
     """
     roots = {item.name: os.path.realpath(item.path) for item in resources if item.is_in_place}
     if not named or not roots:
@@ -88,7 +88,7 @@ def of_named(
 
 
 def _in_real_folder(name: str) -> str:
-    """The name itself, which may be a link, where its folder really is."""
+    """The name in its folder's real path; the name itself may be a link."""
     folder, name = os.path.split(name)
     return os.path.join(os.path.realpath(folder), name)
 
@@ -96,7 +96,7 @@ def _in_real_folder(name: str) -> str:
 def writes_of(
     resources: Iterable[Resource], call: ToolCall, changes: Iterable[Change]
 ) -> Iterator[Write]:
-    """The rows that say that a call changed these paths of the plan's resources."""
+    """Rows that record a call's changes to these paths."""
     ids = {item.name: item.resource_id for item in resources}
     for change in changes:
         yield Write(

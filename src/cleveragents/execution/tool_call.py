@@ -1,4 +1,4 @@
-"""What a tool is given when a plan calls it, and the row its call leaves."""
+"""The context that a plan gives a tool, and the row of its call."""
 
 import os
 from collections.abc import Iterable
@@ -25,12 +25,12 @@ ACTOR = "@actor"
 
 
 def is_bounded(tool: ToolSpec) -> bool:
-    """Whether the tool says what it does not change."""
+    """Whether the tool declares a limited scope."""
     return tool.read_only or bool(tool.write_scope) or tool.checkpoint_scope == "resource"
 
 
 def out_of_scope(tool: ToolSpec, resource: str | None, changes: Iterable[Change]) -> list[Change]:
-    """What a tool changed although it says that it does not (pure)."""
+    """Changes outside a tool's declared scope (pure)."""
     found = list(changes)
     if tool.read_only:
         return found
@@ -46,7 +46,7 @@ def out_of_scope(tool: ToolSpec, resource: str | None, changes: Iterable[Change]
 
 
 def _leads_to(path: bytes, inside: list[bytes]) -> bool:
-    """The folder of something in scope, or git's own files, which are never applied."""
+    """Whether it is a folder of something in scope, or git's own file, which is never applied."""
     return path.split(b"/")[0] == b".git" or any(other.startswith(path + b"/") for other in inside)
 
 
@@ -63,8 +63,8 @@ def ended(call: ToolCall, result: ToolResult, now: str) -> ToolCall:
 
 
 def call_context(ctx: Context, leased: LeasedPlan, step_id: str, on: str | None) -> CallContext:
-    """Where a tool starts and what it is told."""
-    ctx.store.reserve.refill()  # it is not for tools
+    """A tool's working directory, environment and bounds."""
+    ctx.store.reserve.refill()  # the reserve is not for tools
     sandboxes = ctx.manager.sandboxes(leased.plan.plan_id)
     name = on or next(iter(sandboxes.paths))
     sandbox = sandboxes.named(name)
@@ -93,7 +93,7 @@ def call_context(ctx: Context, leased: LeasedPlan, step_id: str, on: str | None)
 
 
 def addresses_of(sandboxes: PlanSandboxes) -> tuple[dict[str, str], tuple[str, ...]]:
-    """What tools are told of each sandbox, and what of that must not be kept or shown."""
+    """The addresses of sandboxes for tools, and the secrets in them."""
     found, secrets = sandboxes.paths, list[str]()
     for sandbox in sandboxes.opened.values():
         if isinstance(sandbox, TakesSql):
@@ -108,7 +108,7 @@ def _meanwhile(ctx: Context, plan_id: str) -> None:
 
 
 def actor_context(ctx: Context, leased: LeasedPlan) -> CallContext:
-    """Where the plan's actor starts and what it is told: in the plan's folder, on no resource."""
+    """The context of the plan's actor: in the plan's folder, on no resource."""
     plan = leased.plan
     private, secrets = private_variables(leased.spec.actor, os.environ)
     return CallContext(
@@ -152,7 +152,7 @@ def bounds_of(ctx: Context, leased: LeasedPlan) -> Bounds:
 
 
 def borrowed_of(origin: dict[str, Any]) -> dict[str, str]:
-    """Git directories in a sandbox and the objects each reads, as noted when it was made."""
+    """Git directories in a sandbox and the objects each reads, as recorded at creation."""
     if "borrowed" in origin or "repository" not in origin:
         return origin.get("borrowed", {})
     return {".git": f"{origin['repository']['common_dir']}/objects"}

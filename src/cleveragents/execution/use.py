@@ -1,4 +1,4 @@
-"""Take a plan file into the store: a new plan with its resources and steps; nothing runs yet."""
+"""Registers a plan file: a new plan with its resources and steps; nothing runs yet."""
 
 import os
 from typing import Any
@@ -17,7 +17,7 @@ from cleveragents.sandbox.registry import ALIASES, kinds
 
 
 class PlanFile(msgspec.Struct, frozen=True):
-    """A plan file that was read and could be run."""
+    """A valid plan file."""
 
     path: str
     text: str
@@ -25,7 +25,7 @@ class PlanFile(msgspec.Struct, frozen=True):
 
 
 def read_plan(ctx: Context, file: str) -> PlanFile:
-    """Read a plan file and refuse what cannot be run, naming everything that is wrong."""
+    """Read a plan file; an invalid one is refused, naming all problems."""
     from cleveragents.execution.preflight import besides, preflight
     from cleveragents.planfile import read_plan_file
 
@@ -39,7 +39,7 @@ def read_plan(ctx: Context, file: str) -> PlanFile:
 
 
 def read_child(ctx: Context, parent: Plan, file: str) -> PlanFile:
-    """The same for a plan that is to be a child of another and has its resources."""
+    """The same for a child plan, which has its parent's resources."""
     from cleveragents.execution.preflight import preflight
     from cleveragents.planfile import Above, read_plan_file
 
@@ -106,7 +106,7 @@ def use_plan(
 
 
 class Parent(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan and step that a child plan is the work of."""
+    """The parent plan and step of a child plan."""
 
     plan_id: str
     step_id: str
@@ -115,7 +115,7 @@ class Parent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _inherited(plan_id: str, resource: Resource) -> Resource:
-    """The parent's resource as the child has it; tools see it under the same path."""
+    """The parent's resource for a child; tools see it under the same path."""
     return msgspec.structs.replace(
         resource, resource_id=new_id(), plan_id=plan_id, outer="", place=""
     )
@@ -151,13 +151,13 @@ def _resource(plan_id: str, spec: ResourceSpec, home: str) -> Resource:
 
 
 def _store_in(path: str, home: str) -> tuple[str, ...]:
-    """The store's place in the resource, if it lies there: it is never part of what it keeps."""
+    """The store's path in the resource, if it is there: it must not store itself."""
     place = os.path.relpath(os.path.realpath(home), path or "/nowhere")
     return () if place.startswith("..") or not path else (place,)
 
 
 def nest(resources: list[Resource]) -> list[Resource]:
-    """Note for each resource which other one it lies directly inside of, and where."""
+    """Record for each resource the one it is directly inside of, and where."""
     found: list[Resource] = []
     for item in resources:
         around = [

@@ -1,4 +1,4 @@
-"""A plan's own validations, run in its sandboxes, which are brought back to what they were."""
+"""Runs a plan's own validations in its sandboxes, which are restored afterwards."""
 
 from cleveragents.checkpoints.restoration import Restoration
 from cleveragents.context import Context
@@ -11,7 +11,7 @@ from cleveragents.tools.runner import run_tool
 
 
 def validate(ctx: Context, leased: LeasedPlan) -> None:
-    """Run the plan's validations in the sandbox, then bring it back to what they were run on."""
+    """Run the plan's validations in the sandbox, then restore it."""
     failed = ""
     for number, check in enumerate(leased.spec.validate):
         result = _run_validation(ctx, leased, number, check)

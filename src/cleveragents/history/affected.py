@@ -1,4 +1,4 @@
-"""What a correction takes in: the dependents of a decision, their paths, steps and child plans."""
+"""The affected set of a correction: dependents, their paths, steps and child plans."""
 
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +43,7 @@ class Superseded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
-    """What a correction means for the plan; `--dry-run` prints it."""
+    """The impact of a correction; `--dry-run` prints it."""
 
     plan_id: str
     decision_id: str | None
@@ -66,7 +66,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def work_out(ctx: Context, plan: Plan, roots: tuple[Decision, ...], request: Request) -> Outlook:
-    """The dependents of decisions, and what is rolled back. Reads, and writes nothing."""
+    """Find the dependents of decisions and what to roll back. Only reads."""
     for root in roots:
         if root.state is not DecisionState.ACTIVE:
             raise CorrectionRefused(
@@ -86,7 +86,7 @@ def work_out(ctx: Context, plan: Plan, roots: tuple[Decision, ...], request: Req
     children = children_of(ctx, plan, steps)
     require_not_applied(children)
     if plan.spec["actor"]["kind"] == OBSERVED:
-        again = []  # it is the agent who does it again
+        again = []  # the agent does it again
     if revision is not None:
         again = [name for name in again if name not in revision.removed] + list(revision.added)
     return Outlook(
@@ -118,7 +118,7 @@ def work_out(ctx: Context, plan: Plan, roots: tuple[Decision, ...], request: Req
 
 
 def _undone(facts: Facts, revision: Revision | None) -> set[str]:
-    """Steps that a changed plan file makes wrong although they are done."""
+    """Done steps that a changed plan file invalidates."""
     if revision is None:
         return set()
     done = {step.step_id for step in facts.steps if step.done}
@@ -126,7 +126,7 @@ def _undone(facts: Facts, revision: Revision | None) -> set[str]:
 
 
 def children_of(ctx: Context, plan: Plan, steps: set[str]) -> list[Plan]:
-    """The child plans that are the work of those steps now."""
+    """The current child plans of those steps."""
     return [
         child
         for child in ctx.store.plans.children(plan.plan_id)

@@ -1,4 +1,4 @@
-"""Append to a plan: everything stays, and the extra work is a child plan of its own."""
+"""Appends to a plan: everything stays, and the extra work is a child plan."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ from cleveragents.model.plan_spec import DecisionSpec, PlanSpec, StepSpec, Subpl
 
 
 def append(ctx: Context, decision: Decision, request: Request) -> Correction:
-    """Keep everything; the extra work is a decision and a child plan of its own."""
+    """Keep everything, and add a decision with a child plan for the extra work."""
     with work_on(ctx, decision.plan_id, "plan correct") as leased:
         require_rollback(leased.plan)
         require_own(ctx, leased.plan, "corrected")
@@ -40,7 +40,7 @@ def append(ctx: Context, decision: Decision, request: Request) -> Correction:
                 "name a plan file with the extra steps: --plan-file FILE",
             )
         reconcile(ctx, leased, discard_edits=False)
-        # An actor that had ended is not asked again: the extra work is all there is to do.
+        # An ended actor is not asked again: only the extra work is to do.
         ended = leased.plan.state is State.COMPLETE
         row, entry = _add(ctx, leased, decision, request, request.plan_file)
         executor = PlanExecutor(ctx, leased) if ended else executor_for(ctx, leased)
@@ -52,7 +52,7 @@ def append(ctx: Context, decision: Decision, request: Request) -> Correction:
 def _add(
     ctx: Context, leased: LeasedPlan, decision: Decision, request: Request, file: PlanFile
 ) -> tuple[Correction, JournalEntry]:
-    """The step, its decision and the row of the correction, in one commit."""
+    """Add the step, its decision and the row of the correction, in one commit."""
     plan = leased.plan
     attempt = plan.attempt + 1
     question = f"append: {decision.question}"

@@ -1,4 +1,4 @@
-"""Groups made, kept and dropped on request."""
+"""Makes, keeps and deletes groups on request."""
 
 from cleveragents.checkpoints.create import CheckpointRequest
 from cleveragents.checkpoints.manager import States
@@ -17,7 +17,7 @@ from cleveragents.store import Lease
 
 
 def _unheld(ctx: Context, plan: Plan) -> LeasedPlan:
-    """For looking only: a session that holds nothing and therefore cannot write."""
+    """The plan without a lease, which therefore cannot write."""
     nobody = Lease(
         plan_id=plan.plan_id,
         epoch=-1,
@@ -47,7 +47,7 @@ def prune_plan(ctx: Context, plan: Plan) -> tuple[Verdict, ...]:
 
 
 def create_manual(ctx: Context, plan: Plan, label: str | None) -> CheckpointGroup:
-    """`plan checkpoint create`: always a group, for somebody asked for one."""
+    """`plan checkpoint create`: always makes a group."""
     require_label(label)
     require_not_final(plan, "checkpointed")
     require_rollback(plan)
@@ -67,7 +67,7 @@ def create_manual(ctx: Context, plan: Plan, label: str | None) -> CheckpointGrou
 
 
 def _died_in_a_step(ctx: Context, leased: LeasedPlan) -> bool:
-    """What is in the sandboxes may be half a step's work, which is nobody's edit."""
+    """Whether the sandboxes may hold half a step's work, which is not a manual edit."""
     failure = leased.plan.error
     if failure is not None and failure.undo_to is not None:
         return True
@@ -76,7 +76,7 @@ def _died_in_a_step(ctx: Context, leased: LeasedPlan) -> bool:
 
 
 def _asked_for(ctx: Context, leased: LeasedPlan, label: str | None) -> CheckpointGroup:
-    """One look and one commit: what was edited manually is an operation that can be undone."""
+    """Capture and commit once; manual edits become an operation that can be undone."""
     plan_id = leased.plan.plan_id
     asked = leased.opened(Operation.CHECKPOINT, label=label)
     edited = leased.opened(Operation.EXTERNAL_EDIT)
@@ -99,7 +99,7 @@ def _asked_for(ctx: Context, leased: LeasedPlan, label: str | None) -> Checkpoin
 
 
 def delete_group(ctx: Context, plan: Plan, group: CheckpointGroup) -> None:
-    """Drop one group, unless something still stands on it."""
+    """Delete one group, unless something still needs it."""
     with work_on(ctx, plan.plan_id, "plan checkpoint delete") as leased:
         reasons = {v.group_id: v.reason for v in ctx.checkpoints.verdicts(leased)}
         fixed = ("first", "newest", "pre_apply", "undo can reach it", "pinned")

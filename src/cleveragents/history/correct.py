@@ -1,7 +1,7 @@
-"""Correct a decision: it and its dependents are redone, everything else stays.
+"""Corrects a decision: it and its dependents are redone, everything else stays.
 
 The affected set is a rule (`impact`). Every path it wrote returns to its content from before the
-set's first call; the sandboxes go there as in a rollback, and the set's steps run again on top.
+set's first call, as in a rollback, and the set's steps run again on top.
 """
 
 from collections.abc import Callable, Iterable
@@ -78,7 +78,7 @@ def _changes(ctx: Context, plan: Plan, outlook: Outlook) -> tuple[Change, ...]:
 
 
 def correct(ctx: Context, decision: Decision, request: Request) -> Correction:
-    """Take the decision's set back and run it again; returns the row of this correction."""
+    """Roll back the decision's affected set and run it again; returns the correction's row."""
     with work_on(ctx, decision.plan_id, "plan correct") as leased:
         require_rollback(leased.plan)
         require_own(ctx, leased.plan, "corrected")
@@ -92,13 +92,13 @@ def correct(ctx: Context, decision: Decision, request: Request) -> Correction:
 
 
 def _current(ctx: Context, plan: Plan, decision: Decision) -> Iterable[Decision]:
-    """As the store has it now that the plan is ours."""
+    """The decision, read again under the lease."""
     decisions = ctx.store.plans.decisions(plan.plan_id)
     return (d for d in decisions if d.decision_id == decision.decision_id)
 
 
 def ended_row(ctx: Context, row: Correction) -> Correction:
-    """As it is after the run, with the child plan that did the work."""
+    """The correction after the run, with the child plan that did the work."""
     rows = ctx.store.corrections.of_plan(row.plan_id)
     found = next(item for item in rows if item.correction_id == row.correction_id)
     children = [
@@ -116,7 +116,7 @@ def ended_row(ctx: Context, row: Correction) -> Correction:
 def redo_dependents(
     ctx: Context, leased: LeasedPlan, outlook: Outlook, request: Request
 ) -> Correction:
-    """Files first, all or nothing; then the steps, which may fail and be resumed."""
+    """Roll back the files, all or nothing; then run the steps, which may fail and be resumed."""
     plan = leased.plan
     if plan.head_group_id is None:
         raise CorrectionRefused(
@@ -158,7 +158,7 @@ def redo_dependents(
 def _leave_to_the_agent(
     ctx: Context, leased: LeasedPlan, correction: Correction, entry: JournalEntry
 ) -> None:
-    """Nothing of it can be run here; its agent hears the guidance when the conversation goes on."""
+    """We cannot run the steps; the agent gets the guidance when the conversation continues."""
     ended = msgspec.structs.replace(
         ended_row(ctx, correction),
         state=CorrectionState.COMPLETE,
@@ -173,7 +173,7 @@ def _leave_to_the_agent(
 def _prepare(
     ctx: Context, leased: LeasedPlan, outlook: Outlook, request: Request
 ) -> tuple[Correction, Restoration]:
-    """The row and the plan as it will be; nothing is written yet."""
+    """Prepare the row and the new plan; writes nothing yet."""
     plan, store = leased.plan, ctx.store
     gone = {item.decision_id for item in outlook.superseded}
     decisions = [d for d in store.plans.decisions(plan.plan_id) if d.decision_id in gone]
@@ -221,7 +221,7 @@ def _prepare(
 def _intervention(
     ctx: Context, plan: Plan, root: Decision | None, outlook: Outlook, request: Request
 ) -> Decision:
-    """The decision that takes the place of those that are superseded."""
+    """The decision that replaces the superseded ones."""
     return Decision(
         decision_id=new_id(),
         plan_id=plan.plan_id,
@@ -239,7 +239,7 @@ def _intervention(
 def _fields_after(
     store: Store, plan: Plan, outlook: Outlook, file: PlanFile | None, last_done: int
 ) -> dict[str, Any]:
-    """The plan's own fields as they will be."""
+    """The plan's own fields after the correction."""
     fields: dict[str, Any] = {
         "phase": Phase.EXECUTE,
         "state": State.QUEUED,
@@ -256,7 +256,7 @@ def _fields_after(
 
 
 def _cancelled(store: Store, child: Plan) -> Restoration | None:
-    """A child that ran is rolled back to where it began, and ends there."""
+    """Roll a child that ran back to its start, and cancel it."""
     groups = store.checkpoints.groups(child.plan_id)
     if not groups:
         return None
@@ -281,7 +281,7 @@ def _snapshot(
 
 
 def _maker(ctx: Context, plan: Plan, outlook: Outlook) -> Callable[[States, Batch], States]:
-    """Makes the states in which the set's paths are as they were and all others as they are."""
+    """A function that makes states with the set's paths as before and all others as now."""
     sandboxes = ctx.manager.sandboxes(plan.plan_id)
 
     def make(now: States, batch: Batch) -> States:
@@ -297,7 +297,7 @@ def _maker(ctx: Context, plan: Plan, outlook: Outlook) -> Callable[[States, Batc
             if rid not in sandboxes.in_place
         }
         if sandboxes.in_place:
-            # There somebody else may have changed the same paths: theirs stays.
+            # In place somebody else may have changed the same paths: their changes stay.
             found = in_place.outlook(ctx, plan, group, now, PLAIN, batch, outlook.paths)
             _require_no_conflict(found, plan, group)
             made |= {rid: found.states[rid] for rid in sandboxes.in_place}
@@ -307,7 +307,7 @@ def _maker(ctx: Context, plan: Plan, outlook: Outlook) -> Callable[[States, Batc
 
 
 def _require_no_conflict(found: in_place.Outlook, plan: Plan, group: CheckpointGroup) -> None:
-    """A rollback can choose a side; it is another thing than what was asked for."""
+    """Refuse on a conflict: a rollback can choose a side, but does something else."""
     if found.conflicts:
         refused = in_place.refusal(found.conflicts, plan.plan_id, group.group_id)
         remark = "; that undoes everything since, and the guidance is not told to anybody"

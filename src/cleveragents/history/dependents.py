@@ -1,4 +1,4 @@
-"""What the store knows of the decisions in force: what they wrote, and the way back from it."""
+"""What decisions in force wrote, and where to roll their paths back to."""
 
 import math
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from cleveragents.sandbox.registry import traits_of
 
 
 class Facts:
-    """What the store knows of a plan's decisions in force and what they wrote."""
+    """A plan's decisions in force and their writes."""
 
     def __init__(self, ctx: Context, plan: Plan) -> None:
         self._ctx = ctx
@@ -47,9 +47,9 @@ class Facts:
         return {s.step_id for s in self.steps if s.decision_id in decisions}
 
     def _in_order(self) -> list[Deed]:
-        """Decisions as they were made; what one wrote after the next was made, as it was written.
+        """Decisions in the order made; writes after the next decision, in the order written.
 
-        So it is with steps that share a decision, and with child plans that run side by side.
+        That happens with steps that share a decision, and with parallel child plans.
         """
         ids = [d.decision_id for d in self.decisions]
         order = self._order
@@ -108,7 +108,7 @@ class Facts:
         return found
 
     def way_back(self, gone: set[str]) -> tuple[str | None, dict[str, set[bytes]]]:
-        """The group from before the set's first call, and the paths that are rolled back to it."""
+        """The group from before the set's first call, and the paths to roll back to it."""
         in_force = {d.decision_id for d in self.decisions}
         paths: dict[str, set[bytes]] = {}
         others: dict[str, set[bytes]] = {}
@@ -127,7 +127,7 @@ class Facts:
         return group.group_id, paths
 
     def _leave_shared(self, rid: str, mine: set[bytes], others: set[bytes]) -> None:
-        """Ignored paths that others wrote too stay; the git directory is all or nothing."""
+        """Keep ignored paths that others wrote too; the git directory is all or nothing."""
         hidden = self._ignored.get(rid, frozenset())
         mine -= {path for path in mine & others if path in hidden}
         if any(_in_git(path) and path in hidden for path in others):
@@ -136,7 +136,7 @@ class Facts:
     def _require_unmixed(
         self, group: CheckpointGroup, gone: set[str], paths: dict[str, set[bytes]]
     ) -> None:
-        """Where no group was made in between, another decision may have written the same."""
+        """Refuse if another decision may have written the same paths without a group between."""
         since, back = self._order[group.group_id], Touched()
         for rid, some in paths.items():
             back.add((rid, path) for path in some)

@@ -1,4 +1,4 @@
-"""Show how two states of a plan differ: files, lines, rows of databases, and a patch."""
+"""The difference between two states of a plan: files, lines, database rows, and a patch."""
 
 import os
 import stat
@@ -76,7 +76,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison:
-    """Two states of a plan; content is read when it is asked for, a few files at a time."""
+    """Compares two states of a plan; content is read on demand, a few files at a time."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Comparison:
         on: tuple[str, ...] = (),
         ends: "Ends" = (None, None),
     ) -> None:
-        """Ignored files are counted, not shown; `on`: the only resources that are looked at."""
+        """Ignored files are counted, not shown; `on`: compare only these resources."""
         self.ctx: Context = ctx
         self.plan: Plan = plan
         self.ends: Ends = ends
@@ -110,16 +110,16 @@ class Comparison:
                 self.parts.append(Part(sandbox, before[rid], state, shown))
 
     def names(self) -> Iterator[Change]:
-        """Every path that differs, without reading any; a renamed file is two of them."""
+        """Every path that differs, without reading files; a renamed file is two paths."""
         for part in self.parts:
             yield from part.changes
 
     def pieces(self) -> Iterator[Piece]:
         for part in self.parts:
-            # Programs that apply patches skip what stands between them.
+            # Programs that apply patches skip text between them.
             heading = f"# resource {part.sandbox.place.resource.name}\n" if self.is_named else ""
             for changes in in_turns(part.changes):
-                # The folder is taken away after what was in it is shown: somebody waits.
+                # The folder is removed after its content is shown: somebody waits for that.
                 with self.ctx.scratch() as scratch:
                     piece = _compared(scratch, part, changes)
                     yield msgspec.structs.replace(piece, patch=heading + piece.patch)
@@ -138,7 +138,7 @@ class Comparison:
         )
 
     def tables(self) -> dict[str, tuple[TableChange, ...]]:
-        """Resource -> what differs in it, of those that are databases."""
+        """Resource -> changed tables, of the databases."""
         found: dict[str, tuple[TableChange, ...]] = {}
         for part in self.parts:
             if _is_database(part.sandbox):
@@ -153,7 +153,7 @@ class Comparison:
     ) -> dict[tuple[str, str], tuple[bytes | None, bytes | None]]:
         """(resource, path) -> the bytes before and after.
 
-        None for a side that is not there, is not a file, or has more than `most` bytes.
+        None for a side that is missing, not a file, or larger than `most` bytes.
         """
         wanted: dict[str, list[FileDiff]] = {}
         for file in files:
@@ -199,7 +199,7 @@ def _require_resources(plan: Plan, wanted: tuple[str, ...], names: list[str]) ->
 
 
 def in_turns(changes: list[Change]) -> Iterator[list[Change]]:
-    """A few first, then more and more; what may be one file renamed stays together (pure)."""
+    """Batches of growing size; possible renames stay together (pure)."""
     if len(changes) <= FEW:
         yield changes
         return
@@ -233,7 +233,7 @@ def _compared(scratch: str, part: Part, changes: list[Change]) -> Piece:
 def read_files(
     sandbox: Sandbox, state: SandboxCheckpoint, paths: list[bytes], place: str, most: int
 ) -> list[bytes | None]:
-    """Those files of a state."""
+    """Read those files of a state."""
     if not paths:
         return []
     os.mkdir(place)
@@ -290,7 +290,7 @@ def comparing(
     ignored: bool = False,
     on: tuple[str, ...] = (),
 ) -> Generator[Comparison]:
-    """From one group to another; by default from what the plan began with to now."""
+    """Compare two groups; by default the plan's start with now."""
     before = ctx.checkpoints.states(start) if start else ctx.checkpoints.began_with(plan.plan_id)
     head = plan.head_group_id
     gone = any(r.state == "removed" for r in ctx.store.resources.sandboxes(plan.plan_id))
@@ -310,12 +310,12 @@ def comparing(
 
 
 def diff_of_failure(ctx: Context, plan: Plan) -> dict[str, Any] | None:
-    """What the failed step had done, if its state was kept."""
+    """The failed step's changes, if its state was kept."""
     kept = plan.error.group_id if plan.error else None
     if kept is None or plan.head_group_id is None:
         return None
     groups = ctx.store.checkpoints
-    # With `stop` the plan stands on the failed state itself: what was there before is older.
+    # With `stop` the plan is at the failed state itself: the state before is older.
     order = ctx.store.order_of(plan.plan_id)
     made = [g.group_id for g in groups.groups(plan.plan_id)]
     earlier = [name for name in made if order[name] < order[kept]]

@@ -1,7 +1,7 @@
-"""A plan's checkpoints for other tools: as a chain of commits, or as patches.
+"""Exports a plan's checkpoints as a chain of commits or as patches.
 
-What is exported is the line that leads to where the plan stands: groups that failed, or that were
-gone back from, are not on it.
+Only the groups that lead to the plan's current state are exported, without failed or rolled-back
+ones.
 """
 
 import math
@@ -29,7 +29,7 @@ _BEGAN = "what the plan began with"
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """What one commit or patch is to hold: a state, and the decision whose work it adds."""
+    """The content of one commit or patch: a state, and the decision whose work it adds."""
 
     state: SandboxCheckpoint
     group: CheckpointGroup
@@ -70,9 +70,9 @@ def way_here(
     entries: list[JournalEntry],
     in_force: frozenset[str],
 ) -> list[CheckpointGroup]:
-    """The groups that lead to where the plan stands, oldest first (pure).
+    """The groups that lead to the plan's current state, oldest first (pure).
 
-    `in_force` are the groups whose decision still counts and whose steps are all still done.
+    `in_force`: groups whose decision is in force and whose steps are all still done.
     """
     left = left_behind(groups, entries)
     return [
@@ -88,7 +88,7 @@ def way_here(
 
 
 def left_behind(groups: list[CheckpointGroup], entries: list[JournalEntry]) -> frozenset[str]:
-    """The groups that a rollback or an undo which still counts turned away from (pure)."""
+    """The groups abandoned by a rollback or undo in force (pure)."""
     done = {entry.entry_id for entry in undo_stack(entries)[0]}
     left: set[str] = set()
     for entry in entries:
@@ -119,7 +119,7 @@ def exported_groups(store: Store, plan: Plan) -> list[CheckpointGroup]:
 
 
 def leading_here(store: Store, plan: Plan) -> list[CheckpointGroup]:
-    """The same of a plan in the store; empty if it has no group."""
+    """The same for a plan in the store; empty if it has no group."""
     groups = store.checkpoints.groups(plan.plan_id)
     steps = {step.step_id: step for step in store.plans.steps(plan.plan_id)}
     active = {
@@ -147,10 +147,10 @@ def leading_here(store: Store, plan: Plan) -> list[CheckpointGroup]:
 def pieces_of(
     ctx: Context, plan: Plan, sandbox: Sandbox, groups: list[CheckpointGroup], batch: Batch
 ) -> list[Piece]:
-    """The states that lead here, each decision's work by itself.
+    """The states that lead here, with each decision's work separate.
 
-    A correction keeps work of decisions whose own groups, which hold what was corrected, are not
-    on the way any more: what it kept of each comes first, then what the group itself changed.
+    A correction keeps work of decisions whose own groups are no longer on the line, because they
+    hold what was corrected: the kept work of each comes first, then the group's own changes.
     """
     rid = sandbox.place.resource.resource_id
     before = ctx.checkpoints.began_with(plan.plan_id)[rid]
@@ -174,7 +174,7 @@ def pieces_of(
 def _kept_without_group(
     store: Store, plan: Plan, groups: list[CheckpointGroup], resource_id: str
 ) -> dict[str, set[bytes]]:
-    """Decisions in force with no group on the way -> what they wrote, in the plan's order."""
+    """Decisions in force without a group on the line -> their writes, in the plan's order."""
     there = {group.decision_id for group in groups}
     wrote: dict[str, set[bytes]] = {}
     for step in store.plans.steps(plan.plan_id):
@@ -226,7 +226,7 @@ def export_branch(
 
 
 def export_patches(ctx: Context, plan: Plan, *, on: str | None = None) -> tuple[Patch, ...]:
-    """One patch for each group that changed something, resource by resource."""
+    """One patch for each group with changes, resource by resource."""
     sandboxes = [s for s in _existing_sandboxes(ctx, plan, on) if isinstance(s, PathByPath)]
     if not sandboxes:
         raise NotAllowed(
@@ -286,7 +286,7 @@ def _patches_of(
 
 
 def write_patches(patches: tuple[Patch, ...], folder: str, *, force: bool = False) -> list[str]:
-    """Write them as files; a folder for each resource if there are several."""
+    """Write patches as files, with a folder for each resource if there are several."""
     several = len({patch.resource for patch in patches}) > 1
     paths = [
         os.path.join(folder, *([patch.resource] if several else []), patch.name)
@@ -303,7 +303,7 @@ def write_patches(patches: tuple[Patch, ...], folder: str, *, force: bool = Fals
 
 
 def _existing_sandboxes(ctx: Context, plan: Plan, on: str | None) -> list[Sandbox]:
-    """The plan's sandboxes that were ever made, or the one that was named."""
+    """The plan's sandboxes that were ever made, or the named one."""
     opened = ctx.manager.sandboxes(plan.plan_id)
     if on is not None and on not in opened.paths:
         raise NotFound(
@@ -328,7 +328,7 @@ def _repository(ctx: Context, plan: Plan, on: str | None) -> GitTarget:
 
 
 def _words(plan: Plan, piece: Piece, decisions: dict[str, Decision]) -> tuple[str, str]:
-    """Subject and body of what is said of it: its decision, and where to find it again."""
+    """Subject and body of a message: the decision, and where to find it."""
     group, decision = piece.group, decisions.get(piece.decision_id or "")
     if decision is not None:
         subject = f"{decision.question}: {decision.chosen}"
@@ -354,7 +354,7 @@ def _one_line(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Prose in which no line can be taken for the beginning of a patch or a mail."""
+    """Prose in which no line looks like the start of a patch or a mail."""
     return "\n".join(
         f" {line}" if re.match(r"(diff |Index: |--- |---$|From |-- $)", line) else line
         for line in text.strip().splitlines()

@@ -1,4 +1,4 @@
-"""A checkpoint to look at: every resource as it was, as files that cannot be written."""
+"""Opens a checkpoint for reading: every resource as it was, as read-only files."""
 
 import os
 import stat
@@ -24,7 +24,7 @@ class OpenedResource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a checkpoint was written to."""
+    """A checkpoint written out as files."""
 
     plan_id: str
     group_id: str
@@ -40,7 +40,7 @@ def opened_home(home: str, plan_id: str) -> str:
 def open_group(
     ctx: Context, plan: Plan, group: CheckpointGroup, folder: str | None = None
 ) -> Opened:
-    """Write a group below `folder`, a directory for each resource; no sandbox is looked at."""
+    """Write a group below `folder`, a directory for each resource; sandboxes are not read."""
     where = os.path.abspath(folder) if folder else _own_place(ctx, plan, group)
     _require_free(ctx, where)
     sandboxes = ctx.manager.sandboxes(plan.plan_id)
@@ -64,7 +64,7 @@ def open_group(
 
 
 def _own_place(ctx: Context, plan: Plan, group: CheckpointGroup) -> str:
-    """In the store; what was opened there before is written anew."""
+    """A place in the store; an earlier one is replaced."""
     place = f"{opened_home(ctx.settings.home, plan.plan_id)}/{group.group_id}"
     removal.remove_tree(place)
     fsio.make_private_dir(os.path.dirname(place))
@@ -76,7 +76,7 @@ def _require_free(ctx: Context, where: str) -> None:
     if os.path.realpath(where).startswith(f"{sandboxes}/"):
         raise NotAllowed(f"{where} is inside the folder of the sandboxes", "choose another folder")
     hint = "choose a folder that does not exist yet"
-    # The folder becomes read-only: behind a link that would be one that nobody named.
+    # The folder becomes read-only: through a link that would be an unnamed one.
     if os.path.islink(where) or (os.path.lexists(where) and not os.path.isdir(where)):
         raise NotAllowed(f"{where} already exists and is not a folder", hint)
     if os.path.lexists(where) and os.listdir(where):
@@ -84,7 +84,7 @@ def _require_free(ctx: Context, where: str) -> None:
 
 
 def _protect(top: bytes) -> int:
-    """Nobody writes there; returns how many files and links there are."""
+    """Make everything read-only; returns the number of files and links."""
     count = 0
     for _, folders, names, fd in os.fwalk(top, topdown=False):
         for name in (*folders, *names):

@@ -1,8 +1,8 @@
-"""Who changed a path in place since a checkpoint, and what a rollback makes of it (pure).
+"""Who changed a path in place since a checkpoint, and what a rollback does with it (pure).
 
-What a plan's own calls and restores wrote is on record, each with the state before and after it.
-Whatever happened between two of them, somebody else did: a person, or another session. States are
-compared as text, so this knows neither files nor databases.
+The plan's own calls and restores are on record, with the state before and after each. Changes
+between two of them are somebody else's: a person's, or another session's. States are compared as
+text, so this knows neither files nor databases.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ class Change(NamedTuple):
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """One path since a checkpoint."""
+    """One path's history since a checkpoint."""
 
     target: str
     """Its state then."""
@@ -54,7 +54,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rollback does with one path."""
+    """A rollback's decision on one path."""
 
     owner: Owner
     action: Action
@@ -66,7 +66,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def others_changes(history: History) -> list[Change]:
-    """What somebody else did to the path between the plan's own writes, and since."""
+    """Changes by others between the plan's own writes, and since."""
     found: list[Change] = []
     at = history.target
     for write in in_force(history):
@@ -79,17 +79,17 @@ def others_changes(history: History) -> list[Change]:
 
 
 def in_force(history: History) -> list[Change]:
-    """The plan's own writes that count: a restore leads back to the moment that had its state.
+    """The plan's own writes in force: a restore returns to the moment that had its state.
 
-    What somebody did after that moment is given up with it, and back with the undo of that. If the
-    moment was before the checkpoint, all that came since is.
+    Changes by others after that moment are dropped with it, and back with the undo of it. If the
+    moment was before the checkpoint, all changes since are dropped.
     """
     made: list[Change] = []
     moments: dict[str, list[Change]] = {history.target: []}
     last = None
     for write in history.writes:
         if write == last:
-            continue  # calls that ran side by side have the same write on record
+            continue  # parallel calls have the same write on record
         last = write
         moments[write.before] = made
         if write.restores and write.after in moments:
@@ -106,7 +106,7 @@ def in_force(history: History) -> list[Change]:
 def decide(history: History, merge: Merge, *, is_merged: bool = True) -> Verdict:
     """Undo the plan's own writes and keep everybody else's.
 
-    `is_merged`: whether both can be had; else the path is left alone if somebody else changed it.
+    `is_merged`: whether the path can be merged; else it is left alone if somebody else changed it.
     """
     now, writes = history.now, in_force(history)
     if not any(write.before != write.after for write in writes):
@@ -133,7 +133,7 @@ def decide(history: History, merge: Merge, *, is_merged: bool = True) -> Verdict
 
 
 def _torn(history: History, sides: tuple[str, str, str]) -> Verdict:
-    """Both cannot be had; where it is as at the checkpoint, there is nothing to decide."""
+    """The verdict if both cannot be kept; nothing to decide if it is as at the checkpoint."""
     now = history.now
     if now == history.target:
         return Verdict(owner=Owner.BOTH, action=Action.KEEP, result=now)
@@ -156,7 +156,7 @@ def _verdict(owner: Owner, history: History, result: str) -> Verdict:
 
 
 class Choices(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person says of conflicts, and of paths they name."""
+    """A person's choices for conflicts, and for paths they name."""
 
     everything: bool = False
     keep_mine: frozenset[bytes] = frozenset()
@@ -164,7 +164,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
     """Paths, folders or resources; empty bytes mean every conflict."""
 
     def chosen(self, names: Collection[bytes], history: History, verdict: Verdict) -> Verdict:
-        """The verdict as it is after their word; `names` is what the path may be called."""
+        """The verdict after the person's choice; `names`: what the path may be called."""
         is_conflict = verdict.action is Action.CONFLICT
         if self.everything or _named(self.take_checkpoint, names, is_conflict):
             return _verdict(verdict.owner, history, history.target)
@@ -185,7 +185,7 @@ def _named(given: frozenset[bytes], names: Iterable[bytes], is_conflict: bool) -
 
 
 def buried(path: bytes, verdict: Verdict, now: str, kept: Sequence[bytes]) -> bool:
-    """A folder would become something else, and somebody else has something in it."""
+    """Whether a folder that would be replaced has somebody else's files in it."""
     becomes = verdict.result
     if not now.startswith("d:") or becomes == ABSENT or becomes.startswith("d:"):
         return False
@@ -197,7 +197,7 @@ def is_kept_for_others(verdict: Verdict) -> bool:
 
 
 def made_repositories(histories: Mapping[bytes, History]) -> list[bytes]:
-    """Git directories that were not there at the checkpoint."""
+    """Git directories made since the checkpoint."""
     tops = [path[:-5] for path in histories if path.endswith(b"/HEAD")]
     return [
         top

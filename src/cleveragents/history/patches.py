@@ -1,4 +1,4 @@
-"""Patches of two folders that hold nothing but what differs: git compares them."""
+"""Patches made by git from two folders that hold only what differs."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from cleveragents.sandbox.protocol import Sandbox
 
 
 class Lines(NamedTuple):
-    """Lines of one file that were added and removed; -1 for a binary file."""
+    """Numbers of added and removed lines of a file; -1 for a binary file."""
 
     added: int
     removed: int
@@ -22,8 +22,8 @@ class Lines(NamedTuple):
 
 
 def patch_of(scratch: str) -> tuple[dict[bytes, Lines], str]:
-    """What differs between the folders `a` and `b`, for people: renamed files as such."""
-    # Both from one process: somebody waits for the first screen. An empty field ends the counts.
+    """The patch between the folders `a` and `b`, for people, with renames."""
+    # Both from one process: the user waits for the first screen. An empty field ends the counts.
     found = _git_diff(scratch, "-M", "--numstat", "-z", "-p")
     counts, _, patch = found.partition(b"\0\0")
     patch = _RENAME.sub(rb"\1", _with_headers(patch))
@@ -36,7 +36,7 @@ _RENAME = re.compile(rb'^(rename (?:from|to) "?)[ab]/', re.MULTILINE)
 def exact_patch(
     ctx: Context, sandbox: Sandbox, before: SandboxCheckpoint, after: SandboxCheckpoint
 ) -> tuple[int, bytes]:
-    """How many visible paths differ, and a patch that loses no byte, whoever carries it."""
+    """The number of changed visible paths, and a patch that survives mail byte for byte."""
     changes = sandbox.changes(before, after)
     hidden = sandbox.ignored(changes, after)
     paths = frozenset(change.path for change in changes if change.path not in hidden)
@@ -56,7 +56,7 @@ def exact_patch(
 
 
 def _with_carriage_returns(scratch: str, paths: frozenset[bytes]) -> list[bytes]:
-    """Mail programs and `git am` take them off the ends of lines."""
+    """Files with carriage returns, which mail programs and `git am` strip from lines."""
     found: list[bytes] = []
     for path in sorted(paths):
         for side in ("a", "b"):
@@ -79,7 +79,7 @@ def _set_apart(scratch: str, path: bytes) -> None:
 
 
 def _lstat(folder: str, path: bytes) -> os.stat_result | None:
-    """What is at a path. Where one state has a link and the other a folder, the link is no way."""
+    """The stat of a path, None behind a link that is a folder in the other state."""
     try:
         with fsio.directory(folder) as top, fsio.parent_of(top, path) as (fd, name):
             return fsio.lstat_at(fd, name)
@@ -88,7 +88,7 @@ def _lstat(folder: str, path: bytes) -> os.stat_result | None:
 
 
 def _git_diff(scratch: str, *arguments: str, attributes: str = "/dev/null") -> bytes:
-    """`git diff --no-index` of two folders that hold nothing but the changed files."""
+    """`git diff --no-index` of two folders with only the changed files."""
     argv = [
         "git", "-c", f"core.attributesFile={attributes}",
         "diff", "--no-index", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames",
@@ -114,7 +114,7 @@ _HEADER = re.compile(rb"^diff --git (.+)$", re.MULTILINE)
 
 
 def _both_sides(header: "re.Match[bytes]") -> bytes:
-    """Of a file that is on one side only git names that side twice, where a patch has both."""
+    """A header naming both sides: for a file on one side only, git names that side twice."""
     names = header[1]
     half = len(names) // 2
     if names[:half] != names[half + 1 :]:
@@ -125,7 +125,7 @@ def _both_sides(header: "re.Match[bytes]") -> bytes:
 
 
 def _numbers(shown: bytes) -> dict[bytes, Lines]:
-    """Path -> what became of its lines; of a renamed file the new path."""
+    """Path -> line counts; a renamed file under its new path."""
     found: dict[bytes, Lines] = {}
     fields = shown.split(b"\0")
     position = 0
@@ -134,7 +134,7 @@ def _numbers(shown: bytes) -> dict[bytes, Lines]:
         position += 1
         old = b""
         if not path:
-            # With two names git gives them as fields of their own.
+            # Git prints the two names of a renamed file as separate fields.
             old, path = fields[position : position + 2]
             if path == b"/dev/null":
                 path = old

@@ -1,4 +1,4 @@
-"""Bring single files or resources back to how a group has them; the plan stays as it is."""
+"""Restores single files or resources from a group; the plan itself stays as it is."""
 
 import os
 
@@ -21,13 +21,13 @@ from cleveragents.model.resource import Change
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What one `--only` names: a resource, or a path in one of them."""
+    """The target of one `--only`: a resource, or a path in one."""
 
     resource: str
     path: bytes | None = None
 
     def covers(self, change: Change) -> bool:
-        """Whether the change is in it, or makes the folder that it lies in (pure)."""
+        """Whether the change is in this part, or makes its folder (pure)."""
         if change.resource != self.resource:
             return False
         if self.path is None or change.path == self.path:
@@ -39,7 +39,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def part_named(text: str, resources: list[str], changes: tuple[Change, ...]) -> Part:
-    """The part that somebody means: RESOURCE, RESOURCE:PATH, or a PATH that is in one (pure)."""
+    """Parse a part: RESOURCE, RESOURCE:PATH, or a PATH in one resource (pure)."""
     if text in resources:
         return Part(text)
     head, colon, rest = text.partition(":")
@@ -83,7 +83,7 @@ def preview_only(
 def restore_only(
     ctx: Context, plan: Plan, group: CheckpointGroup, names: tuple[str, ...]
 ) -> RollbackResult:
-    """Put those files back as a group `external_edit`: steps and decisions stay what they are."""
+    """Restore the files as a group `external_edit`; steps and decisions stay as they are."""
     with work_on(ctx, plan.plan_id, "plan rollback") as leased:
         require_rollback(leased.plan)
         group = find_group(ctx.store, leased.plan, group.group_id)

@@ -1,4 +1,4 @@
-"""Resume a plan with a changed plan file: what is done and unchanged stays done."""
+"""Resumes a plan with a changed plan file: done and unchanged steps stay done."""
 
 from collections.abc import Collection
 
@@ -22,7 +22,7 @@ def resume_with(
     repeat: Collection[str] = (),
     accept_loss: bool = False,
 ) -> Resumption:
-    """A changed step that was done is a correction of its decision; None: the plan as it is."""
+    """Resume; a changed done step means a correction. `file` None: the plan as it is."""
 
     def revise(leased: LeasedPlan, file: PlanFile) -> bool:
         if leased.plan.head_group_id is None:
@@ -41,7 +41,7 @@ def resume_with(
 
 
 def correct_to(ctx: Context, leased: LeasedPlan, file: PlanFile, accept_loss: bool) -> bool:
-    """Take a changed plan file in; True if that was a correction, which ran what was to run."""
+    """Adopt a changed plan file; True if that was a correction, which has run all steps."""
     request = Request(guidance=f"plan file {file.path}", plan_file=file, accept_loss=accept_loss)
     outlook = work_out(ctx, leased.plan, (), request)
     if not outlook.superseded:
@@ -52,7 +52,7 @@ def correct_to(ctx: Context, leased: LeasedPlan, file: PlanFile, accept_loss: bo
 
 
 def take_file(ctx: Context, leased: LeasedPlan, file: PlanFile) -> None:
-    """Nothing that is done changed: steps come and go in one commit."""
+    """Adopt a file that changes no done step, in one commit."""
     plan = leased.plan
     revised(leased.spec, file.spec, resolve_tool)
     steps, removed = revised_steps(

@@ -1,4 +1,4 @@
-"""Roll back to a group: everything that happened after it is undone, together."""
+"""Rolls back to a group: everything after it is undone together."""
 
 from collections.abc import Callable
 from typing import Any
@@ -38,14 +38,14 @@ PLAIN = Choices()
 
 
 def accepted(todo: Restoration, accept_loss: bool, command: str) -> Restoration:
-    """The same, asked for by somebody who knows what cannot be undone; else refused."""
+    """The rollback, if effects that cannot be undone were accepted; else refuse."""
     effects.require_accepted(todo.outlook, accept_loss, command)
     marks = effects.marks(todo.outlook, EffectState.ACCEPTED)
     return msgspec.structs.replace(todo, effects=marks)
 
 
 def with_effects(entry: JournalEntry, todo: Restoration) -> JournalEntry:
-    """The entry says what of the world outside it undoes, and what it leaves as it is."""
+    """The entry, with the outside effects that it undoes and leaves."""
     told = {
         "undone": [effect.effect_id for effect in todo.outlook.compensable],
         "left": [effect.effect_id for effect in todo.outlook.irreversible],
@@ -56,7 +56,7 @@ def with_effects(entry: JournalEntry, todo: Restoration) -> JournalEntry:
 
 
 def require_own(ctx: Context, plan: Plan, verb: str) -> None:
-    """A child plan whose work is merged is part of its parent: it is changed there."""
+    """Refuse a merged child plan: it is part of its parent, and changed there."""
     parent = plan.parent_plan_id
     if parent is None:
         return
@@ -70,7 +70,7 @@ def require_own(ctx: Context, plan: Plan, verb: str) -> None:
 
 
 def require_children_free(ctx: Context, todo: Restoration) -> None:
-    """Nobody works on a child plan that has to be rolled back."""
+    """Refuse if somebody works on a child plan that has to be rolled back."""
     for child in (*todo.children, *todo.cancelled_children):
         held = holder(ctx.store, child)
         if held is not None:
@@ -99,7 +99,7 @@ def previewed(
     todo: Restoration,
     choices: Choices = PLAIN,
 ) -> RollbackResult:
-    """What a restoration to a group would do."""
+    """What a restore to a group would do."""
     if ctx.manager.sandboxes(plan.plan_id).in_place:
         found, changes = changes_in(ctx, plan, group, choices)
         require_known(choices, found)
@@ -143,14 +143,14 @@ def rollback(
     with work_on(ctx, plan.plan_id, "plan rollback", whatever_waits=True) as leased:
         require_rollback(leased.plan)
         require_own(ctx, leased.plan, "rolled back")
-        # Found before the plan was ours: another process may have pruned it since.
+        # Looked up before we had the lease: another process may have pruned it since.
         group = find_group(ctx.store, leased.plan, group.group_id)
         ctx.checkpoints.require_readable(group)
         entry = leased.opened(Operation.ROLLBACK, to=group.group_id)
         command = f"agents plan rollback {plan.plan_id} {group.group_id}"
         todo = accepted(restoration_to(ctx.store, leased.plan, group), accept_loss, command)
         entry = with_effects(entry, todo)
-        # What a failed step left is nobody's work: rolling back from it must not need room.
+        # Leftovers of a failed step are no work: rolling back must not need disk space for them.
         lossy = accept_loss or leased.plan.state is State.ERRORED
         todo = remembering(msgspec.structs.replace(todo, entry=entry), remember)
         return go_back(ctx, leased, group, todo, lossy, choices)
@@ -164,7 +164,7 @@ def go_back(
     lossy: bool = False,
     choices: Choices = PLAIN,
 ) -> RollbackResult:
-    """Do it, and say what was done as it was counted before and measured after."""
+    """Roll back; returns what was done, counted before and measured after."""
     require_children_free(ctx, todo)
     counted = _result(ctx, leased.plan, group, todo, (), dry_run=False)
     if ctx.manager.sandboxes(leased.plan.plan_id).in_place:
@@ -184,7 +184,7 @@ def go_back(
 
 
 def _compensated(ctx: Context, leased: LeasedPlan, todo: Restoration) -> tuple[Effect, ...]:
-    """It runs tools, and most rollbacks need none: a fifth of what they would import."""
+    """Run compensations; imported on demand, as most rollbacks need none."""
     from cleveragents.execution.compensation import compensated
 
     return compensated(ctx, leased, todo)
@@ -220,7 +220,7 @@ def _result(
 
 
 def _going_back(ctx: Context, todo: Restoration) -> int:
-    """Child plans that are not where they return to."""
+    """Child plans that have to be rolled back too."""
     pairs = ((ctx.store.plans.get(child), below) for child, below in todo.children.items())
     return sum(
         (child.head_group_id, child.state) != (below.group_id, below.plan["state"])

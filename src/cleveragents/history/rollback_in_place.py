@@ -1,4 +1,4 @@
-"""Roll back what is worked on in place: the plan's own writes, and nobody else's."""
+"""Rolls back resources in place: the plan's own writes, and nobody else's."""
 
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -34,7 +34,7 @@ Spot = tuple[str, bytes]
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rollback means in place, and where it leads everything."""
+    """The outcome of a rollback in place."""
 
     states: States
     paths: tuple[OwnedPath, ...]
@@ -43,7 +43,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Resource:
-    """One resource in place: its paths judged one by one."""
+    """One resource in place, judged path by path."""
 
     def __init__(self, owned: Owned, name: str, choices: Choices) -> None:
         self.owned = owned
@@ -63,7 +63,7 @@ class _Resource:
         self.verdicts[path] = self.choices.chosen(names, history, verdict)
 
     def keep_what_is_inside(self) -> None:
-        """A folder that would become a file and holds somebody else's work is a conflict."""
+        """Make a conflict of a folder that would become a file and holds others' work."""
         kept = [p for p, v in self.verdicts.items() if v.action is Action.KEEP]
         for path, verdict in self.verdicts.items():
             if owners.buried(path, verdict, self.histories[path].now, kept):
@@ -75,7 +75,7 @@ class _Resource:
                 )
 
     def keep_repositories_whole(self) -> None:
-        """What the agent made of a repository is needed by whoever committed to it since."""
+        """Keep a repository that the agent made if somebody has committed to it since."""
         kept = [p for p, v in self.verdicts.items() if owners.is_kept_for_others(v)]
         for top in owners.made_repositories(self.histories):
             if any(path.startswith(top + b"/") for path in kept):
@@ -112,7 +112,7 @@ class _Resource:
         return found
 
     def paths(self) -> list[OwnedPath]:
-        """Without what is as it was again, but where both had a hand in it."""
+        """The changed paths, and those unchanged again that both sides had changed."""
         return [
             OwnedPath(self.name, path, str(verdict.owner), str(verdict.action), verdict.reason)
             for path, verdict in sorted(self.verdicts.items())
@@ -123,7 +123,7 @@ class _Resource:
         return self.histories[path].now == self.histories[path].target
 
     def notes(self) -> list[str]:
-        """What becomes of git's own state, in words."""
+        """What happens to git's own state, in words."""
         inside = [(p, v) for p, v in self.verdicts.items() if p.startswith(b".git/") and _says(p)]
         back = [p for p, v in inside if v.action is Action.RESTORE]
         left = [p for p, v in inside if v.action is Action.KEEP and v.owner is Owner.BOTH]
@@ -241,7 +241,7 @@ def _with_earlier(
 def _seen(
     ctx: Context, plan: Plan, group: CheckpointGroup, resource_id: str
 ) -> tuple[list[SandboxCheckpoint], list[SandboxCheckpoint]]:
-    """The states of the groups before a group, and from it on; newest first, each once."""
+    """The distinct states of the groups before a group, and from it on, newest first."""
     groups = ctx.store.checkpoints.groups(plan.plan_id)
     at = [g.group_id for g in groups].index(group.group_id)
 
@@ -264,7 +264,7 @@ def _require_git_idle(root: str, wanted: dict[bytes, str]) -> None:
 
 
 def _require_databases_closed(root: str, wanted: dict[bytes, str]) -> None:
-    """Of those that are files of a tree."""
+    """Refuse if databases among the files of a tree are open."""
     if os.path.isdir(root) and (found := holder_of(root, wanted)) is not None:
         raise NotAllowed(
             f"the database {show_path(found.path)} is open in process {found.pid}"
@@ -285,8 +285,8 @@ def _not_covered(name: str, origin: dict[str, Any]) -> list[str]:
 def changes_in(
     ctx: Context, plan: Plan, group: CheckpointGroup, choices: Choices
 ) -> tuple[Outlook, tuple[Change, ...]]:
-    """What it would be now, and every path that a rollback would change; nothing is kept."""
-    # Not only looking: to be merged, what is there now has to be read.
+    """What a rollback would do now, and every path it would change; stores nothing."""
+    # A full batch, not a preview: merging needs the current content.
     with ctx.manager.packs.batch() as batch:
         now = ctx.manager.create_checkpoint(plan.plan_id, batch, {}, strict=False)
         found = outlook(ctx, plan, group, now, choices, batch)
@@ -303,7 +303,7 @@ def require_decided(conflicts: Sequence[Conflict], plan_id: str, group_id: str) 
 
 
 def refusal(conflicts: Sequence[Conflict], plan_id: str, group_id: str) -> RollbackConflict:
-    """What a rollback is refused with, and what a preview says of it."""
+    """The text of a refused rollback, also shown in a preview."""
     shown = ", ".join(f"{c.resource}:{c.path}" for c in conflicts[:5])
     command = f"agents plan rollback {plan_id} {group_id}"
     return RollbackConflict(
@@ -316,7 +316,7 @@ def refusal(conflicts: Sequence[Conflict], plan_id: str, group_id: str) -> Rollb
 
 
 def require_known(choices: Choices, found: Outlook) -> None:
-    """A path that was named and is nowhere is a mistake, not a wish that can be granted."""
+    """Refuse a named path that does not exist: it is a mistake."""
     names = {
         name
         for item in found.paths
@@ -342,7 +342,7 @@ def restore_in_place(
     todo: Restoration,
     choices: Choices,
 ) -> tuple[Outlook, tuple[Change, ...]]:
-    """As a group of its own: what is there afterwards need not be what any group had."""
+    """Restore as a new group: the result need not equal any earlier group."""
     plan = leased.plan
     made: list[Outlook] = []
 
@@ -352,7 +352,7 @@ def restore_in_place(
         require_no_conflict(made[-1], plan, group)
 
     def make(now: States, batch: Batch) -> States:
-        # Once more: what was merged has to be in the batch of what is made.
+        # Again: merged content has to be in the batch of the new group.
         check(now, batch)
         return made[-1].states
 

@@ -1,4 +1,4 @@
-"""A person works in the sandboxes, confined as tools are: what they change is one step."""
+"""A person's shell in the sandboxes, confined like a tool; its changes are one step."""
 
 import shutil
 
@@ -36,7 +36,7 @@ _TOOL = BUILTINS["run"]
 
 
 class Shell(msgspec.Struct, frozen=True, kw_only=True):
-    """How it ended; `step_id` and `group_id` are empty if nothing was changed."""
+    """The result of a shell; `step_id` and `group_id` are empty if nothing changed."""
 
     exit_code: int
     step_id: str = ""
@@ -45,9 +45,9 @@ class Shell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def work_in_shell(ctx: Context, plan_id: str, argv: tuple[str, ...], on: str | None) -> Shell:
-    """Run a shell in the sandbox of a resource; the plan is held meanwhile and not `processing`.
+    """Run a shell in the sandbox of a resource; the plan is leased but not `processing`.
 
-    Its step is written when it ends: if we die before that, what was changed is a manual edit.
+    Its step is written when it ends: if we die before that, the changes are a manual edit.
     """
     if shutil.which(argv[0]) is None:
         raise UsageError(f"no such shell: {argv[0]}", "SHELL=/bin/sh agents plan shell")
@@ -64,7 +64,7 @@ def work_in_shell(ctx: Context, plan_id: str, argv: tuple[str, ...], on: str | N
 
 
 def _resource(leased: LeasedPlan, on: str | None) -> str:
-    """The one that was named, or the first that is a directory."""
+    """The named resource, or the first directory."""
     resources = leased.spec.resources
     names = [item.name for item in resources]
     if on is not None and on not in names:
@@ -95,14 +95,14 @@ def _run(ctx: Context, leased: LeasedPlan, argv: tuple[str, ...], on: str) -> Sh
     code = 1 if result.exit_code is None else result.exit_code
     if plan.head_group_id and ctx.checkpoints.is_at(plan.plan_id, plan.head_group_id):
         return Shell(exit_code=code, output=result.output)
-    # A shell returns what its last command did: that is no failure of the step.
+    # A shell returns its last command's exit code: that is no failure of the step.
     done = ended(call, msgspec.structs.replace(result, state=CallState.OK, error=None), ctx.now())
     group_id = _keep(ctx, leased, spec, done, entry)
     return Shell(exit_code=code, step_id=spec.id, group_id=group_id, output=result.output)
 
 
 def _unused_id(ctx: Context, leased: LeasedPlan) -> str:
-    """What each step wrote is kept under its id, so none is used twice."""
+    """A new step id: writes are kept under ids, so none is reused."""
     plan_id = leased.plan.plan_id
     taken = {*ctx.store.calls.step_ids(plan_id), *(s.id for s in leased.spec.steps)}
     names = (f"{_NAME}-{number}" if number > 1 else _NAME for number in range(1, len(taken) + 2))
@@ -112,7 +112,7 @@ def _unused_id(ctx: Context, leased: LeasedPlan) -> str:
 def _keep(
     ctx: Context, leased: LeasedPlan, spec: StepSpec, call: ToolCall, entry: JournalEntry
 ) -> str:
-    """Step, decision, call, what it wrote and the group that holds it, in one commit."""
+    """Record step, decision, call, writes and group, in one commit."""
     decision = _decision(ctx, leased, spec, call)
     call = msgspec.structs.replace(call, decision_id=decision.decision_id)
     step = _step(ctx, leased, spec, decision)

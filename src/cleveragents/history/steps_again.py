@@ -1,4 +1,4 @@
-"""The rows of steps after a correction or with a changed plan file."""
+"""Rows of steps after a correction or with a changed plan file."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -22,13 +22,13 @@ from cleveragents.store import Store
 def steps_after(
     ctx: Context, leased: LeasedPlan, again: set[str], file: PlanFile | None
 ) -> tuple[list[Step], list[str]]:
-    """The rows that change and the ids of those that go."""
+    """The changed rows, and the ids of removed ones."""
     now = ctx.store.plans.steps(leased.plan.plan_id)
     if leased.spec.actor.kind in KINDS:
-        # The actor decides anew what there is to do.
+        # The actor decides again what to do.
         return [], [step.step_id for step in now if step.step_id in again or not step.done]
     if leased.spec.actor.kind == OBSERVED:
-        # So does an agent that somebody else runs; it is told when it goes on.
+        # So does an observed agent, which is told when it continues.
         return [], [step.step_id for step in now if step.step_id in again]
     if file is None:
         return [fresh(step) for step in now if step.step_id in again], []
@@ -36,14 +36,14 @@ def steps_after(
 
 
 def fresh(step: Step) -> Step:
-    """Not done, and not decided either."""
+    """The step as neither done nor decided."""
     return msgspec.structs.replace(step, state=StepState.QUEUED, error=None, decision_id=None)
 
 
 def revised_steps(
     now: list[Step], specs: tuple[StepSpec, ...], again: set[str], plan_id: str
 ) -> tuple[list[Step], list[str]]:
-    """The rows of a changed plan file: what is done and not to be done again stays done (pure)."""
+    """Rows for a changed plan file; done steps stay done unless in `again` (pure)."""
     known = {step.step_id: step for step in now}
     changed: list[Step] = []
     for index, spec in enumerate(specs):
@@ -62,7 +62,7 @@ def revised_steps(
 def left_behind(
     store: Store, plan: Plan, changed: list[Step], removed: list[str]
 ) -> tuple[Decision, ...]:
-    """Decisions of attempts that failed, when the step is to be decided anew or goes."""
+    """Decisions of failed attempts at steps that are decided again or removed."""
     now = store.plans.steps(plan.plan_id)
     left = {step.decision_id for step in now}
     left -= {step.decision_id for step in merged(now, changed, removed)}
@@ -81,7 +81,7 @@ def merged(now: list[Step], changed: list[Step], removed: list[str]) -> Iterable
 
 
 def source_fields(file: PlanFile) -> dict[str, Any]:
-    """What a plan that continues with another plan file gets from it."""
+    """The fields that a plan takes from its new plan file."""
     return {
         "spec": msgspec.to_builtins(file.spec),
         "source_path": file.path,

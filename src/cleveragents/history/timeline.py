@@ -1,7 +1,7 @@
-"""The groups of a plan in order: what each changed, who did it, and which lead to where it stands.
+"""A plan's groups in order: what each changed, by whom, and which lead to the current state.
 
-Of two states that are compared the groups between them tell who did what: one that was made because
-somebody had edited has what they did; everything from one such group to the next is the plan's own.
+Between two states, the groups tell who did what: a group made for a manual edit holds the edit;
+everything from one such group to the next is the plan's own.
 """
 
 import math
@@ -40,7 +40,7 @@ None for a plan that has sandboxes: there nobody else is expected while a step r
 
 
 class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One group, with what became of the resources since the one before it."""
+    """One group, with the changes since the one before it."""
 
     group: CheckpointGroup
     changes: tuple[Change, ...]
@@ -53,8 +53,10 @@ class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def timeline(ctx: Context, plan: Plan) -> list[TimelineEntry]:
-    """Oldest first. A group that leads here is compared with the last such one before it; not if
-    what they hold is on another machine alone.
+    """All groups, oldest first.
+
+    A group on the current line is compared with the last one before it, unless their content is
+    only on another machine.
     """
     groups = ctx.store.checkpoints.groups(plan.plan_id)
     here = {group.group_id for group in leading_here(ctx.store, plan)}
@@ -81,7 +83,7 @@ def timeline(ctx: Context, plan: Plan) -> list[TimelineEntry]:
 
 
 class _Writes:
-    """What the plan's calls wrote, by when."""
+    """The writes of the plan's calls, by time."""
 
     def __init__(self, ctx: Context, plan: Plan) -> None:
         store = ctx.store
@@ -109,9 +111,9 @@ class _Writes:
         known = self._known.get((change.resource, change.path), [])
         own = sorted(write for write in known if start < write[0] <= end)
         if not own:
-            # In a sandbox nobody else is expected while a step runs.
+            # In a sandbox nobody else writes while a step runs.
             return Owner.OTHERS if change.resource in self._in_place else Owner.AGENT
-        # Two sessions that had a call open both have it on record: it may be of either.
+        # Two sessions with open calls both have the write on record: it may be either's.
         is_shared = any(both for _, _, both in own)
         return Owner.BOTH if is_shared or own[0][1] != change.before else Owner.AGENT
 
@@ -137,7 +139,7 @@ def _changes(
 
 
 def contents_of(ctx: Context, plan: Plan, group: CheckpointGroup) -> dict[str, dict[str, int]]:
-    """Resource -> what a group holds of it: files; tables and rows. Empty where nobody can tell."""
+    """Resource -> counts of files, or tables and rows, in a group. Empty where unknown."""
     sandboxes = ctx.manager.sandboxes(plan.plan_id)
     found: dict[str, dict[str, int]] = {}
     for rid, state in ctx.checkpoints.states(group).items():
@@ -148,20 +150,20 @@ def contents_of(ctx: Context, plan: Plan, group: CheckpointGroup) -> dict[str, d
             with (
                 ctx.scratch() as scratch,
                 suppress(AgentsError),
-            ):  # `agents check` says what is gone
+            ):  # `agents check` reports missing content
                 found[name] = sandbox.contents(state, scratch)
     return found
 
 
 class Stage(NamedTuple):
-    """A state on the way from one end to the other, and whether the way to it was by hand."""
+    """A state between the two ends, and whether it was reached by a manual edit."""
 
     state: SandboxCheckpoint
     by_hand: bool
 
 
 def with_owners(compared: Comparison) -> Diff:
-    """What differs and who did it; of what both changed, who each line and each row."""
+    """The differences with their owners; where both changed a file, by line and row."""
     ctx, plan, ends = compared.ctx, compared.plan, compared.ends
     edits = _edits(ctx, plan, ends)
     now = _edited_now(ctx, plan) if ends[1] is None else None
@@ -179,7 +181,7 @@ def with_owners(compared: Comparison) -> Diff:
 
 
 def _edits(ctx: Context, plan: Plan, ends: Ends) -> list[tuple[CheckpointGroup, CheckpointGroup]]:
-    """What was edited by hand on the way from one end to the other: before, and after."""
+    """The manual edits between the two ends, before and after each."""
     order = ctx.store.order_of(plan.plan_id)
     first = order[ends[0].group_id] if ends[0] else 0
     last = order[ends[1].group_id] if ends[1] else math.inf
@@ -198,12 +200,12 @@ def _edits(ctx: Context, plan: Plan, ends: Ends) -> list[tuple[CheckpointGroup, 
 
 
 def _edited_now(ctx: Context, plan: Plan) -> CheckpointGroup | None:
-    """The newest group, if what is different from it now was done by hand."""
+    """The newest group, if the changes since it are manual edits."""
     if plan.is_final or plan.head_group_id is None or holder(ctx.store, plan.plan_id) is not None:
         return None
     steps = ctx.store.plans.steps(plan.plan_id)
     if any(step.state is StepState.PROCESSING for step in steps):
-        return None  # its process died: what it left is the step's
+        return None  # its process died: the leftovers are the step's
     return ctx.store.checkpoints.group(plan.head_group_id)
 
 
@@ -213,7 +215,7 @@ def _stages(
     edits: Iterable[tuple[CheckpointGroup, CheckpointGroup]],
     now: CheckpointGroup | None,
 ) -> Iterator[Stage]:
-    """One resource on its way; states that are equal follow each other as one."""
+    """The states of one resource between the ends, without repeated ones."""
     rid = part.sandbox.place.resource.resource_id
     way = [one for before, after in edits for one in ((before, False), (after, True))]
     if now is not None:
@@ -243,7 +245,7 @@ def _written(ctx: Context, plan: Plan) -> Written:
 
 
 def _owners(part: Part, stages: Sequence[Stage], written: Written) -> dict[str, Owner]:
-    """Path -> who changed it on the way."""
+    """Path -> who changed it between the ends."""
     found: dict[str, Owner] = {}
     for before, after in pairwise(stages):
         for change in part.sandbox.changes(before.state, after.state):
@@ -253,7 +255,7 @@ def _owners(part: Part, stages: Sequence[Stage], written: Written) -> dict[str, 
 
 
 def _owner_at(stage: Stage, place: tuple[str, bytes], written: Written) -> Owner:
-    """Who changed a path on the way to this state."""
+    """Who changed a path to reach this state."""
     if stage.by_hand:
         return Owner.OTHERS
     is_shared = False if written is None else written.get(place)
@@ -267,7 +269,7 @@ def _together(one: Owner, other: Owner) -> Owner:
 
 
 def _owner_of(file: FileDiff, owners: dict[str, Owner]) -> Owner:
-    """A file that was renamed is also what it was before."""
+    """The owner of a file, also under its old name if renamed."""
     names = (file.path, file.renamed_from or file.path)
     return _together(*(owners.get(name, Owner.AGENT) for name in names))
 
@@ -300,7 +302,7 @@ def _with_lines(
 def _with_rows(
     ctx: Context, part: Part, file: FileDiff, stages: Sequence[Stage], written: Written
 ) -> FileDiff:
-    """With the owner of each row that is listed."""
+    """The file with the owner of each listed row."""
     is_one = file.owner in (Owner.AGENT, Owner.OTHERS)
     known = {} if is_one else _row_owners(ctx, part, file, stages, written)
     tables: list[TableChange] = []
@@ -318,7 +320,7 @@ def _with_rows(
 def _row_owners(
     ctx: Context, part: Part, file: FileDiff, stages: Sequence[Stage], written: Written
 ) -> dict[tuple[str, int], Owner]:
-    """(Table, number of the row) -> who changed it; left out where a state does not tell it."""
+    """(Table, number of the row) -> who changed it; left out where unknown."""
     size = sum(stage.state.metadata.get("bytes", 0) for stage in stages)
     if not any(table.rows for table in file.tables):
         return {}
@@ -340,7 +342,7 @@ def _row_owners(
 
 
 def lines_by_hand(way: Sequence[tuple[bytes, bool]]) -> ByHand:
-    """From the texts of a file, oldest first, each with whether it was made by hand (pure)."""
+    """The manually edited lines, from a file's texts, oldest first, with who made each (pure)."""
     from difflib import SequenceMatcher
 
     text = way[0][0].splitlines()

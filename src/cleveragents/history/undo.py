@@ -1,4 +1,4 @@
-"""Undo the last operation as a whole, or redo it."""
+"""Undoes the last operation as a whole, or redoes it."""
 
 import msgspec
 
@@ -31,7 +31,7 @@ from cleveragents.model.plan import Plan
 
 
 class Undone(msgspec.Struct, frozen=True, kw_only=True):
-    """Which operation was undone or redone, and what that changed."""
+    """The undone or redone operation, and the changes."""
 
     operation: str
     entry_id: str
@@ -58,7 +58,7 @@ def preview(ctx: Context, plan: Plan, redo: bool = False) -> Undone:
     before_looking(ctx, plan.plan_id)
     way = Operation.REDO if redo else Operation.UNDO
     if way is Operation.UNDO and _has_edits(ctx, plan):
-        # They would be the last operation: what undo leaves is where the plan stands now.
+        # Edits would be the last operation: undoing them leads to the plan's current group.
         group = find_group(ctx.store, plan, "last")
         edits = previewed(ctx, plan, group, restoration_to(ctx.store, plan, group))
         edits = msgspec.structs.replace(edits, phase=str(plan.phase), state=str(plan.state))
@@ -71,7 +71,7 @@ def preview(ctx: Context, plan: Plan, redo: bool = False) -> Undone:
 
 
 def _has_edits(ctx: Context, plan: Plan) -> bool:
-    """In place they are nobody's operation: what somebody edits stays."""
+    """Whether there are manual edits to undo; in place edits are no operation, and stay."""
     if ctx.manager.sandboxes(plan.plan_id).in_place:
         return False
     return difference(ctx, plan, False)[0] is Reconciled.ADOPTED
@@ -107,9 +107,9 @@ def _undone(entry: JournalEntry, result: RollbackResult) -> Undone:
 
 
 def _keep_edits(ctx: Context, leased: LeasedPlan, way: Operation) -> None:
-    """Manual edits that no group has yet are the last operation: undo cancels those.
+    """Make pending manual edits the last operation, so that undo cancels them.
 
-    What the step of a dead process left is no edit: it goes with the operation it was part of.
+    Leftovers of a dead step are no edits: they are undone with the step's operation.
     """
     if way is Operation.UNDO and _has_edits(ctx, leased.plan):
         adopt_edits(ctx, leased)

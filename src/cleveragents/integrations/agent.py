@@ -73,27 +73,27 @@ class Agent(Protocol):
     """The versions whose payloads and session files were tried."""
 
     def read(self, payload: dict[str, Any], event: str) -> tuple[Event, ...]:
-        """Their payload as our events; an event that means nothing to us gives none (pure).
+        """Translate a payload into our events; none for events that we ignore (pure).
 
         `event` is what the hook command was told, "" if the payload says it.
         """
         ...
 
     def answer(self, payload: dict[str, Any], event: str, answer: Answer) -> str:
-        """What the hook prints; "" for nothing. Only keys that the agent knows (pure)."""
+        """The output of the hook; "" for none. Only keys that the agent knows (pure)."""
         ...
 
     def settings(
         self, scope: str, home: str, project: str, hook: Sequence[str] | None
     ) -> tuple[SettingsChange, ...]:
-        """The settings files with hooks that run `hook`; None takes ours out.
+        """The settings files with hooks that run `hook`; None removes ours.
 
         `scope` is `user` or `project`. Nothing is written here.
         """
         ...
 
     def launch(self, argv: Sequence[str], hook: Sequence[str], private_dir: str) -> Launch:
-        """Its command line with our hooks; files for this run may be put into `private_dir`."""
+        """The agent's command line with our hooks; `private_dir` may hold files for this run."""
         ...
 
     def interrupted(self, records: Sequence[dict[str, Any]]) -> frozenset[str]:
@@ -106,7 +106,7 @@ class Agent(Protocol):
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
         """A new session that ends at the anchor; the old one stays as it is.
 
-        Raises `ConversationError` if that cannot be done, and has then changed nothing.
+        Raises `ConversationError`, having changed nothing, if that cannot be done.
         """
         ...
 

@@ -1,8 +1,8 @@
 """Claude Code: hooks from a settings file, sessions as files of JSON lines.
 
 It runs tools that write one by one, so every end of a call is a quiet point unless a sub-agent or a
-shell works on in the background. A call that fails has an event of its own. Calls of sub-agents
-carry the sub-agent's id; their own conversation is in another file and cannot be cut.
+shell continues in the background. A failed call has an event of its own. Calls of sub-agents carry
+the sub-agent's id; their conversation is in another file and cannot be cut.
 """
 
 import json
@@ -66,7 +66,7 @@ class ClaudeCode(NamesItsEvents):
     def settings(
         self, scope: str, home: str, project: str, hook: Sequence[str] | None
     ) -> tuple[SettingsChange, ...]:
-        # Our command names this machine's Python, so it does not go into the project's shared file.
+        # Our command names this machine's Python, so it must not go into the project's shared file.
         own = ".claude/settings.json" if scope == "user" else ".claude/settings.local.json"
         path = os.path.join(home if scope == "user" else project, own)
         return (hooked(path, None if hook is None else _entries(hook)),)
@@ -99,7 +99,7 @@ class ClaudeCode(NamesItsEvents):
         )
 
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
-        """A copy of the session file that ends there; no program runs and no model is asked."""
+        """Copy the session file up to the anchor; no program runs and no model is asked."""
         del env
         new = new_session()
         said = anchor.prompt_id or anchor.call_id
@@ -124,7 +124,7 @@ PASS_ENV = (
 
 
 def _anchor(payload: dict[str, Any]) -> Anchor:
-    """`turn_id` is the sub-agent, whose calls are not in the session's own file."""
+    """The anchor of a payload; `turn_id` is the sub-agent, whose calls are in another file."""
     return Anchor(
         agent=ClaudeCode.name,
         session_id=text(payload, "session_id"),
@@ -160,7 +160,7 @@ def _ended(payload: dict[str, Any], anchor: Anchor) -> Event:
 
 
 def _batch(payload: dict[str, Any], anchor: Anchor) -> tuple[Event, ...]:
-    """The end of every call that the model made at once, also of those that were not permitted."""
+    """The end of all parallel calls of one answer, including denied ones."""
     calls = [text(call, "tool_use_id") for call in items(payload, "tool_calls")]
     return tuple(
         StepEnded(anchor=replace(anchor, call_id=call), call=call, ok=False, error=NOT_RUN)
@@ -187,7 +187,7 @@ def _entries(hook: Sequence[str]) -> dict[str, Any]:
 
 
 def _own_settings(argv: list[str]) -> tuple[list[str], dict[str, Any]]:
-    """The command line without `--settings`, and what that said; it may be given only once."""
+    """The command line without `--settings`, and its value: it may be given only once."""
     for at, word in enumerate(argv):
         if word == _SETTINGS and at + 1 < len(argv):
             return [*argv[:at], *argv[at + 2 :]], _settings_in(argv[at + 1])
@@ -197,7 +197,7 @@ def _own_settings(argv: list[str]) -> tuple[list[str], dict[str, Any]]:
 
 
 def _settings_in(value: str) -> dict[str, Any]:
-    """A JSON text, or the file with one."""
+    """Settings from a JSON text, or from a file."""
     try:
         if value.lstrip().startswith("{"):
             return json.loads(value)
@@ -210,8 +210,8 @@ def _settings_in(value: str) -> dict[str, Any]:
 def cut(records: list[dict[str, Any]], anchor: Anchor, point: Point) -> list[dict[str, Any]]:
     """The records of a session that lead to a point, oldest first; [] if nothing comes before it.
 
-    Records form a tree by `parentUuid`. Each result of parallel calls is a child of its own call,
-    so the path from the last one misses the others: they are added.
+    Records form a tree by `parentUuid`. Results of parallel calls are children of their own calls,
+    so the path from the last record misses the others; they are added.
     """
     path = anchor.transcript
     known = {text(record, "uuid"): record for record in records if text(record, "uuid")}
@@ -235,7 +235,7 @@ def cut(records: list[dict[str, Any]], anchor: Anchor, point: Point) -> list[dic
 
 
 def _end(records: list[dict[str, Any]], anchor: Anchor, point: Point) -> str:
-    """The last message that the conversation at the anchor has; "" for none."""
+    """The last message of the conversation at the anchor; "" for none."""
     if anchor.call_id:
         return _end_of_call(records, anchor, point)
     asked = [

@@ -1,14 +1,14 @@
-"""What an agent runs at every event: hands its input to the sidecar and prints the answer.
+"""The hook client, which an agent runs at every event: asks the sidecar and prints its answer.
 
 Imports nothing of ours and next to nothing else: it is started twice per tool call, as
 `python -I -S client_start.py FOLDER AGENT [EVENT] [--budget=SECONDS] [--fail-closed] [--no-start]`.
-Where there was a compiler, `client_quick` asks first, and runs this for every answer but "ok", with
-`--own=NAME` of the event and `--late` if the sidecar has not answered it in time.
-Whatever goes wrong, the tool runs: it ends with 0, unless the person chose to fail closed. Where
-it is confined it cannot start a sidecar, and the one that there is has one name.
+Where compiled, `client_quick` asks first, and runs this for every answer but "ok", with
+`--own=NAME` of the event, and `--late` if the sidecar has not answered in time.
+Whatever goes wrong, the tool runs: the exit code is 0, unless the person chose to fail closed. In
+a sandbox it cannot start a sidecar, and uses the one with the run's fixed name.
 
-Once it has ended, what the agent told is in the store or in a file (`keep`), whoever is killed
-after that. Killed before, with its agent, the agent did not get past its event.
+When it ends, the event is in the store or in a file (`keep`), even if anything is killed after
+that. If it is killed before, with its agent, the agent did not get past its event.
 """
 
 import _socket  # what `socket` is made of: that one imports for longer than all of this takes
@@ -39,7 +39,7 @@ ADOPTS = frozenset({"systemd", "init"})
 
 
 def command() -> tuple[str, ...]:
-    """The program that agents are told to run, without its own words."""
+    """The program that agents run, without its arguments."""
     here = os.path.dirname(os.path.abspath(__file__))
     python = (sys.executable, "-I", "-S", f"{here}/client_start.py")
     quick = f"{here}/client_quick"
@@ -74,14 +74,14 @@ def begins(event: str, payload: bytes) -> bool:
 
 
 def told(folder: str, agent: str, event: str, payload: bytes, flags: list[str]) -> bytes:
-    """What the sidecar answers; it is started if there is none."""
+    """The sidecar's answer; starts a sidecar if there is none."""
     start = "--no-start" not in flags
     if start and INSIDE in os.environ:
         return b"ok"
     if len(payload) > LARGEST:
         return b"failed the input is too large"
     name = socket_name(session_of(payload)) if start else ONLY
-    # By the clock that nobody sets: events that are written down are noted in this order.
+    # By the monotonic clock: events in files are recorded in this order.
     own = value_of(flags, "--own=", f"{time.monotonic_ns():020}-{os.getpid()}")
     message = f"{agent}\t{event}\t{own}\n".encode() + payload
     budget = float(value_of(flags, "--budget=", "2"))
@@ -90,7 +90,7 @@ def told(folder: str, agent: str, event: str, payload: bytes, flags: list[str]) 
         return b"failed nobody listens"
     refused = CLOSED in flags and begins(event, payload)
     if said.startswith(LATE) and not refused:
-        # Its pid is another one where we are confined; there the sidecar does not need it.
+        # In a sandbox the pid is a different one, and the sidecar does not need it.
         pid = agent_process(os.getpid()) if start else 0
         head = f"{agent}\t{event}\t{pid}\t{began(pid)}\n".encode()
         keep(f"{folder}/{name.removesuffix('.sock')}.{own}.event", head + payload)
@@ -98,17 +98,17 @@ def told(folder: str, agent: str, event: str, payload: bytes, flags: list[str]) 
 
 
 def answered(folder: str, name: str, message: bytes, budget: float, start: bool) -> bytes:
-    """Its answer, or that it takes too long; "" if there is no sidecar and none may be started."""
+    """The answer, or word that it takes too long; "" if no sidecar runs or may be started."""
     until, started = time.monotonic() + budget, False
     while True:
         line = connected(folder, name)
-        # A sidecar that was ending while we asked gives no answer: the next one does.
+        # A sidecar that is ending gives no answer; the next one does.
         if line is not None and (said := asked(line, message, budget)):
             return said
         if not start:
             return b""
         late = time.monotonic() > until
-        # Once more in the end: the first may have found the lock of one that was ending.
+        # Try once more: the first may have met the lock of an ending sidecar.
         if late or not started or line is not None:
             detached((*START, name), folder)
             started = True
@@ -135,10 +135,10 @@ def asked(line: "_socket.socket", message: bytes, budget: float) -> bytes:
 
 
 def keep(path: str, message: bytes) -> None:
-    """Write down what nobody has noted yet: the session's sidecar, or the next command, takes it.
+    """Write an unrecorded event to a file, for the session's sidecar or the next command.
 
-    Only here, where we give up: a sidecar that has an event in its memory may be killed as soon as
-    the agent goes on. Not synced: it outlives every process, and not a power cut.
+    A sidecar that has the event in memory may be killed as soon as the agent continues. Not
+    synced: the file survives every process, but not a power cut.
     """
     os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
     part = path.removesuffix("event") + "part"
@@ -148,7 +148,7 @@ def keep(path: str, message: bytes) -> None:
 
 
 def agent_process(pid: int) -> int:
-    """The process that started a hook, which may have done so through a shell; 0: it is gone."""
+    """The process that started a hook, directly or through a shell; 0 if it is gone."""
     while (pid := parent(pid)) > 1:
         try:
             with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
@@ -170,7 +170,7 @@ def began(pid: int) -> str:
 
 
 def stat_of(pid: int) -> list[bytes]:
-    """What the kernel says of it behind its name; zeros if it is gone."""
+    """The fields of /proc/PID/stat after the name; zeros if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()
@@ -189,7 +189,7 @@ def session_of(payload: bytes) -> bytes:
 
 
 def socket_name(session: bytes) -> str:
-    """A short name for any id. Two ids with one name share a sidecar, which knows them apart."""
+    """A short name for any id. Ids with the same name share a sidecar, which tells them apart."""
     value = 0xCBF29CE484222325
     for byte in session:
         value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF  # FNV-1a: no import
@@ -201,7 +201,7 @@ def connected(folder: str, name: str) -> "_socket.socket | None":
     try:
         at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            # The folder's own path may be too long for the address of a socket.
+            # The folder's path may be too long for a socket address.
             line.connect(f"/proc/self/fd/{at}/{name}")
         finally:
             os.close(at)
@@ -235,7 +235,7 @@ def detached(words: tuple[str, ...], folder: str) -> None:
 
 
 def run() -> None:
-    """End at once: taking the interpreter down costs a tenth of all that a hook costs."""
+    """Run, and exit without interpreter shutdown, which is a tenth of a hook's time."""
     code = main(sys.argv[1:])
     sys.stderr.flush()
     os._exit(code)

@@ -1,8 +1,8 @@
 """Codex CLI: hooks from `hooks.json` or the command line, threads forked by its own app server.
 
 It runs the calls of one answer in parallel, so only the end of the last open one is a quiet point.
-Its payloads do not say whether a command failed. Hooks that its user has not trusted are skipped
-without a word; for a run of ours they are handed over on the command line and trusted by an option.
+Its payloads do not say whether a command failed. It silently skips hooks that its user has not
+trusted; our runs pass them on the command line, with an option that trusts them.
 """
 
 import json
@@ -97,7 +97,7 @@ class Codex(NamesItsEvents):
         )
 
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
-        """A thread made by codex itself; a point inside a turn is reached by adding its items."""
+        """Have codex fork the thread; for a point inside a turn, add the turn's items."""
         if not anchor.turn_id:
             return self._new(anchor)
         if not anchor.call_id and point is Point.BEFORE and _is_first(anchor):
@@ -127,14 +127,14 @@ class Codex(NamesItsEvents):
 
 
 def _keys_of_providers(folder: str) -> list[str]:
-    """The variables in which its own settings say that a provider's key is."""
+    """The variables that hold providers' keys, according to codex's settings."""
     import tomllib
 
     try:
         with open(os.path.join(folder, "config.toml"), "rb") as file:
             providers = mapping(tomllib.load(file), "model_providers")
     except (OSError, ValueError):
-        return []  # it says itself what is wrong with its settings
+        return []  # codex reports errors in its settings itself
     return [key for name in providers if (key := text(mapping(providers, name), "env_key"))]
 
 
@@ -267,9 +267,9 @@ def _turn(record: dict[str, Any]) -> str:
 def items_until(
     records: list[dict[str, Any]], anchor: Anchor, point: Point
 ) -> list[dict[str, Any]]:
-    """What the anchor's turn holds up to its call, for a thread that ends before that turn.
+    """The items of the anchor's turn up to its call, for a thread that ends before that turn.
 
-    Calls that ran in parallel belong together: before one is before all, after one has all results.
+    Parallel calls belong together: before one is before all, after one has all results.
     """
     turn = _items_of_turn(records, anchor)
     waiting: set[str] = set()

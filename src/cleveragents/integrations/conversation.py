@@ -1,8 +1,8 @@
-"""The conversation of an observed plan: which one it is now, and the one at an earlier point.
+"""The conversation of an observed plan, now and at an earlier point.
 
-A group keeps where the conversation stood. To go there, a new session is made that ends at that
-point; the old one is never changed, so a failure changes nothing and undo only has to name it.
-What a plan keeps after that is the anchor it returned to and, beside it, the session to continue.
+A group keeps its point in the conversation. To return there, a new session is made that ends at
+that point; the old one is never changed, so a failure changes nothing and undo only has to name
+it. The plan then keeps the anchor that it returned to, and the session to continue.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ AGAIN = ("agents", "run", "--plan")
 
 
 def current(ctx: Context, plan_id: str) -> Conversation | None:
-    """The conversation that goes with the plan as it is; None if it follows no agent."""
+    """The plan's current conversation; None if it follows no agent."""
     plan = ctx.store.plans.get(plan_id)
     return _named(plan, plan.actor_state)
 
@@ -45,15 +45,15 @@ def _named(plan: Plan, state: Any) -> Conversation | None:
 
 
 def _placed(plan: Plan, argv: tuple[str, ...]) -> tuple[str, ...]:
-    """The agent's command line; where its plan has sandboxes, one that starts it in them."""
+    """The agent's command line, in the plan's sandboxes if it has any."""
     return argv if is_in_place(plan) else (*AGAIN, plan.plan_id, "--", *argv)
 
 
 class Return:
-    """What a rollback, undo or redo does to the conversation: `remember` is what they call.
+    """Moves the conversation for a rollback, undo or redo, which call `remember`.
 
-    `again`: an undo or redo, which returns to where the plan was, in the middle of a prompt if
-    nobody heard of its end; a rollback to the group from before a prompt leaves that prompt out.
+    `again`: an undo or redo, which returns to where the plan was, even in the middle of a prompt; a
+    rollback to the group from before a prompt leaves that prompt out.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Return:
         self.conversation = current(ctx, plan_id)
 
     def remember(self, state: Any) -> Any:
-        """The state that the plan keeps, which names the conversation at that point."""
+        """The state for the plan to keep, naming the conversation at that point."""
         made = self.at(state)
         if made is None:
             return state
@@ -74,14 +74,14 @@ class Return:
         return _naming(self._anchored(state), made)
 
     def stay(self, state: Any) -> Any:
-        """Files alone: the conversation goes on where it is."""
+        """For files alone: the conversation continues where it is."""
         state = self._anchored(state)
         if self.conversation is None or anchor_in(state) is None:
             return state
         return _naming(state, self.conversation)
 
     def at(self, state: Any) -> Conversation | None:
-        """The session that ends where a state says: as it is if nothing came after, else a copy."""
+        """The session at a state: itself if nothing came after, else a copy that ends there."""
         literal, state = state is not None, self._anchored(state)
         found = anchor_in(state)
         if found is None:
@@ -92,7 +92,7 @@ class Return:
         last = Point.AFTER if self._again and literal else point
         if named is not None and named.session_id and self._ends_there(named, state, last):
             return named
-        # The agent's own program may make it, and has our hooks: they would tell of a session that
+        # The agent's own program may make it, and runs our hooks: they would report a session that
         # nobody knows yet, which would be a plan of its own.
         env = {**self._env, INSIDE: self._plan_id}
         made = agent_named(anchor.agent).fork(anchor, point, env)
@@ -102,7 +102,7 @@ class Return:
         return made
 
     def _anchored(self, state: Any) -> Any:
-        """A group from before the first prompt has no anchor; the conversation is that prompt's."""
+        """The state with an anchor: before the first prompt, that of the first prompt's session."""
         if state is not None:
             return state
         store = self._ctx.store
@@ -110,16 +110,16 @@ class Return:
         prompt = next((one.decision_id for one in decisions if one.parent_id is not None), None)
         for group in store.checkpoints.groups(self._plan_id):
             if (found := anchor_in(group.actor_state)) is not None:
-                # One that says nothing of where it is kept cannot be cut: it goes on as it is.
+                # A conversation without a known file cannot be cut: it continues as it is.
                 known = group.decision_id == prompt and found[0].transcript
                 return group.actor_state if known else None
         return None
 
     def _ends_there(self, named: Conversation, state: dict[str, Any], point: Point) -> bool:
-        """Whether nothing was said in that session after the state's own point."""
+        """Whether the session has nothing after the state's point."""
         session = self._ctx.store.sessions.get(named.agent, named.session_id)
         if session is not None and session.plan_id != self._plan_id:
-            return False  # it went on elsewhere
+            return False  # it continued elsewhere
         groups = self._ctx.store.checkpoints.groups(self._plan_id)
         later = [
             group.actor_state
@@ -133,7 +133,7 @@ class Return:
         return point is Point.AFTER and bool(later) and anchor_in(later[-1]) == anchor_in(state)
 
     def _record(self, made: Conversation) -> None:
-        """Before anything else changes: events of that session belong to this plan."""
+        """Record first of all that events of the new session belong to this plan."""
         session = Session(
             session_id=made.session_id,
             agent=made.agent,
@@ -146,7 +146,7 @@ class Return:
 
 
 def _naming(state: dict[str, Any], conversation: Conversation) -> dict[str, Any]:
-    """The state with the session to continue, unless that is the anchor's own."""
+    """The state with the session to continue, unless it is the anchor's own."""
     bare = {name: value for name, value in state.items() if name != KEY}
     if bare["session_id"] == conversation.session_id:
         return bare
@@ -154,5 +154,5 @@ def _naming(state: dict[str, Any], conversation: Conversation) -> dict[str, Any]
 
 
 def shown(conversation: Conversation | None) -> dict[str, Any] | None:
-    """For programs."""
+    """The conversation as data for programs."""
     return None if conversation is None else msgspec.to_builtins(conversation)

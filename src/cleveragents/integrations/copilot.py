@@ -1,6 +1,6 @@
 """Copilot CLI: hooks from a file of their own, sessions as folders with a log of events.
 
-It names no call, so a call is known by its tool and input and found again by the moment of its
+It gives calls no ids, so a call is identified by tool and input, and found again by the time of its
 event. The calls of one answer run in parallel and belong together.
 """
 
@@ -109,7 +109,7 @@ class Copilot:
         return frozenset()
 
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
-        """A copy of the session's folder whose log ends there; no model is asked."""
+        """Copy the session's folder with the log up to the anchor; no model is asked."""
         new = new_session()
         folder = os.path.join(_home(env), _STATE[0])
         path = os.path.join(folder, anchor.session_id, _LOG)
@@ -124,14 +124,14 @@ def _home(env: Mapping[str, str]) -> str:
 
 
 def _anchor(payload: dict[str, Any]) -> Anchor:
-    """`turn_id` is the moment of the event, and `call_id` what there is instead of an id."""
+    """The anchor of a payload; `turn_id` is the event's time, `call_id` stands for an id."""
     session = text(payload, "sessionId")
     call = call_without_id(text(payload, "toolName"), payload.get("toolArgs"))
     return Anchor(agent=Copilot.name, session_id=session, turn_id=_moment(payload), call_id=call)
 
 
 def _moment(payload: dict[str, Any]) -> str:
-    """As its log writes it, so that texts can be compared."""
+    """The event's time in the log's format, to compare as text."""
     at = payload.get("timestamp")
     if not isinstance(at, int) or not 0 <= at < 1 << 47:
         return ""
@@ -174,7 +174,7 @@ def _entries(hook: Sequence[str]) -> dict[str, Any]:
 def cut(
     records: list[dict[str, Any]], path: str, anchor: Anchor, point: Point
 ) -> list[dict[str, Any]]:
-    """The events that lead to a point, each hung on the one before; [] if nothing was said."""
+    """The events that lead to a point, each linked to the one before; [] if nothing was said."""
     if not records or text(records[0], "type") != "session.start":
         raise not_understood(path, "it does not begin with the start of a session")
     if not all(text(one, "id") and text(one, "timestamp") for one in records):

@@ -1,4 +1,4 @@
-"""What an agent tells us while it works, in the same few words for every agent."""
+"""The events of a working agent, the same for every agent."""
 
 import os
 import re
@@ -23,7 +23,7 @@ class SessionStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="event
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=True):
-    """A person, or the call of a sub-agent, asks for something."""
+    """A prompt by a person, or for a sub-agent."""
 
     anchor: Anchor
     cwd: str
@@ -56,7 +56,7 @@ class StepEnded(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", ta
 
 
 class Quiet(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=True):
-    """No tool call is open: the conversation knows the files as they are now."""
+    """No tool call is open: conversation and files match."""
 
     anchor: Anchor
     said: str = ""
@@ -74,7 +74,7 @@ Event = SessionStarted | Prompt | StepBegins | StepEnded | Quiet | SessionEnded
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to say to the agent; an adapter puts it into the agent's own keys."""
+    """Our answer to the agent; an adapter puts it into the agent's own keys."""
 
     context: str = ""
     """For the agent: it becomes part of its conversation."""
@@ -89,7 +89,7 @@ _PATCHED = re.compile(r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+?)\s*
 
 
 def named_paths(inputs: dict[str, Any], cwd: str) -> tuple[str, ...]:
-    """The files that an editing tool says it writes, absolute; none if it does not say."""
+    """The absolute paths that an editing tool names; none if it names none."""
     texts = {name: value for name, value in inputs.items() if isinstance(value, str)}
     found = [texts[name] for name in _NAMES if texts.get(name)]
     if not found:
@@ -105,7 +105,7 @@ OWN_TOOLS = re.compile(
 
 
 def bounded(text: str, limit: int) -> str:
-    """At most `limit` characters: the beginning and the end, and how long it was."""
+    """At most `limit` characters: the beginning, the end and the full length."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -113,7 +113,7 @@ def bounded(text: str, limit: int) -> str:
 
 
 def bounded_inputs(inputs: dict[str, Any]) -> dict[str, Any]:
-    """A tool's inputs as they are kept: long texts are cut until all of it fits."""
+    """A tool's inputs for the record: long texts are cut until everything fits."""
     longest = LARGEST_INPUTS // 2
     kept = inputs
     while len(msgspec.json.encode(kept)) > LARGEST_INPUTS:

@@ -1,8 +1,7 @@
 """Gemini CLI: hooks from a settings file, sessions as files of JSON lines that are replayed.
 
-It names no call, so a call is known by its tool and input; it runs shells in parallel. Every event
-has the moment at which it was sent and every message the moment at which it was made: that is how
-a point is found again.
+It gives calls no ids, so a call is identified by tool and input; it runs shells in parallel. Points
+are found again by time: every event and every message has one.
 """
 
 import os
@@ -83,7 +82,7 @@ class Gemini(NamesItsEvents):
         return Launch(argv=tuple(argv), env={_HOME: home}, pass_env=PASS_ENV, state=(real, home))
 
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
-        """A copy of the session file that ends there; no program runs and no model is asked."""
+        """Copy the session file up to the anchor; no program runs and no model is asked."""
         del env
         new = new_session()
         head, kept = ({}, []) if not anchor.turn_id else cut(anchor, point)
@@ -96,7 +95,7 @@ class Gemini(NamesItsEvents):
 
 
 def _anchor(payload: dict[str, Any]) -> Anchor:
-    """`turn_id` is the moment of the event, and `call_id` what there is instead of an id."""
+    """The anchor of a payload; `turn_id` is the event's time, `call_id` stands for an id."""
     return Anchor(
         agent=Gemini.name,
         session_id=text(payload, "session_id"),
@@ -107,7 +106,7 @@ def _anchor(payload: dict[str, Any]) -> Anchor:
 
 
 def _real(path: str) -> str:
-    """During a run of ours its sessions are named by a folder that goes with the run."""
+    """The session's real path: during our runs it is named by a temporary folder."""
     return os.path.realpath(path) if f"/{_OWN_HOME}/" in path else path
 
 
@@ -140,8 +139,8 @@ def _entries(hook: Sequence[str]) -> dict[str, Any]:
 def cut(anchor: Anchor, point: Point) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The header and the messages that lead to a point; no messages if nothing was said.
 
-    The file is a log, and what was true at a moment is what the log came to then: when a session is
-    resumed, all of its messages are written anew with new times.
+    The file is a log, replayed up to the moment: when a session is resumed, all of its messages are
+    written again with new times.
     """
     path = anchor.transcript
     records = read_records(path)
@@ -161,7 +160,7 @@ def _moment(record: dict[str, Any]) -> str:
 
 
 def _end_of_call(records: list[dict[str, Any]], start: int, anchor: Anchor) -> int:
-    """Behind the results, which are written when all calls of one message have ended."""
+    """The position after the results, written when all calls of one message have ended."""
     tool = anchor.call_id.partition(":")[0]
     asked = False
     for number, record in enumerate(records[start:], start):
@@ -179,7 +178,7 @@ def _results(message: dict[str, Any]) -> set[str]:
 
 
 def _each_result_once(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Results stand beside their calls and in a message of their own; it would replay both."""
+    """Drop doubled results, which are beside their calls and in a message of their own."""
     known: set[str] = set()
     kept: list[dict[str, Any]] = []
     for message in messages:
@@ -192,7 +191,7 @@ def _each_result_once(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _is_context(message: dict[str, Any]) -> bool:
-    """What it tells the model about the machine before anybody says anything."""
+    """Whether a message is the agent's own introduction of the machine."""
     parts = items(message, "content")
     return any(text(part, "text").startswith("<session_context>") for part in parts)
 
@@ -200,7 +199,7 @@ def _is_context(message: dict[str, Any]) -> bool:
 def replayed(
     records: list[dict[str, Any]], path: str
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The header and the messages that a session file comes to; later records replace earlier."""
+    """The header and messages of a replayed session file; later records replace earlier."""
     head: dict[str, Any] = {}
     messages: dict[str, dict[str, Any]] = {}
     for record in records:

@@ -1,4 +1,4 @@
-"""What an agent hands to a hook, read by its adapter, and what is handed back."""
+"""A hook's input, read by the agent's adapter, and its output."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def payload_in(data: bytes) -> dict[str, Any]:
     try:
         found = json.loads(data.decode("utf-8", "replace"))
         if b"\\u" in data:
-            # Half of a pair cannot be stored: the agent's text is kept with a mark in its place.
+            # Half of a surrogate pair cannot be stored; a mark replaces it.
             found = json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"the input of a hook is not JSON: {error}") from None
@@ -48,10 +48,10 @@ def payload_in(data: bytes) -> dict[str, Any]:
 
 
 def events_of(hooked: Hooked) -> tuple[Event, ...]:
-    """Our events; those without a session are nobody's."""
+    """Our events; events without a session are dropped."""
     found = agent_named(hooked.agent).read(hooked.payload, hooked.event)
     for session in {event.anchor.session_id for event in found} - {""}:
-        # It becomes a key of the store, part of a path and a word of the command that continues.
+        # The id becomes a key of the store, part of a path, and a word of the command that resumes.
         if not SESSION_NAME.fullmatch(session):
             raise UsageError(f"a hook named a session that is not a valid id: {session[:40]!r}")
     return tuple(event for event in found if event.anchor.session_id)
@@ -62,12 +62,12 @@ def answer_of(hooked: Hooked, answer: Answer) -> str:
 
 
 def hook_command(settings: Settings, agent: str) -> tuple[str, ...]:
-    """What agents are told to run at their events."""
+    """The command that agents run at their events."""
     return hook_words(settings, agent, folder_of(settings))
 
 
 def hook_words(settings: Settings, agent: str, folder: str) -> tuple[str, ...]:
-    """The same, where the sidecar's socket is in another folder."""
+    """The same, with the sidecar's socket in another folder."""
     words = (*client.command(), folder, agent)
     budget = (f"--budget={settings.hook_budget:g}",) if settings.hook_budget != 2.0 else ()
     return (*words, *budget, *(("--fail-closed",) if settings.fail_closed else ()))
@@ -79,7 +79,7 @@ def folder_of(settings: Settings) -> str:
 
 @contextmanager
 def observing(settings: Settings, wait: float = 60.0) -> Generator[Observer]:
-    """An observer of sessions that work in place, on a store of its own connection."""
+    """An observer of sessions in place, with a store connection of its own."""
     with open_workspace(settings=settings) as ws:
         observer = Observer(ws.ctx, in_place_plan, follows_in_place, wait)
         try:
@@ -89,10 +89,10 @@ def observing(settings: Settings, wait: float = 60.0) -> Generator[Observer]:
 
 
 def follows_in_place(plan: Plan) -> bool:
-    """Not one of `agents run`, whose session somebody continues without its sandboxes."""
+    """Whether the plan is in place; not one of `agents run`, continued without its sandboxes."""
     return is_in_place(plan) and not plan.is_final
 
 
 def in_place_plan(ctx: Context, anchor: Anchor, cwd: str) -> Plan:
-    """A plan over what the agent works in, which is the resource itself."""
+    """A plan over the folder the agent works in, in place."""
     return session_plan(ctx, anchor, cwd, IN_PLACE, ctx.settings.session_resources)

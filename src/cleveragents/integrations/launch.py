@@ -1,7 +1,7 @@
 """`agents run -- AGENT`: an agent in sandboxes at its own paths, followed call by call.
 
-Its hooks are handed over for this run only. The sidecar is a thread of this process, on a socket in
-a folder that the sandbox can see and that goes with the run.
+Its hooks are set for this run only. The sidecar is a thread of this process, on a socket in a
+folder that the sandbox can see, removed with the run.
 """
 
 import os
@@ -44,7 +44,7 @@ RUN_STEP = "@agent"
 
 
 class Ran(NamedTuple):
-    """An agent that was run, as it ended."""
+    """The result of an agent's run."""
 
     plan: PlanHandle
     result: ToolResult
@@ -55,7 +55,7 @@ class Ran(NamedTuple):
 
 
 class AgentRequest(NamedTuple):
-    """What was typed: the agent's command line, where, and what it is given beside its own."""
+    """What was typed: the agent's command line, where, and its extra resources and variables."""
 
     argv: tuple[str, ...]
     path: str = "."
@@ -69,7 +69,7 @@ class AgentRequest(NamedTuple):
 
 
 def run_agent(ws: Workspace, agent: str, request: AgentRequest) -> Ran:
-    """Start it with our hooks and wait for its end; what it did is a plan, not yet applied."""
+    """Run the agent with our hooks until it ends; its work is a plan, not yet applied."""
     plan = request.plan or _new_plan(ws, agent, request)
     require_sandboxed(plan.plan)
     top = plan.plan.plan_dir
@@ -92,7 +92,7 @@ def _new_plan(ws: Workspace, agent: str, request: AgentRequest) -> PlanHandle:
 
 
 def require_sandboxed(plan: Plan) -> None:
-    """Whether an agent can be run in the plan's sandboxes."""
+    """Refuse a plan whose sandboxes an agent cannot run in."""
     require_not_final(plan, "continued")
     if plan.spec["actor"]["kind"] != OBSERVED:
         raise NotAllowed(
@@ -107,9 +107,9 @@ def require_sandboxed(plan: Plan) -> None:
 
 @contextmanager
 def private_folder(home: str, plan_id: str) -> Generator[str]:
-    """Where the socket and the settings for this run are; gone when it ends.
+    """A folder for the run's socket and settings, removed when it ends.
 
-    A lock in the store names both, so that the next command ends what a killed run left.
+    A lock in the store names it, so that the next command cleans up after a killed run.
     """
     folder = tempfile.mkdtemp(prefix=RUN_FOLDER)
     fsio.make_private_dir(f"{home}/{FOLDER}")
@@ -127,7 +127,7 @@ def private_folder(home: str, plan_id: str) -> Generator[str]:
 
 
 def _call(ctx: Context, plan_id: str, launch: Launch, private: str, attach: Attach) -> CallContext:
-    """Sandboxes with their first group, and what the agent may see and write."""
+    """The call: sandboxes with their first group, and what the agent may see and write."""
     for folder in launch.state:
         if not os.path.splitext(folder)[1]:
             os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -145,7 +145,7 @@ def _call(ctx: Context, plan_id: str, launch: Launch, private: str, attach: Atta
 
 
 def passed_on(environ: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:
-    """The person's variables that the agent needs; they reach its process and nothing else."""
+    """The person's variables that the agent needs; only its process gets them."""
     wanted = tuple(patterns)
     return {
         name: value
@@ -162,7 +162,7 @@ def _inputs(argv: Sequence[str], top: str, path: str) -> dict[str, object]:
 
 @contextmanager
 def _observing(settings: Settings, plan_id: str) -> Generator[Observer]:
-    """An observer of whatever sessions the run has: they are this plan's."""
+    """An observer that puts all sessions of the run into this plan."""
 
     def own_plan(own: Context, _anchor: Anchor, _cwd: str) -> Plan:
         return own.store.plans.get(plan_id)
@@ -187,7 +187,7 @@ def _sidecar(settings: Settings, plan_id: str, private: str) -> Sidecar:
 
 @contextmanager
 def _followed(ctx: Context, plan_id: str, private: str) -> Generator[Sidecar]:
-    """The sidecar as a thread; when the block ends, what the agent left open has ended too."""
+    """Run the sidecar in a thread; at the end of the block open calls are ended."""
     sidecar = _sidecar(ctx.settings, plan_id, private)
     sidecar.listen()
     thread = threading.Thread(target=sidecar.serve, daemon=True)
@@ -200,7 +200,7 @@ def _followed(ctx: Context, plan_id: str, private: str) -> Generator[Sidecar]:
 
 
 def take_in(settings: Settings) -> None:
-    """What hooks wrote down that nobody lives to note: before a command looks at anything."""
+    """Record events that hooks left in files, before a command reads anything."""
     take_in_sessions(settings)
     for private, plan_id in runs(folder_of(settings)):
         if kept(private, client.ONLY):

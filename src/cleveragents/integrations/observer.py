@@ -1,7 +1,7 @@
-"""Sessions of agents become observed plans: one event after the other, each to its end.
+"""Turns agents' sessions into observed plans, one event at a time.
 
-Everything is derived from the store, so that another process may handle the next event; a process
-that stays, the sidecar, only has to look at less.
+All state is in the store, so another process may handle the next event; a process that stays, the
+sidecar, just has less to read.
 """
 
 import os
@@ -57,7 +57,7 @@ Fits = Callable[[Plan], bool]
 
 
 class Observer:
-    """Handles the events of sessions, in the order in which they come."""
+    """Handles the events of sessions in order."""
 
     def __init__(
         self, ctx: Context, make_plan: MakePlan, fits: Fits | None = None, wait: float = 60.0
@@ -77,16 +77,16 @@ class Observer:
 
     @property
     def is_over(self) -> bool:
-        """Whether every session that was heard of has ended."""
+        """Whether all known sessions have ended."""
         return self._was_one and not self._sessions
 
     def end_all(self) -> None:
-        """The agent is gone: what it left open ends here."""
+        """End everything open: the agent is gone."""
         for anchor in tuple(self._sessions.values()):
             self.handle(SessionEnded(anchor=anchor, reason="gone"))
 
     def handle(self, event: Event, *, pid: int = 0, late: Late = in_time) -> Answer:
-        """Note an event; `pid`: the agent's process; `late`: says why it was not noted in time."""
+        """Record an event; `pid`: the agent's process; `late`: why it was not recorded in time."""
         if isinstance(event, StepBegins) and OWN_TOOLS.fullmatch(event.tool):
             return Answer()
         session = self._session(event, pid)
@@ -110,7 +110,7 @@ class Observer:
         return answer
 
     def drain(self) -> None:
-        """Take in what the trackers were told; to be called often while a call is open."""
+        """Read the trackers' events; to be called often while a call is open."""
         for followed in self._followed.values():
             followed.drain()
         if any(followed.open_keys for followed in self._followed.values()):
@@ -140,7 +140,7 @@ class Observer:
         return self._followed[plan_id]
 
     def _session(self, event: Event, pid: int) -> Session | None:
-        """The session with its plan; None for the end of one that did nothing."""
+        """The session with its plan; None for the end of a session that did nothing."""
         anchor = event.anchor
         known = self._ctx.store.sessions.get(anchor.agent, anchor.session_id)
         if known is not None and self._fits(self._ctx.store.plans.get(known.plan_id)):
@@ -169,7 +169,7 @@ class Observer:
                 self._ctx.store.sessions.put(session)
 
     def _verb(self, event: Event) -> str:
-        """What others are told who find the plan busy."""
+        """The activity shown to others who find the plan busy."""
         agent = event.anchor.agent
         return (
             f"{agent}{AT_WORK}{event.tool}" if isinstance(event, StepBegins) else f"{EVENT}{agent}"
@@ -194,7 +194,7 @@ class Observer:
                 executor.quiet(None)
 
     def _reminder(self, plan_id: str, event: Event) -> Answer:
-        """What the agent has to know: its files were changed under its memory."""
+        """Text that tells the agent that its files have changed since it last saw them."""
         if not isinstance(event, SessionStarted | Prompt) or getattr(event, "parent_call", ""):
             return Answer()
         last = self._ctx.store.journal.last(plan_id, 1)

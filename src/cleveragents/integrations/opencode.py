@@ -1,8 +1,8 @@
 """opencode: a plugin file that calls our hook, sessions forked by its own HTTP server.
 
-A plugin runs inside opencode, so the file is written by us as a whole; it holds every call until
-our hook has answered. Sub-agents are sessions below the one the person talks to. Each answer of the
-model is a message with all of its calls, so a point lies between messages.
+A plugin runs inside opencode, so we write the whole file; it holds every call until our hook has
+answered. Sub-agents are child sessions of the person's. Each answer of the model is a message with
+all of its calls, so a point lies between messages.
 """
 
 import json
@@ -105,7 +105,7 @@ class OpenCode:
         return frozenset()
 
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
-        """A session made by opencode itself; its server runs for that moment, on loopback."""
+        """Have opencode fork the session; its server runs just for that, on loopback."""
         with Server(program(self.command, env), env, anchor.transcript) as server:
             messages = server.call("GET", f"/session/{anchor.session_id}/message")
             end = end_of(items({"messages": messages}, "messages"), anchor, point)
@@ -182,7 +182,7 @@ class Server:
 
 
 def end_of(messages: list[dict[str, Any]], anchor: Anchor, point: Point) -> str:
-    """The first message that the conversation at the anchor does not have; "" if it has all."""
+    """The first message after the anchor; "" if there is none."""
     ids = [text(message, "info", "id") for message in messages]
     if anchor.call_id:
         own = [n for n, one in enumerate(messages) if _has_call(one, anchor.call_id)]
@@ -215,7 +215,7 @@ def _not_there(what: str, anchor: Anchor) -> ConversationError:
 
 
 def _anchor(payload: dict[str, Any]) -> Anchor:
-    """`transcript` is the session's folder, and `turn_id` the session of a sub-agent."""
+    """The anchor; `transcript` is the session's folder, `turn_id` a sub-agent's session."""
     return Anchor(
         agent=OpenCode.name,
         version=text(payload, "version"),
@@ -266,7 +266,7 @@ READERS: Readers = {
 
 
 def _own_config() -> dict[str, Any]:
-    """What the person has in the variable that we use."""
+    """The person's own value of the variable that we use."""
     given = os.environ.get(_CONTENT)
     try:
         found: Any = json.loads(given) if given else {}

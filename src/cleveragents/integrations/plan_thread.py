@@ -1,6 +1,6 @@
-"""A plan that a framework works on from whatever thread or task it happens to be in.
+"""A plan that a framework uses from any thread or task.
 
-All of it happens in one thread with a connection of its own, one thing after the other.
+All work happens in one thread with a connection of its own, one call after the other.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class PlanThread:
-    """Opened at its first use; `close` ends it."""
+    """Opened on first use; `close` ends it."""
 
     def __init__(self, plan: PlanHandle) -> None:
         self.plan_id: str = plan.plan_id
@@ -30,7 +30,7 @@ class PlanThread:
         self._open: dict[str, tuple[AbstractContextManager[Any], ObservedStep]] = {}
 
     def ask(self, function: Callable[[PlanHandle], T]) -> T:
-        """Do something with the plan, and wait for it."""
+        """Run a function on the plan, and wait for its result."""
         return self._thread.submit(self._do, function).result()
 
     async def aask(self, function: Callable[[PlanHandle], T]) -> T:
@@ -48,7 +48,7 @@ class PlanThread:
         self._thread.shutdown()
 
     def begin(self, key: str, tool: str, inputs: Mapping[str, Any]) -> Callable[[PlanHandle], None]:
-        """What to ask when a call begins; `key` names it until it has ended."""
+        """The function to `ask` when a call begins; `key` names the call until it ends."""
         given = bounded_inputs(dict(inputs))
 
         def begun(plan: PlanHandle) -> None:
@@ -60,7 +60,7 @@ class PlanThread:
     def end(
         self, key: str, output: str = "", error: BaseException | None = None, state: Any = None
     ) -> Callable[[PlanHandle], None]:
-        """What to ask when it has ended; for a call that never began nothing happens."""
+        """The function to `ask` when a call has ended; does nothing for one that never began."""
 
         def ended(plan: PlanHandle) -> None:
             if key not in self._open:
@@ -74,7 +74,7 @@ class PlanThread:
         return ended
 
     def here(self, state: Any = None) -> Callable[[PlanHandle], str]:
-        """What to ask where no call is open any more: one of which we heard no end has failed."""
+        """The function to `ask` when no call is open any more: calls without an end have failed."""
 
         def settled(plan: PlanHandle) -> str:
             for key in tuple(self._open):
@@ -85,7 +85,7 @@ class PlanThread:
 
     @contextmanager
     def step(self, key: str, tool: str, inputs: Mapping[str, Any]) -> Generator[list[str]]:
-        """What the block does is a step; what is put into the list is its output."""
+        """The block is a step; append its output to the list."""
         said: list[str] = []
         self.ask(self.begin(key, tool, inputs))
         try:

@@ -1,7 +1,7 @@
 """Qwen Code: hooks as Claude Code has them, tools as Gemini CLI has them, sessions of its own.
 
-A session is a file of JSON lines in the order in which things were said. Calls have the model's own
-ids there; a prompt has none that lasts, so it is found by the moment of its event.
+A session is a file of JSON lines in order. Calls have the model's own ids there; prompts have no
+lasting id, so a prompt is found by the time of its event.
 """
 
 import os
@@ -52,7 +52,7 @@ _CALL, _RESULT = "functionCall", "functionResponse"
 
 
 class Qwen(ClaudeCode):
-    """It answers hooks, and is continued, as Claude Code."""
+    """Answers hooks and resumes like Claude Code."""
 
     name = "qwen"
     command = "qwen"
@@ -72,7 +72,7 @@ class Qwen(ClaudeCode):
         return Launch(argv=tuple(argv), env={_HOME: home}, pass_env=PASS_ENV, state=(real, home))
 
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
-        """A copy of the session file that ends there; no program runs and no model is asked."""
+        """Copy the session file up to the anchor; no program runs and no model is asked."""
         del env
         new = new_session()
         kept = cut(read_records(anchor.transcript), anchor, point) if anchor.turn_id else []
@@ -81,7 +81,7 @@ class Qwen(ClaudeCode):
 
 
 def _anchor(payload: dict[str, Any]) -> Anchor:
-    """`turn_id` is the moment of the event; a session's start is before everything."""
+    """The anchor; `turn_id` is the event's time, the earliest for a session's start."""
     path = text(payload, "transcript_path")
     started = text(payload, "hook_event_name") == "SessionStart"
     return Anchor(
@@ -94,7 +94,7 @@ def _anchor(payload: dict[str, Any]) -> Anchor:
 
 
 def _prompt(payload: dict[str, Any], anchor: Anchor) -> Event | tuple[Event, ...]:
-    """It also calls the hook without words, whenever it asks the model again."""
+    """A prompt event; Qwen also calls this hook without text whenever it asks the model again."""
     return prompt(payload, anchor) if text(payload, "prompt") else ()
 
 
@@ -119,7 +119,7 @@ def _entries(hook: Sequence[str]) -> dict[str, Any]:
 
 
 def cut(records: list[dict[str, Any]], anchor: Anchor, point: Point) -> list[dict[str, Any]]:
-    """The records that lead to a point, each hung on the one before; [] if nothing was said."""
+    """The records that lead to a point, each linked to the one before; [] if nothing was said."""
     path = anchor.transcript
     if not all(text(one, "uuid") and text(one, "timestamp") for one in records):
         raise not_understood(path, "a record has no id or no time")
@@ -135,7 +135,7 @@ def cut(records: list[dict[str, Any]], anchor: Anchor, point: Point) -> list[dic
 def _until_call(
     records: list[dict[str, Any]], anchor: Anchor, point: Point
 ) -> list[dict[str, Any]]:
-    """Of the message that asks for it only the calls until then, with their results."""
+    """Keep only the calls up to the anchor, with their results, in the message that made them."""
     at = next((n for n, one in enumerate(records) if anchor.call_id in _ids(one, _CALL)), None)
     if at is None:
         raise not_in_it(anchor.transcript, f"call {anchor.call_id}")

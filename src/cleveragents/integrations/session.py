@@ -1,4 +1,4 @@
-"""The plan of a session: over the repository or directory that the agent works in."""
+"""The plan of a session, over the repository or directory that the agent works in."""
 
 import os
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ def session_spec(agent: str, cwd: str, strategy: str | None, extra: Mapping[str,
 
 
 def is_in_place(plan: Plan) -> bool:
-    """Whether the agent that the plan follows works on the resources themselves."""
+    """Whether the plan's agent works in place."""
     return plan.spec["resources"][0].get("strategy") == IN_PLACE
 
 

@@ -1,9 +1,9 @@
-"""The process beside an agent's session: it keeps the change trackers and answers on a socket.
+"""The process beside an agent's session: it runs the change trackers and answers on a socket.
 
-It is never needed for correctness: everything is in the store, and whoever finds no sidecar handles
-the event alone. One thread works, in the order in which events come; each connection has a thread
-that waits for it as long as the agent may be kept waiting. An event whose hook went on without an
-answer is in a file (`client.keep`) until it is noted: here, or by the next command.
+It is never needed for correctness: everything is in the store, and a hook without a sidecar handles
+the event itself. One thread works through events in order; each connection has a thread that waits
+as long as the agent may be kept waiting. An event whose hook gave up is in a file (`client.keep`)
+until it is recorded: here, or by the next command.
 """
 
 import fcntl
@@ -49,7 +49,7 @@ Opened = Callable[[], AbstractContextManager[Observer]]
 
 
 class Job:
-    """One event on its way; `late` when the agent was not kept waiting for it."""
+    """One queued event; `late` if its hook did not wait for the answer."""
 
     def __init__(self, hooked: Hooked, pid: int, age: float | None = None) -> None:
         self.hooked = hooked
@@ -65,7 +65,7 @@ class Job:
 
 
 class Sidecar:
-    """Serves one socket until the agent is gone; `opened` gives the worker its observer."""
+    """Serves one socket until the agent is gone; `opened` opens the worker's observer."""
 
     def __init__(
         self, folder: str, name: str, opened: Opened, budget: float, stays: bool = False
@@ -90,14 +90,14 @@ class Sidecar:
         self._line: socket.socket | None = None
 
     def listen(self) -> bool:
-        """Take the socket's name; False if another sidecar has it."""
+        """Bind the socket; False if another sidecar has it."""
         fsio.make_private_dir(self._folder)
         fsio.require_own(self._folder, hint="remove it, or choose another CLEVERAGENTS_HOME")
         os.chmod(self._folder, 0o700)
         if not self._take_lock():
             return False
         path = f"{self._folder}/{self._name}"
-        # Only under the lock: a socket that is there is of one that was killed.
+        # Only under the lock: an existing socket belongs to a killed sidecar.
         with suppress(FileNotFoundError):
             os.unlink(path)
         at = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -113,7 +113,7 @@ class Sidecar:
         return True
 
     def take_in(self) -> None:
-        """Note what hooks wrote down, and answer nobody; if another sidecar lives, that does."""
+        """Record events left in files, answering nobody; a living sidecar would do it itself."""
         if self._take_lock():
             try:
                 with self._opened() as observer:
@@ -126,7 +126,7 @@ class Sidecar:
         return self._lock is not None
 
     def serve(self) -> None:
-        """Until the agent's process or session ends, or nothing came for long."""
+        """Serve until the agent's process or session ends, or there was no event for long."""
         worker = threading.Thread(target=self._work, daemon=True)
         worker.start()
         try:
@@ -134,7 +134,7 @@ class Sidecar:
                 self._accept()
         finally:
             self._remove()
-            # Whoever got through before the name went is answered.
+            # Connections made before the socket was removed are answered.
             for thread in self._talking:
                 thread.join()
             self._jobs.put(None)
@@ -159,11 +159,11 @@ class Sidecar:
         return self._is_alone()
 
     def _is_alone(self) -> bool:
-        """Whether there was an agent and it is gone."""
+        """Whether there was an agent, and it is gone."""
         return self._agent is not None and start_time(self._agent[0]) != self._agent[1]
 
     def _remove(self) -> None:
-        # The name goes before the lock: whoever gets that next finds no socket of ours.
+        # Remove the socket before the lock: the lock's next holder must not find it.
         for name in (self._name, f"{self._name}.lock"):
             with suppress(OSError):
                 os.unlink(f"{self._folder}/{name}")
@@ -184,7 +184,7 @@ class Sidecar:
             line.sendall(self.told(agent, event, payload, client.agent_process(pid), own))
 
     def told(self, agent: str, event: str, payload: bytes, pid: int, own: str = "") -> bytes:
-        """The answer to one event, or word that it takes longer than the agent may wait."""
+        """The answer to one event, or word that it takes longer than the agent can wait."""
         try:
             hooked = Hooked(agent, event, payload_in(payload))
             events = events_of(hooked)
@@ -202,7 +202,7 @@ class Sidecar:
         return f"{word}\n{answer_of(hooked, job.answer)}".encode("utf-8", "replace")
 
     def _job(self, own: str, made: Job) -> tuple[Job, bool]:
-        """The event's job, and whether it is new: a hook that gave up may have told it twice."""
+        """The event's job, and whether it is new: a hook that gave up may have sent it before."""
         with self._guard:
             if own in self._known and not self._known[own].again:
                 return self._known[own], False
@@ -218,11 +218,11 @@ class Sidecar:
     def _work(self) -> None:
         with self._opened() as observer:
             while (job := self._next(observer)) is not None:
-                # What was told before this one, and nobody has noted yet, comes first.
+                # Earlier events that were not recorded yet come first.
                 self._take_in(observer)
                 if not job.done.is_set() and self._do(observer, job):
                     self._ended.set()
-            # Without the lock, those that we do not know are another's.
+            # Without the lock, unknown files are another sidecar's.
             self._take_in(observer, new=self._stays)
             if self._stays or self._is_alone():
                 observer.end_all()
@@ -236,7 +236,7 @@ class Sidecar:
                 observer.drain()
 
     def _take_in(self, observer: Observer, new: bool = True) -> None:
-        """Note what hooks wrote down, in the order in which it happened; what is noted goes."""
+        """Record events left in files, in order, and remove the files."""
         for path in kept(self._folder, self._name):
             own = path.removesuffix(EVENT).rpartition(".")[2]
             job = self._known.get(own)
@@ -253,7 +253,7 @@ class Sidecar:
                     with suppress(OSError):
                         os.unlink(path)
             if job is not None and job.again:
-                return  # those after it wait behind it
+                return  # later ones wait for it
 
     def _do(self, observer: Observer, job: Job) -> bool:
         """Handle it; True if the session is over."""
@@ -269,7 +269,7 @@ class Sidecar:
         except Exception as error:
             job.error = f"{type(error).__name__}: {error}"
             job.again = isinstance(error, OSError) and error.errno in FULL
-            raise  # what this process believes may be wrong: it ends, and another begins
+            raise  # this process may hold wrong state: it ends, and another takes over
         finally:
             self._agent = self._agent or observer.agent
             self._last = time.monotonic()
@@ -283,14 +283,14 @@ class Sidecar:
 
 
 def locked(path: str) -> int | None:
-    """A descriptor that has the lock; None if somebody else has it."""
+    """A descriptor with the lock; None if another process has it."""
     while True:
         if os.path.islink(path):
-            os.unlink(path)  # of somebody who could write here once; it would make a file elsewhere
+            os.unlink(path)  # a link left by somebody would create a file elsewhere
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever had it may have removed its name: such a lock keeps nobody out.
+            # The holder before may have removed the file: a lock on that would exclude nobody.
             if os.path.samestat(os.fstat(lock), os.stat(path)):
                 return lock
         except FileNotFoundError:
@@ -314,7 +314,7 @@ def _all_of(line: socket.socket) -> bytes:
 
 
 def kept(folder: str, name: str) -> list[str]:
-    """The events that hooks wrote down for the sidecar with this socket, oldest first."""
+    """Files with events for the sidecar of this socket, oldest first."""
     own = name.removesuffix("sock")
     try:
         found = os.listdir(folder)
@@ -324,7 +324,7 @@ def kept(folder: str, name: str) -> list[str]:
 
 
 def read(path: str) -> Job | None:
-    """The event in such a file; None if there is none that means anything to us."""
+    """The event in such a file; None if there is no valid one."""
     with suppress(OSError, ValueError, AgentsError):
         came = int(path.rpartition("-")[0].rpartition(".")[2])  # see `client.told`
         there = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -339,7 +339,7 @@ def read(path: str) -> Job | None:
 
 
 def take_in_sessions(settings: Settings) -> None:
-    """What hooks wrote down and no sidecar lives to note."""
+    """Record events that hooks left in files and no living sidecar will record."""
     folder = folder_of(settings)
     names = {name.partition(".")[0] for name in os.listdir(folder) if name.endswith(EVENT)}
     for name in sorted(names):
@@ -348,7 +348,7 @@ def take_in_sessions(settings: Settings) -> None:
 
 
 def handle_alone(observer: Observer, hooked: Hooked, pid: int) -> tuple[Any, str]:
-    """Without a sidecar: the same, in this process; what to print, and what went wrong."""
+    """Handle an event in this process, without a sidecar; returns the output and the error."""
     try:
         said = [observer.handle(event, pid=pid) for event in events_of(hooked)]
         return next((one for one in said if one != Answer()), Answer()), ""

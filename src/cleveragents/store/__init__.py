@@ -1,4 +1,4 @@
-"""What is remembered: one database, SQLite or PostgreSQL, behind one repository per noun."""
+"""The store: one database, SQLite or PostgreSQL, behind one repository per noun."""
 
 import os
 from collections.abc import Callable, Generator
@@ -68,7 +68,7 @@ class Store:
         lease_time: float = ELSEWHERE,
         shared_id: str = "",
     ) -> None:
-        """`shared_id`: of the store that several machines have."""
+        """`shared_id`: the id of a store shared by several machines."""
         self._db = db
         self._own = own
         self.is_shared: bool = db is not own
@@ -119,15 +119,15 @@ class Store:
         alone: bool = True,
         checks: bool = True,
     ) -> Generator[None]:
-        """One commit. With a lease the commit happens only if it is still ours.
+        """One commit. With a lease the commit happens only if the lease is still ours.
 
-        `lasts=False`: it need not survive a power cut. It is not waited for, and still comes before
-        every later commit that is. Without a lease one transaction is made at a time, so that what
-        it reads stays true; `alone=False` where a row decides that. `checks=False`: the lease is
-        checked by what is written first, the plan's next version.
+        `lasts=False`: it need not survive a power cut. It is not waited for, but comes before every
+        later commit that is. Without a lease transactions run one at a time, so that what they read
+        stays true; `alone=False` if a row ensures that. `checks=False`: the lease is checked by the
+        first write, the plan's next version.
 
-        What is written for a plan goes through `LeasedPlan.transaction`, which also undoes
-        what was changed in memory; without a lease: leases, and work on the whole store.
+        Writes for a plan go through `LeasedPlan.transaction`, which also undoes changes in memory;
+        without a lease: leases, and work on the whole store.
         """
         self._require_writable()
         with self._commit(lasts, alone and lease is None):
@@ -169,7 +169,7 @@ class Store:
 
     @contextmanager
     def content_transaction(self, *, exclusive: bool = False) -> Generator[None]:
-        """One commit of what is this machine's own: where its content lies, its clocks.
+        """One commit of this machine's own rows: locations of content, clocks.
 
         `exclusive`: no checkpoint is between finding content and the commit that needs it.
         """
@@ -190,7 +190,7 @@ class Store:
 
     @contextmanager
     def unguarded(self) -> Generator[None]:
-        """One commit, also of a store that is elsewhere; only for what makes it at home here."""
+        """One commit, even of a moved store; only for adopting it here."""
         with self._commit():
             self.identity = msgspec.structs.replace(
                 self._identity(), store_id=self.noted("id") or self.identity.store_id
@@ -198,7 +198,7 @@ class Store:
             yield
 
     def claim(self) -> None:
-        """Note that the store is where it is; call it inside `unguarded`."""
+        """Record the store's current place; call it inside `unguarded`."""
         self.note("id", self.identity.store_id)
         self.note("home", self._home)
         if self.is_shared:
@@ -208,13 +208,13 @@ class Store:
 
     @property
     def shown(self) -> str:
-        """Where the rows are, for people."""
+        """The location of the rows, for people."""
         return self._db.shown
 
     def unfinished(self, host: str | None = None, plan_id: str | None = None) -> list[str]:
-        """Plans with something to finish, parents first.
+        """Plans with unfinished work, parents first.
 
-        `host`: that this home, on the machine of that name, had last. `plan_id`: of this one.
+        `host`: those last held by this home on the machine of that name. `plan_id`: only this one.
         """
         of_host, given = " WHERE 1 = 1", list[str]()
         if host:
@@ -235,14 +235,14 @@ class Store:
 
     @property
     def connection(self) -> "Connection[Any]":
-        """Of a shared store: what others write with it in a transaction is part of its commit."""
+        """The connection of a shared store; writes with it in a transaction join its commit."""
         from cleveragents.store.postgres import PostgresDatabase
 
         assert isinstance(self._db, PostgresDatabase)
         return self._db.connection
 
     def reading(self, name: str) -> AbstractContextManager[None]:
-        """Around questions, and no writes, that are asked again and again: see `ReadAhead`."""
+        """Around repeated queries without writes: see `ReadAhead`."""
         return self._db.reading(name)
 
     def order_of(self, plan_id: str) -> dict[str, int]:
@@ -256,7 +256,7 @@ class Store:
         return dict(found.fetchall())
 
     def noted(self, name: str) -> str | None:
-        """A fact about the store itself, or this machine's part of it."""
+        """A noted fact about the store itself, or this machine's part of it."""
         db = self._own if name in OWN_NAMES else self._db
         row = db.execute("SELECT value FROM store WHERE name = ?", (name,)).fetchone()
         return row[0] if row else None
@@ -273,7 +273,7 @@ class Store:
         )
 
     def integrity(self) -> list[str]:
-        """What the databases themselves find wrong; empty if nothing."""
+        """Problems found by the databases themselves; empty if none."""
         shared = self._db.integrity() if self.is_shared else ()
         return [*self._own.integrity(), *shared, *self._unreadable()]
 
@@ -281,13 +281,13 @@ class Store:
         return [text for table in ALL for text in table.unreadable(self._db)]
 
     def broken_rows(self) -> list[str]:
-        """Rows that cannot be read, or that belong to others which are not there."""
+        """Rows that are unreadable, or refer to missing ones."""
         return [*self._own.orphans(), *self._unreadable()]
 
     def find_again(self) -> None:
-        """After a power cut: what lies in packs behind what is known of them.
+        """After a power cut: find records in packs after their known ends.
 
-        A commit of a shared store does not wait for this machine's own part to be on the disk.
+        A commit of a shared store does not wait for this machine's own part to reach the disk.
         """
         if self._guarded or self.noted("boot") == fsio.boot_id():
             return
@@ -302,17 +302,17 @@ class Store:
         self._own.compact(self.reserve.room())
 
     def forget(self, plan_id: str) -> None:
-        """What is remembered of a plan may not be so."""
+        """Drop cached rows of a plan."""
         self.plans.forget(plan_id)
         self.checkpoints.forget(plan_id)
 
     def taken(self, lease: Lease) -> None:
-        """This process has a plan: others are told that it is alive, until the store is closed."""
+        """This process has leased a plan: send a heartbeat until the store is closed."""
         self.forget(lease.plan_id)
         for told in self.on_taken:
             told(lease)
         if self._heard_at or not self._db.url:
-            return  # on one machine everybody can look
+            return  # on one machine processes can be checked directly
         from cleveragents.store import heartbeat
 
         self._heard_at = self._db.url
@@ -336,12 +336,12 @@ def _nothing() -> None: ...
 
 
 def open_store(home: str, url: str = "", lease_time: float = 10.0, *, lasts: bool = True) -> Store:
-    """The store in that directory, made if it is not there; with a URL, what several share.
+    """Open the store in that directory, made if missing; with a URL, the shared one.
 
-    `lasts`: whether most of its commits are to survive a power cut, which is only told the server.
+    `lasts`: whether most of its commits must survive a power cut; only the server is told.
     """
     path = f"{home}/store.db"
-    # Also for root: what it would write there, its owner could not change any more.
+    # Also for root: the owner could not change files that root writes there.
     own = "run it as that user, or name a store of your own with CLEVERAGENTS_HOME"
     fsio.require_own(home, path, f"{home}/content", hint=own)
     try:
@@ -385,7 +385,7 @@ def open_store(home: str, url: str = "", lease_time: float = 10.0, *, lasts: boo
 
 
 def _is_read_only(home: str, path: str) -> bool:
-    """Whether there is a store that can be read and not written."""
+    """Whether there is a store that can be read but not written."""
     writable = os.access(home, os.W_OK | os.X_OK) and os.access(path, os.W_OK)
     return not writable and os.access(path, os.R_OK)
 
@@ -394,6 +394,6 @@ def _connect(path: str, home: str) -> SqliteDatabase:
     try:
         return connect(path)
     except DiskFull:
-        # Somebody used the reserve up. What may be lost goes first.
+        # The reserve is used up: remove caches first.
         removal.remove_tree(f"{home}/cache")
         return connect(path)

@@ -22,7 +22,7 @@ class CheckpointRepository:
         """Of plans that this process holds: nobody else adds or prunes their groups."""
 
     def forget(self, plan_id: str) -> None:
-        """It was taken anew, or a commit failed."""
+        """Drop cached rows: the plan was leased again, or a commit failed."""
         self._counts.pop(plan_id, None)
 
     def add(self, group: CheckpointGroup, checkpoints: Iterable[Checkpoint]) -> None:
@@ -35,7 +35,7 @@ class CheckpointRepository:
         )
 
     def add_trigger(self, group: CheckpointGroup, trigger: str) -> CheckpointGroup:
-        """Note that another trigger found the state this group already holds."""
+        """Record that another trigger found the state that this group already holds."""
         names = tuple(dict.fromkeys((*group.triggers, str(trigger))))
         self._db.execute(
             "UPDATE checkpoint_groups SET triggers = ? WHERE group_id = ?",
@@ -44,7 +44,7 @@ class CheckpointRepository:
         return msgspec.structs.replace(group, triggers=names)
 
     def stand_for(self, group_id: str, version: int, view_mark: int) -> None:
-        """The view that belongs to a group which was made before that view was committed."""
+        """Set the view of a group that was made before the view was committed."""
         self._db.execute(
             "UPDATE checkpoint_groups SET version = ?, view_mark = ? WHERE group_id = ?",
             (version, view_mark, group_id),
@@ -62,7 +62,7 @@ class CheckpointRepository:
         return found[0]
 
     def number(self, group_id: str) -> int:
-        """Where the group stands in the order of decisions, groups, calls and effects."""
+        """The group's number in the order of decisions, groups, calls and effects."""
         asked = "SELECT seq FROM checkpoint_groups WHERE group_id = ?"
         row = self._db.execute(asked, (group_id,)).fetchone()
         if row is None:
@@ -70,7 +70,7 @@ class CheckpointRepository:
         return row[0]
 
     def groups(self, plan_id: str) -> list[CheckpointGroup]:
-        """The groups that are kept, oldest first."""
+        """The kept groups, oldest first."""
         return self._groups("WHERE plan_id = ? AND pruned_at IS NULL ORDER BY seq", (plan_id,))
 
     def superseded(self, plan_id: str) -> set[str]:
@@ -83,11 +83,11 @@ class CheckpointRepository:
         return {row[0] for row in rows}
 
     def note_count(self, plan_id: str, count: int) -> None:
-        """So many are kept; only for whoever holds the plan."""
+        """Remember the number of kept groups; only under the plan's lease."""
         self._counts[plan_id] = count
 
     def count_held(self, plan_id: str) -> int:
-        """How many are kept; only for whoever holds the plan."""
+        """The number of kept groups; only under the plan's lease."""
         if plan_id not in self._counts:
             self._counts[plan_id] = self.count(plan_id)
         return self._counts[plan_id]
@@ -121,7 +121,7 @@ class CheckpointRepository:
         return found[0]
 
     def of_group(self, group_id: str) -> list[Checkpoint]:
-        """The rows the group itself made."""
+        """The rows that the group itself made."""
         return CHECKPOINTS.select(self._db, "WHERE group_id = ? ORDER BY seq", (group_id,))
 
     def first_of(self, group: CheckpointGroup) -> str:
@@ -161,9 +161,9 @@ class CheckpointRepository:
         ).fetchall()
 
     def prune(self, plan_id: str, group_ids: Sequence[str], now: str) -> None:
-        """Take groups out: nothing holds their content any more but kept groups that refer to it.
+        """Prune groups: their content stays only if kept groups refer to it.
 
-        The rows stay as names, so that whoever asks for one is told what became of it.
+        The rows stay as names, so that a request for one can say what happened to it.
         """
         self.forget(plan_id)
         for group_id in group_ids:

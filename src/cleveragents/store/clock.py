@@ -1,4 +1,4 @@
-"""Two clocks noted together: the one people set, and the machine's own, which tells of a jump."""
+"""Two clocks read together: the one people set, and the machine's own, to detect a jump."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -15,7 +15,7 @@ def utc_now() -> str:
 
 
 def uptime() -> float | None:
-    """Seconds since the machine was started, by a clock that nobody sets."""
+    """Seconds since the machine was started, by the monotonic clock."""
     try:
         with open("/proc/uptime", "rb") as found:
             return float(found.read().split()[0])
@@ -24,7 +24,7 @@ def uptime() -> float | None:
 
 
 class Clock(msgspec.Struct, frozen=True):
-    """What both showed at one moment."""
+    """Both clocks at one moment."""
 
     at: str
     boot_id: str
@@ -32,12 +32,12 @@ class Clock(msgspec.Struct, frozen=True):
 
 
 def read_clocks(at: str, is_given: bool) -> Clock:
-    """A time that the caller gives has nothing to do with the machine's own clock."""
+    """Read both clocks; a time given by the caller has no machine clock."""
     return Clock(at, boot_id(), None if is_given else uptime())
 
 
 def jump_between(last: Clock | None, now: Clock) -> timedelta | None:
-    """By how much the clock was set; None: it was not, or nobody can tell."""
+    """By how much the clock was set; None if it was not, or that is unknown."""
     if last is None or last.boot_id != now.boot_id or not (last.uptime and now.uptime):
         return None
     shown = datetime.fromisoformat(now.at) - datetime.fromisoformat(last.at)

@@ -1,6 +1,6 @@
-"""All rows of a store from one database to another, and a comparison of both, row by row.
+"""Copies all rows of a store from one database to another, and compares them row by row.
 
-What is a machine's own stays where it is: where content lies, and the facts in `own.NAMES`.
+A machine's own rows are not copied: locations of content, and the facts in `own.NAMES`.
 """
 
 import re
@@ -20,13 +20,13 @@ ID = "SELECT value FROM store WHERE name = 'id'"
 
 
 def tables() -> list[str]:
-    """Those that are copied, each after what it refers to."""
+    """The copied tables, each after those it refers to."""
     made = (re.findall(r'CREATE TABLE "?(\w+)', schema.text_of(n)) for n in schema.scripts())
     return [name for names in made for name in names if name not in OF_A_MACHINE]
 
 
 def copy_rows(source: Database, target: Database) -> dict[str, int]:
-    """Table -> how many rows; call it in a transaction of the target, which has none."""
+    """Copy; returns table -> number of rows. Call it in a transaction of the empty target."""
     counts: dict[str, int] = {}
     for table in tables():
         columns, rows = _rows(source, table)
@@ -42,7 +42,7 @@ def copy_rows(source: Database, target: Database) -> dict[str, int]:
 
 
 def compare_rows(source: Database, target: Database) -> dict[str, int]:
-    """Table -> how many rows both have; an error names the first table that differs."""
+    """Table -> number of rows in both; an error names the first table that differs."""
     counts: dict[str, int] = {}
     for table in tables():
         (columns, here), (others, there) = _rows(source, table), _rows(target, table)
@@ -84,7 +84,7 @@ def note(db: Database, name: str, value: str) -> None:
 
 
 def _rows(db: Database, table: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
-    """The names of a table's columns, and its rows in an order that both databases have."""
+    """A table's column names, and its rows in the same order in both databases."""
     where = f" WHERE name NOT IN ({_KEPT})" if table == "store" else ""
     names = _columns(db, table)
     order = "seq" if "seq" in names else ", ".join(f'"{name}"' for name in names)
@@ -94,12 +94,12 @@ def _rows(db: Database, table: str) -> tuple[list[str], Iterator[tuple[Any, ...]
 
 def _columns(db: Database, table: str) -> list[str]:
     found = db.execute(f"SELECT * FROM {table} LIMIT 0")
-    found.fetchall()  # in a transaction nothing is known before an answer came
+    found.fetchall()  # in a transaction nothing is known before the answer has come
     return [column[0] for column in found.description]
 
 
 def _continue_numbers(db: Database) -> None:
-    """What is inserted next comes after what was copied."""
+    """Continue the number series after the copied rows."""
     latest = " UNION ALL ".join(f"SELECT max(seq) AS seq FROM {table}" for table in SERIES)
     db.execute(f"SELECT setval('series', coalesce(max(seq), 1)) FROM ({latest}) latest")
     for table in tables():

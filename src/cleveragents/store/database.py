@@ -1,7 +1,7 @@
 """One SQLite connection, set up so that what was acknowledged survives a power cut.
 
 WAL with `synchronous=FULL`, `BEGIN IMMEDIATE` for every write, foreign keys on: each is read back,
-because a setting that silently did not take is a store that silently loses commits.
+because a setting silently not in effect would silently lose commits.
 """
 
 import os
@@ -33,7 +33,7 @@ os.posix_fallocate(fd, 0, int(sys.argv[2]))
 
 
 class Rows(Protocol):
-    """What a statement found."""
+    """The result of a statement."""
 
     @property
     def rowcount(self) -> int: ...
@@ -49,53 +49,53 @@ Part = tuple[str, Sequence[Sequence[Any]]]
 
 
 class Database(Protocol):
-    """What repositories work with. Statements are SQLite's; `store/postgres.py` translates them.
+    """The interface for repositories. Statements are SQLite's; `store/postgres.py` translates them.
 
-    A write is sent before it is waited for where that saves a journey: only a read, and the commit,
-    tell whether those before it were accepted.
+    Writes may be sent without waiting, to save round trips: only a read or the commit shows whether
+    those before it were accepted.
     """
 
     @property
     def shown(self) -> str:
-        """Where it is, for people."""
+        """Its location, for people."""
         ...
 
     @property
     def url(self) -> str:
-        """How to connect to it again; empty: nobody else can."""
+        """The URL for another connection; empty if there is none."""
         ...
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Rows: ...
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> Any: ...
 
     def hurry(self) -> None:
-        """Something else is done now: what was written so far is to be on its way."""
+        """Send pending writes now, before doing something else."""
         ...
 
     def insert(self, *parts: Part) -> None:
-        """Rows for several tables, each an INSERT that reads nothing of what another writes."""
+        """Insert rows into several tables, each with an INSERT that reads nothing of the others."""
         ...
 
     def require(self, sql: str, parameters: Sequence[Any], otherwise: Exception) -> None:
-        """A statement that has to find or change a row; else the transaction ends with that."""
+        """Run a statement that must find or change a row; else the transaction fails."""
         ...
 
     def one_commit(
         self, *, lasts: bool, alone: bool, make_room: Callable[[], None]
     ) -> AbstractContextManager[None]:
-        """One commit. `lasts`: it survives a power cut; `alone`: no other of this kind at once."""
+        """One commit. `lasts`: it survives a power cut; `alone`: no other such runs at once."""
         ...
 
     def reading(self, name: str) -> AbstractContextManager[None]:
-        """Around questions, and no writes, that are much the same each time under this name."""
+        """Around queries without writes that are mostly the same each time under this name."""
         ...
 
     def integrity(self) -> list[str]:
-        """What the database itself finds wrong; empty if nothing."""
+        """Problems found by the database itself; empty if none."""
         ...
 
     def compact(self, room: int) -> None:
-        """Give unused space back, if it is most of it; `room`: bytes that may be used for that."""
+        """Release unused space, if it is most of it; `room`: bytes that may be used for that."""
         ...
 
     def close(self) -> None: ...
@@ -158,13 +158,13 @@ class SqliteDatabase(sqlite3.Connection):
         if free <= 64 or free * 2 <= pages:
             return
         if room < 2 * os.path.getsize(self.path):
-            return  # it is written anew before the old one goes
+            return  # the new file is written before the old one is removed
         self.execute("VACUUM")
         self.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def connect(path: str) -> SqliteDatabase:
-    """Open the store's database, made or brought up to date if need be."""
+    """Open the store's database, created or migrated if needed."""
     fresh = not os.path.exists(path)
     try:
         connection = sqlite3.connect(
@@ -182,7 +182,7 @@ def connect(path: str) -> SqliteDatabase:
 
 
 def _take_room(index: str) -> None:
-    """Have all blocks of the log's index allocated: it is mapped, and SQLite writes through that.
+    """Allocate all blocks of the log's index, which SQLite writes through a mapping.
 
     SQLite itself takes one block of each 4 KiB. Where blocks are smaller, a full disk would end
     the process by SIGBUS at the first write to another (seen with 8 to 32 KiB free). A child does
@@ -198,7 +198,7 @@ def _take_room(index: str) -> None:
         words = [sys.executable, "-I", "-S", "-c", _ALLOCATE, index, str(INDEX_ROOM)]
         subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     except OSError:
-        return  # a store that is only read, or no room now: then it is as it always was
+        return  # a read-only store, or a full disk: then SQLite's own behaviour remains
 
 
 def _set_up(connection: sqlite3.Connection) -> None:
@@ -228,7 +228,7 @@ def _pragma(connection: sqlite3.Connection, name: str) -> Any:
 def _bring_up_to_date(connection: sqlite3.Connection, path: str) -> None:
     if schema.is_current(connection):
         return
-    # A script may make a table anew that others refer to. It cannot be switched in a transaction.
+    # A script may recreate a table that others refer to. The pragma has no effect in a transaction.
     connection.execute("PRAGMA foreign_keys=OFF")
     try:
         with write_transaction(connection, path):
@@ -239,7 +239,7 @@ def _bring_up_to_date(connection: sqlite3.Connection, path: str) -> None:
 
 @contextmanager
 def unsynced(connection: sqlite3.Connection) -> Generator[None]:
-    """What is committed in the block is in the log, in order, and not waited for."""
+    """Commits in the block go to the log in order, without waiting for the disk."""
     connection.execute("PRAGMA synchronous=NORMAL")
     try:
         yield
@@ -268,7 +268,7 @@ def _commit(connection: sqlite3.Connection, make_room: Callable[[], None]) -> No
     try:
         connection.execute("COMMIT")
     except sqlite3.OperationalError:
-        # Somebody filled the disk meanwhile: nothing is written yet, so it can be tried again.
+        # The disk was filled meanwhile: nothing is written yet, so it can be retried.
         if not connection.in_transaction:
             raise
         make_room()
@@ -280,9 +280,9 @@ Send = Callable[[str, Sequence[Any]], Rows]
 
 
 class ReadAhead:
-    """Questions that are the same each time are sent together: one journey, not many.
+    """Sends queries that are the same each time together, in one round trip.
 
-    Inside `reading` those of last time are on their way before they are asked.
+    Inside `reading`, the queries of last time are sent before they are asked.
     """
 
     def __init__(self, send: Send) -> None:
@@ -293,7 +293,7 @@ class ReadAhead:
 
     @contextmanager
     def reading(self, name: str) -> Generator[None]:
-        """Nothing is written inside it, so that it does not matter when a question is sent."""
+        """No writes inside it, so it does not matter when a query is sent."""
         asked: list[Question] = []
         try:
             self._answers = {one: self._send(*one) for one in self._last.get(name, ())}

@@ -18,7 +18,7 @@ class EffectRepository:
         self._db.execute(EFFECTS.upsert, EFFECTS.row(effect))
 
     def happened(self, call: ToolCall) -> None:
-        """The call came back and did what it was asked."""
+        """The call returned and succeeded."""
         self._db.execute(
             "UPDATE effects SET state = ?, ended_at = ?"
             " WHERE plan_id = ? AND step_id = ? AND call_id = ?",
@@ -26,7 +26,7 @@ class EffectRepository:
         )
 
     def same_again(self, plan_id: str, step_id: str) -> None:
-        """A repeated idempotent call stands for those of its step before it."""
+        """A repeated idempotent call replaces its step's earlier ones."""
         states = ", ".join(f"'{state.value}'" for state in STANDING)
         self._db.execute(
             f"DELETE FROM effects WHERE plan_id = ? AND step_id = ? AND state IN ({states})",
@@ -34,7 +34,7 @@ class EffectRepository:
         )
 
     def mark(self, effect_ids: Iterable[str], state: EffectState, now: str) -> None:
-        """What is compensated stays so."""
+        """Set a state; a compensated effect stays compensated."""
         self._db.executemany(
             "UPDATE effects SET state = ?, ended_at = ?"
             " WHERE effect_id = ? AND state != 'compensated'",
@@ -46,7 +46,7 @@ class EffectRepository:
         return EFFECTS.select(self._db, "WHERE plan_id = ? ORDER BY seq", (plan_id,))
 
     def waiting(self, plan_id: str) -> list[Effect]:
-        """Those to be compensated, the last that happened first."""
+        """Effects to compensate, newest first."""
         return EFFECTS.select(
             self._db,
             "WHERE plan_id = ? AND state = 'compensating' ORDER BY seq DESC",

@@ -1,7 +1,7 @@
-"""Says again and again that this process is alive, so that others leave its plans alone.
+"""Keeps the leases of this process alive.
 
-A thread with a connection of its own, one for all stores of a process at one address: the thread
-that works may wait for a tool for hours. A process that is stopped says nothing, and loses.
+A thread with its own connection, one for all stores of a process at one address: the working thread
+may wait for a tool for hours. A stopped process sends nothing, and loses its leases.
 """
 
 import os
@@ -16,7 +16,7 @@ _guard = threading.Lock()
 
 
 class Heartbeat:
-    """Renews everything that the process of this lease holds, `every` so many seconds."""
+    """Renews all leases of this lease's process, `every` so many seconds."""
 
     def __init__(self, url: str, lease: Lease, every: float) -> None:
         self.pid: int = os.getpid()
@@ -36,7 +36,7 @@ class Heartbeat:
                 with db.one_commit(lasts=False, alone=False):
                     LeaseRepository(db).renew(self._lease)
             except AgentsError:
-                # Whoever works will be told by its own commit; here it is only tried again.
+                # The working thread notices in its own commit; here we only retry.
                 continue
         if db is not None:
             db.close()
@@ -47,7 +47,7 @@ class Heartbeat:
 
 
 def begin(url: str, lease: Lease, every: float) -> None:
-    """Be heard of from now on, until `end` was called as often."""
+    """Start the heartbeat; it stops when `end` has been called as often."""
     with _guard:
         heart = _hearts.get(url)
         if heart is None or heart.pid != os.getpid():  # a thread does not follow a fork

@@ -1,7 +1,7 @@
-"""Which store this is, and whether it is where it was made.
+"""The identity of a store, and whether it has been moved or copied.
 
-A copy has the id of its original and names the original's sandboxes in every row: only the place
-tells them apart. A store that finds itself elsewhere is read and nothing else.
+A copy has its original's id and names the original's sandboxes in every row: only the place tells
+them apart. A store in another place is opened read-only.
 """
 
 import os

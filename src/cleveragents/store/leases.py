@@ -1,4 +1,4 @@
-"""Who holds which plan, and when each holder was last heard of, by the database's own clock."""
+"""Leases of plans, and when each holder was last alive, by the database's own clock."""
 
 import time
 
@@ -33,7 +33,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Raced(Exception):
-    """Somebody else took the lease, or its holder was heard of, since it was read."""
+    """The lease was taken by another process or renewed since it was read."""
 
 
 LEASES = Table("leases", Lease, ("plan_id",))
@@ -58,7 +58,7 @@ class LeaseRepository:
         return found[0] if found else None
 
     def holders(self) -> list[tuple[Lease, float]]:
-        """Every lease that is held, and the seconds since its holder was heard of."""
+        """Every held lease, and the seconds since its holder was last alive."""
         rows = self._db.execute(
             f"SELECT {CLOCK} - heard_at, {LEASES.selected} FROM leases WHERE held = 1"
             " ORDER BY plan_id"
@@ -66,7 +66,7 @@ class LeaseRepository:
         return [(LEASES.value(row[1:]), row[0]) for row in rows]
 
     def take(self, lease: Lease, known: Lease | None) -> None:
-        """Take over from `known`, which was read before; `Raced` if that is no longer so."""
+        """Take over from `known`, read before; raises `Raced` if that has changed."""
         columns = ", ".join(LEASES.columns[:-1])
         marks = ", ".join("?" * (len(LEASES.columns) - 1))
         values = LEASES.row(lease)[:-1]
@@ -93,24 +93,24 @@ class LeaseRepository:
         )
 
     def silence(self, lease: Lease) -> float:
-        """Seconds since its holder was last heard of."""
+        """Seconds since its holder was last alive."""
         asked = f"SELECT {CLOCK} - heard_at FROM leases WHERE plan_id = ?"
         return self._db.execute(asked, (lease.plan_id,)).fetchone()[0]
 
     def check(self, lease: Lease) -> None:
-        """Inside a transaction: it is still ours, and stays so until the commit."""
+        """In a transaction: ensure that the lease is ours until the commit."""
         self._db.require(HELD, (lease.plan_id, lease.epoch), lost(lease.plan_id))
         self.say_again(lease)
 
     def say_again(self, lease: Lease) -> None:
-        """In a commit, where that was long ago."""
+        """Renew in a commit, if the last time was long ago."""
         now = time.monotonic()
         if now - self._said.get(lease.plan_id, 0.0) > QUIET:
             self._said[lease.plan_id] = now
             self.renew(lease)
 
     def renew(self, lease: Lease) -> None:
-        """The process that has this lease is alive, and so are all that it holds."""
+        """Renew all leases of this lease's process."""
         self._db.execute(
             f"UPDATE leases SET heard_at = {CLOCK} WHERE plan_id IN (SELECT plan_id FROM leases"
             f" WHERE held = 1 AND {OWN} /*pg FOR UPDATE SKIP LOCKED */)",

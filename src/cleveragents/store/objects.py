@@ -1,4 +1,4 @@
-"""Where each piece of content lies: the index of the packs."""
+"""The index of the packs: the location of each piece of content."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
@@ -24,7 +24,7 @@ class ObjectRepository:
         return Location(*row) if row else None
 
     def locate(self, keys: Iterable[bytes]) -> dict[bytes, Location]:
-        """Where those of the keys lie that are there."""
+        """The locations of the keys that are present."""
         return {
             row[0]: Location(*row[1:])
             for row in self._some(
@@ -43,14 +43,14 @@ class ObjectRepository:
         return {key for key, _ in self._condemned(keys)}
 
     def _condemned(self, keys: Iterable[bytes]) -> Iterator[tuple[bytes, str | None]]:
-        """The keys that are there, and since when each is condemned."""
+        """The keys that are present, and since when each is condemned."""
         return self._some("SELECT key, condemned_at FROM objects WHERE key", keys)
 
     def _some(self, asked: str, keys: Iterable[bytes]) -> Iterator[Any]:
-        """The rows of many keys, asked for by the hundred.
+        """The rows of many keys, a hundred per query.
 
-        The last is asked for several times where that makes a question which was asked before:
-        SQLite takes longer to understand a new one than to answer it.
+        The last key is repeated to fill up a query, so that the statement is the same as before:
+        SQLite takes longer to prepare a new one than to run it.
         """
         wanted = list(keys)
         wanted += wanted[-1:] * (-len(wanted) % 8)
@@ -59,7 +59,7 @@ class ObjectRepository:
             yield from self._db.execute(f"{asked} IN ({','.join('?' * len(some))})", some)
 
     def add(self, located: Collection[tuple[bytes, Location]]) -> None:
-        """Record where content lies; what is there already stays where it is."""
+        """Record locations of content; existing ones stay."""
         if not located:
             return
         self._begin()
@@ -69,7 +69,7 @@ class ObjectRepository:
             self._insert(located)
 
     def _insert(self, located: Collection[tuple[bytes, Location]]) -> int:
-        """How many of them have a place now: those whose pack is known."""
+        """Insert; returns how many have a location now, which needs a known pack."""
         done = self._db.executemany(
             "INSERT INTO objects (key, pack_id, offset, length)"
             " SELECT ?, pack_id, ?, ? FROM packs WHERE name = ?"
@@ -87,7 +87,7 @@ class ObjectRepository:
         return row[0]
 
     def reuse(self, keys: Collection[bytes]) -> list[bytes]:
-        """Take content off the condemned list; returns the keys that are gone already."""
+        """Take content off the condemned list; returns the keys that are already gone."""
         if not keys:
             return []
         self._begin()
@@ -111,7 +111,7 @@ class ObjectRepository:
         )
 
     def condemned(self) -> list[tuple[bytes, str]]:
-        """(key, since when) of what is to go."""
+        """(key, since when) of condemned content."""
         asked = "SELECT key, condemned_at FROM objects WHERE condemned_at IS NOT NULL"
         return self._db.execute(asked).fetchall()
 
@@ -132,7 +132,7 @@ class ObjectRepository:
         self._db.executemany("DELETE FROM objects WHERE key = ?", [(key,) for key in keys])
 
     def move(self, located: Iterable[tuple[bytes, Location]]) -> None:
-        """Point content at a new place, after it was copied there."""
+        """Point content at a new location, after it was copied there."""
         self._begin()
         for key, location in located:
             self._db.execute(
@@ -141,7 +141,7 @@ class ObjectRepository:
             )
 
     def ends(self) -> dict[str, int]:
-        """Pack name -> the end of what is known to lie in it."""
+        """Pack name -> the end of its known content."""
         rows = self._db.execute(
             "SELECT p.name, max(o.offset + o.length) FROM packs p JOIN objects o USING (pack_id)"
             " GROUP BY p.name"
@@ -157,7 +157,7 @@ class ObjectRepository:
         return dict(rows.fetchall())
 
     def forget_lost(self, there: Collection[str]) -> None:
-        """Nothing lies in packs that are not there."""
+        """Remove the rows of packs that are missing."""
         self._begin()
         for name in self.packs().keys() - set(there):
             asked = "SELECT pack_id FROM packs WHERE name = ?"

@@ -1,10 +1,10 @@
-"""Stores from before the scripts: their stamp, and how versions 1 to 4 become the baseline.
+"""Stores from before the scripts: their stamp, and the upgrade of versions 1 to 4 to the baseline.
 
-Every table that differs is made anew by the baseline's own statement and takes the columns that
-both have: so no definition is written twice. What they did not have yet is empty or has a default.
+Every changed table is recreated with the baseline's own statement and filled from the columns that
+both have, so no definition is written twice. New columns are empty or have a default.
 
 They had no `seq`. A table is numbered in the order in which its rows were written; between the
-tables of a series, what their ids say, as far as no clock stepped back.
+tables of a series by their ids, unless a clock stepped back.
 """
 
 import re
@@ -28,7 +28,7 @@ INSERT OR IGNORE INTO history (plan_id, kind, entity_id, version, body)
 
 
 def stamped(connection: sqlite3.Connection) -> int | None:
-    """The number of a store from before `user_version`; None if it has none."""
+    """The version of a store from before `user_version`; None if it has none."""
     if not _columns(connection, "main", STAMP):
         return None
     row = connection.execute(f"SELECT version_num FROM {STAMP}").fetchone()
@@ -40,7 +40,7 @@ def remove_stamp(connection: sqlite3.Connection) -> None:
 
 
 def rebuild(connection: sqlite3.Connection, number: int, baseline: list[str]) -> None:
-    """Bring a store of version 1 to 4 to the baseline, whose statements these are."""
+    """Upgrade a store of version 1 to 4 with the baseline's statements."""
     found = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'")
     old = dict(found.fetchall())
     created = {name: text for text in baseline if (name := _table_of(text))}
@@ -65,7 +65,7 @@ def rebuild(connection: sqlite3.Connection, number: int, baseline: list[str]) ->
 
 
 def _number_series(connection: sqlite3.Connection, tables: list[str]) -> None:
-    """An id of a clock that stepped back comes no earlier than the row written before it."""
+    """Number rows by id, but never before the row written earlier (a clock may step back)."""
     written = " UNION ALL ".join(
         f"SELECT '{name}' AS name, old_row,"
         f" max({IDS[name]}) OVER (ORDER BY old_row) AS latest FROM temp.old_{name}"
@@ -109,6 +109,6 @@ def _table_of(statement: str) -> str:
 
 
 def _plain(statement: str) -> str:
-    """Without the difference between a script and what SQLite made of it."""
+    """The statement without differences between a script and SQLite's own copy of it."""
     text = re.sub(r"--.*", "", statement).replace('"', "").rstrip().rstrip(";")
     return " ".join(re.sub(r"\s*([(),])\s*", r" \1 ", text).split())

@@ -1,8 +1,8 @@
-"""What of a shared store belongs to this machine alone: where its content lies, its clocks.
+"""This machine's own part of a shared store: locations of its content, clocks.
 
-It stays in the SQLite database of the home. A commit of both writes here first: the rows that need
-content come after the rows that say where it lies. Those need not be on the disk by then, as the
-content itself is: after a power cut the packs are read again behind what is known of them.
+It stays in the home's SQLite database. A commit of both writes here first, so that rows which need
+content come after the rows that locate it. These need not be on disk by then, as the content itself
+is: after a power cut the packs are read again after their known ends.
 """
 
 import fcntl
@@ -18,7 +18,7 @@ NAMES = frozenset({"id", "home", "url", "gc_clock", "retention_clock", "boot"})
 
 
 class OwnPart:
-    """The part of a transaction that happens in the home; begun when something is written there."""
+    """The part of a transaction in the home's database, begun on the first write there."""
 
     def __init__(self, db: SqliteDatabase, make_room: Callable[[], None]) -> None:
         self._db = db
@@ -29,7 +29,7 @@ class OwnPart:
         """Nobody would notice that the machine was restarted."""
 
     def begin(self) -> None:
-        """From here to the commit nothing is collected that this transaction may want again."""
+        """Begin; until the commit no content is collected that this transaction may reuse."""
         if self._held is None:
             self._held = self._locked(fcntl.LOCK_SH)
             if not self._must_last:
@@ -38,7 +38,7 @@ class OwnPart:
 
     @contextmanager
     def lock(self) -> Generator[None]:
-        """Around the whole: what was begun keeps collections out until the other part is done."""
+        """Around the whole transaction: keeps garbage collection out until both parts are done."""
         try:
             yield
         finally:
@@ -49,7 +49,7 @@ class OwnPart:
 
     @contextmanager
     def commit(self) -> Generator[None]:
-        """Inside the other part's transaction: this one is committed just before it."""
+        """Commit this part, just before the other one."""
         try:
             yield
             if self._held is not None:
@@ -61,7 +61,7 @@ class OwnPart:
 
     @contextmanager
     def collecting(self, exclusive: bool) -> Generator[None]:
-        """A commit of this part alone; `exclusive`: no checkpoint is being made meanwhile."""
+        """A commit of this part alone; `exclusive`: no checkpoint is made meanwhile."""
         self._held = self._locked(fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
         with self.lock(), self._db.one_commit(make_room=self._make_room):
             yield

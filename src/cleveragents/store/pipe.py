@@ -1,7 +1,7 @@
-"""The statements of a transaction on their way to PostgreSQL: all sent, none waited for.
+"""Pipelines the statements of a transaction to PostgreSQL: all sent, none waited for.
 
-It is libpq's pipeline itself. With a cursor for each statement and a look at the socket after each,
-the five statements of a group took the processor three times as long.
+Uses libpq's pipeline directly. With a cursor for each statement and a check of the socket after
+each, a group's five statements took three times the processor time.
 """
 
 from collections import Counter, deque
@@ -29,7 +29,7 @@ _ESCAPE = "\U0010ffff"
 
 
 def written(text: str) -> str:
-    """Text without NUL, from which `read` makes it again."""
+    """Encode NUL in text; `read` decodes it."""
     if "\0" not in text and _ESCAPE not in text:
         return text
     return text.replace(_ESCAPE, f"{_ESCAPE}1").replace("\0", f"{_ESCAPE}0")
@@ -42,7 +42,7 @@ def read(text: str) -> str:
 
 
 def pass_nul(connection: "Connection[Any]") -> None:
-    """Text with NUL goes through."""
+    """Let the connection accept text with NUL."""
 
     class Dumper(StrDumperUnknown):
         def dump(self, obj: str) -> Any:
@@ -57,7 +57,7 @@ def pass_nul(connection: "Connection[Any]") -> None:
 
 
 class Answer:
-    """What a statement finds; asking waits for the server."""
+    """The result of a statement; reading it waits for the server."""
 
     def __init__(self, pipe: "Pipe") -> None:
         self._pipe = pipe
@@ -95,7 +95,7 @@ class Answer:
 
 
 class Pipe:
-    """Of one connection; open from the first statement that is sent until `end`."""
+    """The pipeline of one connection, open from the first statement until `end`."""
 
     def __init__(self, connection: "Connection[Any]", settings: Sequence[str] = ()) -> None:
         """`settings`: statements before all others, on their way with the first of these."""
@@ -118,7 +118,7 @@ class Pipe:
         return self._server.pipeline_status != pq.PipelineStatus.OFF
 
     def send(self, sql: bytes, given: Sequence[Any] = ()) -> Answer:
-        """Put it on its way; what it finds, and whether it can be done, is known later."""
+        """Send a statement; its result, or its error, comes later."""
         if not self._is_open:
             self._server.enter_pipeline_mode()
         values = self._values.dump_sequence(given, [PyFormat.AUTO] * len(given))
@@ -136,7 +136,7 @@ class Pipe:
         return answer
 
     def _name_of(self, sql: bytes, types: tuple[int, ...] | None) -> bytes:
-        """Under which the server knows the statement; empty: it does not."""
+        """The statement's name on the server; empty if it is not prepared there."""
         key = sql, types
         if key in self._names:
             return self._names[key]
@@ -156,11 +156,11 @@ class Pipe:
         self._awaited()
 
     def forget(self) -> None:
-        """The server may not know the statements any more, or never have got to know them."""
+        """Forget prepared statements, which the server may not have."""
         self._names.clear()
 
     def hurry(self) -> None:
-        """The server gets what was sent, and can begin."""
+        """Flush, so that the server can begin."""
         if self._is_open:
             self._server.flush()
 
@@ -174,7 +174,7 @@ class Pipe:
             self._receive()
 
     def _receive(self) -> None:
-        """The next answer; raises what the server says against this statement or one before."""
+        """The next answer; raises the server's error for this statement or an earlier one."""
         found = self._connection.wait(fetch_many(self._server))
         if not found:
             raise OperationalError("the server has sent no answer")
@@ -191,7 +191,7 @@ class Pipe:
         return self._values.load_rows(0, result.ntuples, tuple)
 
     def end(self) -> None:
-        """Wait for all answers, and raise what failed. Others may use the connection again."""
+        """Wait for all answers and raise errors; then the connection is free for others."""
         if not self._is_open:
             return
         try:
@@ -201,11 +201,11 @@ class Pipe:
                 try:
                     self._receive()
                 except Error as error:
-                    if error is not self._failed:  # nobody knows what the server did
+                    if error is not self._failed:  # the outcome on the server is unknown
                         raise self._failed or error from None
             self._server.exit_pipeline_mode()
         except BaseException:
-            self._connection.close()  # what is on its way to us would be taken for other answers
+            self._connection.close()  # pending answers would be taken for later ones
             raise
         finally:
             self._asked.clear()

@@ -1,4 +1,4 @@
-"""Plans with their steps and decisions, and the history that can show any earlier view of them."""
+"""Plans with their steps and decisions, and the history from which earlier views are read."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ GONE = "null"
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a plan that has a history."""
+    """The versioned part of a plan."""
 
     phase: Phase
     state: State
@@ -34,7 +34,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan file that was in force, and how it was understood."""
+    """The plan file in force, and its parsed form."""
 
     spec: dict[str, Any]
     source_path: str
@@ -42,7 +42,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """A plan as it stood at one version."""
+    """A plan at one version."""
 
     standing: Standing
     source: Source
@@ -57,7 +57,7 @@ class PlanRepository:
         """Plans that this process holds: only their holder makes children of them."""
 
     def forget(self, plan_id: str | None) -> None:
-        """It was taken anew, a commit failed, or a child of it changed."""
+        """Drop cached rows: the plan was leased again, a commit failed, or a child changed."""
         self._childless.discard(plan_id or "")
 
     def add(self, plan: Plan, steps: Iterable[Step]) -> Plan:
@@ -78,9 +78,9 @@ class PlanRepository:
         before: Plan | None = None,
         lease: Lease | None = None,
     ) -> Plan:
-        """Write the plan and what changed with it as its next version.
+        """Write the plan and its changes as the next version.
 
-        `before`: the row as it is, if that is known; then only what differs from it is written.
+        `before`: the current row, if known; then only the differences are written.
         `lease`: checked with the version, where the transaction did not.
         """
         self.forget(plan.parent_plan_id)
@@ -145,7 +145,7 @@ class PlanRepository:
         )
 
     def view_at(self, plan_id: str, version: int) -> View:
-        """The plan as it stood after its commit number `version`."""
+        """The plan after its commit number `version`."""
         rows = self._db.execute(
             "SELECT kind, entity_id, body FROM history JOIN (SELECT plan_id, kind, entity_id,"
             " max(version) AS version FROM history WHERE plan_id = ? AND version <= ?"
@@ -170,7 +170,7 @@ class PlanRepository:
         )
 
     def steps_of(self, decision: Decision) -> list[Step]:
-        """The steps that ever hung on a decision, each as it was when it last did."""
+        """All steps that ever belonged to a decision, each as it last did."""
         rows = self._db.execute(
             "SELECT body FROM history WHERE plan_id = ? AND kind = 'step' AND body LIKE ?"
             " ORDER BY version",
@@ -194,18 +194,18 @@ class PlanRepository:
         return self._db.execute("SELECT count(*) FROM plans").fetchone()[0]
 
     def ids(self) -> list[str]:
-        """Of every plan, oldest first."""
+        """The ids of all plans, oldest first."""
         return [row[0] for row in self._db.execute("SELECT plan_id FROM plans ORDER BY seq")]
 
     def newest(self) -> str | None:
-        """The newest plan that is nobody's child."""
+        """The newest plan that is not a child."""
         row = self._db.execute(
             "SELECT plan_id FROM plans WHERE parent_plan_id IS NULL ORDER BY seq DESC LIMIT 1"
         ).fetchone()
         return row[0] if row else None
 
     def newest_over(self, folder: str) -> str | None:
-        """The newest of them that has a resource which is this folder or holds it."""
+        """The newest such plan with a resource that is or holds this folder."""
         row = self._db.execute(
             "SELECT plan_id FROM plans JOIN resources USING (plan_id)"
             " WHERE parent_plan_id IS NULL AND path <> ''"
@@ -223,7 +223,7 @@ class PlanRepository:
         return [row[0] for row in rows]
 
     def child_moments(self, plan_id: str) -> dict[str, ChildMoment]:
-        """Where each child plan stands that was not cancelled; only for who holds the plan."""
+        """The current moment of each child plan that was not cancelled; only under the lease."""
         if plan_id in self._childless:
             return {}
         rows = self._db.execute(
@@ -240,7 +240,7 @@ class PlanRepository:
         return PLANS.select(self._db, "WHERE parent_plan_id = ? ORDER BY seq", (plan_id,))
 
     def delete(self, plan_id: str, repositories: Sequence[str] = ()) -> None:
-        """All of its rows; what is found of it later in a repository is known to be ours."""
+        """Delete all rows of a plan; its repositories are noted, to recognize leftovers as ours."""
         if repositories:
             self._db.execute(
                 "INSERT INTO store (name, value) VALUES (?, ?)",
@@ -255,7 +255,7 @@ class PlanRepository:
         self._db.execute("DELETE FROM plans WHERE plan_id = ?", (plan_id,))
 
     def deleted(self) -> dict[str, list[str]]:
-        """Plans that this store once had, and the repositories that each worked on."""
+        """Deleted plans, and the repositories that each worked on."""
         rows = self._db.execute("SELECT name, value FROM store WHERE name LIKE 'deleted:%'")
         return {
             name.removeprefix("deleted:"): codec.from_json(value, list[str]) for name, value in rows
@@ -268,7 +268,7 @@ class PlanRepository:
         return DECISIONS.select(self._db, "WHERE plan_id = ? ORDER BY seq", (plan_id,))
 
     def guidance(self, plan_id: str) -> tuple[str, ...]:
-        """What users and the actor itself said that is to be done otherwise; oldest first."""
+        """Guidance by users and by the actor itself, oldest first."""
         marks = ", ".join("?" * len(GUIDES))
         rows = self._db.execute(
             "SELECT chosen FROM decisions WHERE plan_id = ? AND state = 'active'"
@@ -279,9 +279,9 @@ class PlanRepository:
         return tuple(row[0] for row in rows)
 
     def superseded(self, decision_ids: set[str]) -> set[str]:
-        """Those of the decisions that are no longer in force."""
+        """The decisions that are no longer in force."""
         if not decision_ids:
-            return set()  # PostgreSQL knows no empty list
+            return set()  # PostgreSQL has no empty list
         marks = ", ".join("?" * len(decision_ids))
         rows = self._db.execute(
             f"SELECT decision_id FROM decisions WHERE state = 'superseded'"

@@ -1,8 +1,8 @@
-"""The same statements on PostgreSQL, for a store that several machines share.
+"""The same statements on PostgreSQL, for a store shared by several machines.
 
-Statements are written for SQLite and translated here, once each: marks become `$1`, the next
-number of the series a SEQUENCE, and what stands in a comment that begins with `pg` counts. In a
-transaction all are sent and none is waited for (`pipe.py`) until something is read or committed.
+Statements are written for SQLite and translated here, once each: placeholders become `$1`, the next
+number of the series a SEQUENCE, and comments that start with `pg` become code. In a transaction all
+are sent without waiting (`pipe.py`) until something is read or committed.
 """
 
 import itertools
@@ -44,7 +44,7 @@ HINTS = {
 
 @cache
 def translated(sql: str) -> bytes:
-    """A statement of a repository, as PostgreSQL has it."""
+    """A repository's statement for PostgreSQL."""
     text = sql.replace(NEXT, "nextval('series')")
     text = text.replace(CLOCK, "extract(epoch FROM clock_timestamp())::float8")
     text = schema.FOR_US.sub(r"\1", text)
@@ -53,7 +53,7 @@ def translated(sql: str) -> bytes:
 
 
 def _of_rows(sql: str, count: int) -> str:
-    """An INSERT of one row, for so many."""
+    """An INSERT of one row, extended to `count` rows."""
     head, _, tail = sql.partition(" VALUES ")
     one, conflict, then = tail.partition(" ON CONFLICT")
     return f"{head} VALUES {', '.join([one] * count)}{conflict}{then}"
@@ -92,10 +92,10 @@ def not_allowed(shown: str, error: Exception) -> MachineError:
 
 
 class PostgresDatabase:
-    """One connection, made again when the server was away; satisfies `store.database.Database`."""
+    """One connection, made again after it was lost; satisfies `store.database.Database`."""
 
     def __init__(self, url: str, lasts: bool = True) -> None:
-        """`lasts`: whether most of its commits are to survive a crash of the server."""
+        """`lasts`: whether most of its commits must survive a crash of the server."""
         self.url = url
         self._lasts = lasts
         self._driver = driver()
@@ -146,11 +146,11 @@ class PostgresDatabase:
 
     @property
     def connection(self) -> "Connection[Any]":
-        """For others: in a transaction, what they write with it is part of that."""
+        """The connection, for others: their writes in a transaction are part of it."""
         made = self._ready()
         with self._errors():
             self._pipe.end()
-        self._pipe.forget()  # psycopg clears what the server keeps when it rolls back
+        self._pipe.forget()  # psycopg drops prepared statements on rollback
         return made
 
     def hurry(self) -> None:
@@ -168,7 +168,7 @@ class PostgresDatabase:
             except self._driver.OperationalError:
                 if not self._connection.closed:
                     raise
-                # The server was restarted since the last statement; nothing was written by it.
+                # The server was restarted since the last statement; this one wrote nothing.
                 return self._ask(sql, parameters)
 
     def _ask(self, sql: str, given: Sequence[Any]) -> Rows:
@@ -192,7 +192,7 @@ class PostgresDatabase:
             self._send(_of_rows(sql, len(some)), list(itertools.chain(*some)))
 
     def insert(self, *parts: Part) -> None:
-        """As one statement: constraints between the tables are looked at when it ends."""
+        """Insert in one statement: constraints between the tables are checked at its end."""
         parts = tuple(part for part in parts if part[1])
         if len(parts) < 2 or any(len(rows) > AT_ONCE for _, rows in parts):
             for sql, rows in parts:
@@ -204,7 +204,7 @@ class PostgresDatabase:
         self._send(f"WITH {named} {last}", values)
 
     def require(self, sql: str, parameters: Sequence[Any], otherwise: Exception) -> None:
-        """The server itself ends the transaction if there is no row: nobody waits for an answer."""
+        """The server itself fails the transaction without a row, so nobody waits for an answer."""
         assert self._required is not None, "only in a transaction"
         number = len(self._required)
         self._required.append(otherwise)
@@ -237,7 +237,7 @@ class PostgresDatabase:
                 self._send("COMMIT")
                 self._pipe.end()
             except BaseException:
-                with suppress(self._driver.Error):  # what failed first is raised
+                with suppress(self._driver.Error):  # the first error is raised
                     self._pipe.end()
                 if not self._connection.closed:
                     self._connection.rollback()
@@ -273,17 +273,17 @@ class PostgresDatabase:
         return StoreError(f"the store at {self.shown} refused a statement: {text}")
 
     def integrity(self) -> list[str]:
-        """PostgreSQL looks after its own pages, and checks constraints at every commit."""
+        """Nothing to check: PostgreSQL verifies its pages, and constraints at every commit."""
         return []
 
     def compact(self, room: int) -> None:
-        """Autovacuum does."""
+        """Nothing to do: autovacuum does it."""
 
     def close(self) -> None:
         self._connection.close()
 
     def version(self) -> int:
-        """The number of the newest script that the store had; 0: there is no store."""
+        """The number of the store's newest script; 0: there is no store."""
         found = self.execute("SELECT to_regclass(?) IS NOT NULL", (f"{SCHEMA}.store",)).fetchone()
         if not found[0]:
             return 0
@@ -291,7 +291,7 @@ class PostgresDatabase:
         return int(row[0]) if row else 0
 
     def replay(self) -> None:
-        """Run every script that the store has not had; a new store begins with the first."""
+        """Run every script that the store lacks; a new store begins with the first."""
         last = max(schema.scripts())
         with self.one_commit():
             had = self.version()
@@ -316,9 +316,9 @@ class PostgresDatabase:
         )
 
     def require_current(self) -> str:
-        """The id of the store, if it can be worked with; asked for in one go by every command.
+        """The id of a usable store, in one query for every command.
 
-        Only `agents store` changes the schema: others may still be using the old one.
+        Only `agents store` migrates the schema: others may still be using the old one.
         """
         asked = "SELECT name, value FROM store WHERE name IN ('schema', 'moved', 'id')"
         try:
@@ -326,7 +326,7 @@ class PostgresDatabase:
         except StoreError as error:
             if not isinstance(error.__cause__, self._driver.errors.UndefinedTable):
                 raise
-            self.version()  # whether it is there, and the role may not see it
+            self.version()  # or it exists and the role may not see it
             found = {}
         number, last = int(found.get("schema", 0)), max(schema.scripts())
         if "moved" in found:
@@ -347,7 +347,7 @@ class PostgresDatabase:
 
 
 def open_shared(url: str, own: SqliteDatabase, lasts: bool) -> tuple[PostgresDatabase, str]:
-    """Connect, and see to it that this home belongs to that store, whose id is returned too."""
+    """Connect, and check that this home belongs to that store; also returns the store's id."""
     db = PostgresDatabase(url, lasts)
     try:
         store_id = db.require_current()
@@ -359,7 +359,7 @@ def open_shared(url: str, own: SqliteDatabase, lasts: bool) -> tuple[PostgresDat
 
 
 def create_shared(url: str) -> PostgresDatabase:
-    """Make the store's tables, or bring them up to date; twice does nothing more."""
+    """Create or migrate the store's tables; may be repeated."""
     db = PostgresDatabase(url)
     try:
         db.replay()

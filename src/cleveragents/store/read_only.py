@@ -1,7 +1,7 @@
-"""Open the database of a store that cannot be written: on a read-only mount, or not ours to write.
+"""Opens a store's database that we cannot write: on a read-only mount, or without permission.
 
-SQLite wants to write beside a database in WAL mode even to read it. Where there is no log it is
-told that nothing changes; where there is one and it cannot be used in place, a copy is read.
+SQLite writes beside a database in WAL mode even to read it. Without a log it is opened as
+immutable; with one that cannot be used in place, a copy is read.
 """
 
 import os
@@ -55,7 +55,7 @@ def _connected(path: str, how: str) -> SqliteDatabase:
 
 
 def _copied(path: str) -> SqliteDatabase:
-    """In memory, with what the log holds."""
+    """A copy in memory, log included."""
     found = sqlite3.connect(":memory:", isolation_level=None, factory=SqliteDatabase)
     with tempfile.TemporaryDirectory(prefix="cleveragents-") as scratch:
         for side in ("", "-wal"):

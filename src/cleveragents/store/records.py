@@ -45,7 +45,7 @@ class ResourceRepository:
         return SANDBOXES.select(self._db, "WHERE plan_id = ? ORDER BY seq", (plan_id,))
 
     def move_sources(self, old: str, new: str) -> None:
-        """What child plans are made of lies where the store is."""
+        """Update the sources of child plans after the store has moved."""
         self._db.execute(
             "UPDATE resources SET source = CAST(? AS TEXT) || substr(source, ?)"
             " WHERE substr(source, 1, ?) = ?",
@@ -53,7 +53,7 @@ class ResourceRepository:
         )
 
     def move_source(self, old: str, new: str) -> None:
-        """A parent's sandbox was made at another place."""
+        """Update the sources of child plans after a parent's sandbox was made elsewhere."""
         self._db.execute("UPDATE resources SET source = ? WHERE source = ?", (new, old))
 
     def all_sandboxes(self) -> list[SandboxRecord]:
@@ -73,7 +73,7 @@ class CallRepository:
         return CALLS.select(self._db, "WHERE plan_id = ? ORDER BY seq", (plan_id,))
 
     def without_output(self, plan_id: str) -> list[ToolCall]:
-        """The same without what they printed, which may be much."""
+        """The same without output, which may be large."""
         columns = ", ".join("''" if name == "output" else name for name in CALLS.columns)
         rows = self._db.execute(
             f"SELECT {columns} FROM tool_calls WHERE plan_id = ? ORDER BY seq", (plan_id,)
@@ -81,13 +81,13 @@ class CallRepository:
         return [CALLS.value(row) for row in rows]
 
     def output(self, call_id: str) -> str:
-        """What a call printed, as far as it was kept."""
+        """A call's kept output."""
         row = self._db.execute("SELECT output FROM tool_calls WHERE call_id = ?", (call_id,))
         found = row.fetchone()
         return found[0] if found else ""
 
     def of_open_steps(self, plan_id: str) -> list[ToolCall]:
-        """The calls of steps that no group holds yet, oldest first."""
+        """Calls of steps that no group holds yet, oldest first."""
         return CALLS.select(
             self._db,
             "WHERE plan_id = ? AND EXISTS (SELECT 1 FROM steps WHERE steps.plan_id ="
@@ -97,13 +97,13 @@ class CallRepository:
         )
 
     def running(self, plan_id: str) -> list[ToolCall]:
-        """The calls that have begun and not ended, oldest first."""
+        """Calls that have not ended, oldest first."""
         return CALLS.select(
             self._db, "WHERE plan_id = ? AND state = 'running' ORDER BY seq", (plan_id,)
         )
 
     def interrupt(self, plan_id: str, now: str) -> None:
-        """Calls that nobody waits for any more."""
+        """Mark running calls as interrupted."""
         self._db.execute(
             "UPDATE tool_calls SET state = 'interrupted', ended_at = ?"
             " WHERE plan_id = ? AND state = 'running'",
@@ -111,7 +111,7 @@ class CallRepository:
         )
 
     def count(self, plan_id: str, after: int = 0) -> int:
-        """How many there were; `after`: since the row of that number."""
+        """The number of calls; `after`: since the row of that number."""
         row = self._db.execute(
             "SELECT count(*) FROM tool_calls WHERE plan_id = ? AND seq > ?", (plan_id, after)
         )
@@ -145,7 +145,7 @@ class CallRepository:
         return dict(rows.fetchall())
 
     def step_ids(self, plan_id: str) -> list[str]:
-        """Every step that was ever called, also those that are no longer part of the plan."""
+        """Every step ever called, including removed ones."""
         rows = self._db.execute(
             "SELECT DISTINCT step_id FROM tool_calls WHERE plan_id = ?", (plan_id,)
         )
@@ -158,7 +158,7 @@ class CallRepository:
         self._db.execute("DELETE FROM writes WHERE plan_id = ? AND call_id = ?", (plan_id, call_id))
 
     def writes_after(self, plan_id: str, number: int) -> list[Write]:
-        """What calls and restores wrote since the row of that number, oldest first."""
+        """Writes of calls and restores since the row of that number, oldest first."""
         rows = self._db.execute(
             f"SELECT {', '.join(f'w.{name}' for name in WRITES.columns)} FROM writes w"
             " LEFT JOIN tool_calls c USING (call_id)"
@@ -170,10 +170,10 @@ class CallRepository:
         return [WRITES.value(row) for row in rows]
 
     def shared_writes(self, plan_id: str) -> frozenset[tuple[str, bytes]]:
-        """(call, path) in place that a call of another plan has on record as well, to the byte.
+        """(call, path) in place with an identical write by a call of another plan.
 
-        Both had to be open at once: of two, the one that began first had not ended when the other
-        began. That one after the other writes the same is not rare: the same prompt once more.
+        Only calls open at the same time count: one after the other writing the same is not rare, as
+        with a repeated prompt.
         """
         rows = self._db.execute(
             "SELECT DISTINCT w.call_id, w.path FROM writes w JOIN tool_calls c USING (call_id)"
@@ -191,7 +191,7 @@ class CallRepository:
         return frozenset((call_id, bytes(path)) for call_id, path in rows)
 
     def when_others_wrote(self, plan_id: str) -> list[tuple[str, str]]:
-        """(begin, end) of calls of other plans that changed in place what this one works on."""
+        """(begin, end) of calls of other plans that changed this plan's resources in place."""
         rows = self._db.execute(
             "SELECT DISTINCT c.started_at, coalesce(c.ended_at, c.started_at) FROM resources r"
             " JOIN resources q ON q.path = r.path AND q.strategy = r.strategy"
@@ -204,7 +204,7 @@ class CallRepository:
         return [(began, ended) for began, ended in rows]
 
     def writes_by_decision(self, plan_id: str) -> list[tuple[str | None, Write]]:
-        """Every write with the decision that its call hung on, oldest first."""
+        """Every write with the decision of its call, oldest first."""
         rows = self._db.execute(
             f"SELECT c.decision_id, {', '.join(f'w.{name}' for name in WRITES.columns)}"
             " FROM writes w JOIN tool_calls c USING (call_id) WHERE w.plan_id = ?"
@@ -214,7 +214,7 @@ class CallRepository:
         return [(row[0], WRITES.value(row[1:])) for row in rows]
 
     def that_wrote(self, plan_id: str) -> frozenset[str]:
-        """The calls; known also where no checkpoint tells of it any more."""
+        """The calls with writes, known even after their checkpoints are pruned."""
         rows = self._db.execute("SELECT DISTINCT call_id FROM writes WHERE plan_id = ?", (plan_id,))
         return frozenset(call_id for (call_id,) in rows)
 
@@ -236,14 +236,14 @@ class CorrectionRepository:
         return CORRECTIONS.select(self._db, "WHERE plan_id = ? ORDER BY seq", (plan_id,))
 
     def restored(self, correction_id: str) -> None:
-        """Its files are back, its steps still have to run."""
+        """Record that its files are restored; its steps still have to run."""
         self._db.execute(
             "UPDATE correction_attempts SET state = 'restored' WHERE correction_id = ?",
             (correction_id,),
         )
 
     def end(self, plan: Plan, now: str) -> None:
-        """The newest correction of a plan that stopped: done, or errored until it is resumed."""
+        """End the newest correction of a stopped plan: done, or errored until it is resumed."""
         self._db.execute(
             "UPDATE correction_attempts SET state = ?, after_group_id = ?, ended_at = ?"
             " WHERE state IN ('restored', 'errored') AND seq ="
@@ -276,7 +276,7 @@ class JournalRepository:
         return found[::-1]
 
     def number(self, plan_id: str, operation: str) -> int:
-        """Of the plan's last operation of that kind: it tells which of two plans came later."""
+        """The number of the plan's last operation of that kind, to compare plans by age."""
         row = self._db.execute(
             "SELECT coalesce(max(seq), 0) FROM journal WHERE plan_id = ? AND operation = ?",
             (plan_id, operation),
@@ -284,7 +284,7 @@ class JournalRepository:
         return row.fetchone()[0]
 
     def interrupted(self) -> list[JournalEntry]:
-        """Of all plans, the newest first; no more than anybody reads."""
+        """Interrupted operations of all plans, newest first, limited in number."""
         return JOURNAL.select(
             self._db, "WHERE state = ? ORDER BY seq DESC LIMIT ?", ("interrupted", 200)
         )
@@ -296,7 +296,7 @@ class JournalRepository:
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True):
-    """What is about to happen to things outside the database, written before it does."""
+    """A change outside the database, recorded before it is made."""
 
     intent_id: str
     plan_id: str
@@ -307,7 +307,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_done(self) -> bool:
-        """A restore that is committed and perhaps not yet on disk."""
+        """Whether it is a committed restore that may not be on disk yet."""
         return self.kind == "restore" and self.state == "committed"
 
 
@@ -322,14 +322,14 @@ class IntentRepository:
         self._db.execute(INTENTS.upsert, INTENTS.row(intent))
 
     def done(self, intent_id: str, body: dict[str, Any]) -> None:
-        """What it was about has happened; it stays until that is known to be on disk."""
+        """Mark it done; it stays until its change is known to be on disk."""
         self._db.execute(
             "UPDATE intents SET state = 'committed', body = ? WHERE intent_id = ?",
             (msgspec.json.encode(body).decode(), intent_id),
         )
 
     def replace(self, intent: Intent) -> None:
-        """Put it down in place of any restore of the same plan that still waits."""
+        """Record it, replacing any waiting restore of the same plan."""
         self._db.execute(
             "DELETE FROM intents WHERE plan_id = ? AND kind = 'restore'", (intent.plan_id,)
         )

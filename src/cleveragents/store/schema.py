@@ -1,7 +1,7 @@
-"""The schema: numbered scripts in `migrations/`, replayed from where a store is.
+"""The schema: numbered scripts in `migrations/`; a store runs those it lacks.
 
-A new store and an old one run the same scripts, inside one transaction, and `user_version` is the
-number of the last. To change the schema, add a file with the next number.
+New and old stores run the same scripts, in one transaction, and `user_version` is the number of the
+last. To change the schema, add a file with the next number.
 """
 
 import os
@@ -38,8 +38,8 @@ def is_current(connection: sqlite3.Connection) -> bool:
 
 
 def replay(connection: sqlite3.Connection, path: str) -> None:
-    """Run every script that the store has not had; call it in a transaction, foreign keys off."""
-    # Read inside the transaction: another process may have done it while this one waited.
+    """Run every script that the store lacks; call it in a transaction, foreign keys off."""
+    # Read inside the transaction: another process may have migrated while this one waited.
     number = _number(connection, path)
     first, last = min(scripts()), max(scripts())
     if number > last:
@@ -66,7 +66,7 @@ def replay(connection: sqlite3.Connection, path: str) -> None:
 
 
 def _number(connection: sqlite3.Connection, path: str) -> int:
-    """The newest script that the store had; 0 if the database is empty."""
+    """The number of the store's newest script; 0 if the database is empty."""
     number = _user_version(connection) or older.stamped(connection)
     if number is not None:
         return number
@@ -92,7 +92,7 @@ def _statements_of(number: int) -> Iterator[str]:
 
 
 def statements(script: str) -> Iterator[str]:
-    """The statements of a script one by one: `executescript` would commit behind our back."""
+    """The statements of a script, one by one, as `executescript` would commit on its own."""
     pending = ""
     for line in script.splitlines(keepends=True):
         pending += line
@@ -102,7 +102,7 @@ def statements(script: str) -> Iterator[str]:
 
 
 def translated(text: str) -> str:
-    """A migration, as PostgreSQL has it."""
+    """A migration script for PostgreSQL."""
     text = FOR_US.sub(r"\1", text)
     for pattern, ours in _TYPES.items():
         text = re.sub(pattern, ours, text)

@@ -1,4 +1,4 @@
-"""What of the content is in the bucket: the rows of segments, and which groups are there."""
+"""The content of the bucket: rows of segments, and which groups are complete there."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -16,7 +16,7 @@ class Behind(NamedTuple):
 
 
 class ToBring(NamedTuple):
-    """What of a plan is not in the bucket yet."""
+    """The part of a plan that is not in the bucket yet."""
 
     epoch: int
     """Of the plan's lease at that moment."""
@@ -34,7 +34,7 @@ class SegmentRepository:
         """Plan -> the one that is nobody's child, which never changes."""
 
     def after(self, root: str | None, number: int) -> list[tuple[int, str, bytes]]:
-        """Number, name and entries of the segments of a root plan, or of all, behind a number."""
+        """Number, name and entries of segments of a root plan, or of all, after a number."""
         which, given = ("root_plan_id = ? AND ", (root, number)) if root else ("", (number,))
         return self._db.execute(
             f"SELECT seq, name, entries FROM segments WHERE {which}seq > ? ORDER BY seq", given
@@ -51,7 +51,7 @@ class SegmentRepository:
         return row.fetchone()[0]
 
     def add(self, root: str, segments: Iterable[tuple[str, int, bytes]], now: str) -> None:
-        """Name, size and entries of what the bucket has taken."""
+        """Add segments that the bucket has stored: name, size and entries."""
         self._db.executemany(
             "INSERT INTO segments (name, root_plan_id, size, entries, created_at)"
             " VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING",
@@ -59,7 +59,7 @@ class SegmentRepository:
         )
 
     def mark(self, plan_id: str, group_ids: Iterable[str], now: str) -> None:
-        """Everything that these groups need is there."""
+        """Record that the bucket has everything that these groups need."""
         self._db.executemany(
             "INSERT INTO groups_there (group_id, plan_id, there_at) VALUES (?, ?, ?)"
             " ON CONFLICT (group_id) DO NOTHING",
@@ -67,9 +67,9 @@ class SegmentRepository:
         )
 
     def require_same(self, plan_id: str, epoch: int, name: str, value: str) -> None:
-        """Nobody has taken the plan since, and a note of the store is what it was.
+        """Ensure that nobody has taken the plan since, and that a note of the store is unchanged.
 
-        Only then may its groups be said to be there.
+        Only then may its groups be recorded as complete.
         """
         self._db.require(
             "SELECT 1 FROM leases WHERE plan_id = ? AND epoch = ? AND EXISTS"
@@ -79,7 +79,7 @@ class SegmentRepository:
         )
 
     def to_bring(self, plan_id: str) -> ToBring:
-        """The kept groups that are not there yet, and all that has to be known to bring them."""
+        """The kept groups that are not in the bucket yet, and what is needed to upload them."""
         rows = self._db.execute(
             "SELECT g.group_id, m.resource_id, c.root_key,"
             " (SELECT epoch FROM leases WHERE plan_id = g.plan_id)"
@@ -97,12 +97,12 @@ class SegmentRepository:
         )
 
     def there(self, plan_id: str) -> dict[str, str]:
-        """The groups that are there, and since when."""
+        """The groups that are in the bucket, and since when."""
         asked = "SELECT group_id, there_at FROM groups_there WHERE plan_id = ?"
         return dict(self._db.execute(asked, (plan_id,)).fetchall())
 
     def pending(self, plan_id: str) -> list[str]:
-        """The kept groups that are not there yet, oldest first."""
+        """The kept groups that are not in the bucket yet, oldest first."""
         rows = self._db.execute(
             "SELECT g.group_id FROM checkpoint_groups g LEFT JOIN groups_there t"
             " ON t.group_id = g.group_id WHERE g.plan_id = ? AND g.pruned_at IS NULL"
@@ -121,7 +121,7 @@ class SegmentRepository:
         return Behind(*row.fetchone())
 
     def all_behind(self) -> list[tuple[str, Behind]]:
-        """Every plan of which groups are not there yet, the one that waits longest first."""
+        """Every plan with groups not in the bucket yet, longest waiting first."""
         rows = self._db.execute(
             "SELECT g.plan_id, count(*), min(g.created_at) FROM checkpoint_groups g"
             " LEFT JOIN groups_there t ON t.group_id = g.group_id WHERE g.pruned_at IS NULL"
@@ -130,7 +130,7 @@ class SegmentRepository:
         return [(plan_id, Behind(groups, since)) for plan_id, groups, since in rows]
 
     def root_of(self, plan_id: str) -> str:
-        """The plan that is nobody's child, above this one."""
+        """The root plan above this one."""
         if (known := self._above.get(plan_id)) is not None:
             return known
         asked, above = "SELECT parent_plan_id FROM plans WHERE plan_id = ?", plan_id

@@ -1,7 +1,7 @@
-"""Frozen values to rows and back: a column per field, JSON where a field is not a scalar.
+"""Frozen values to rows and back: a column per field, JSON for fields that are not scalars.
 
-What comes before what is the store's to say: every row that has a before and after gets a number at
-insert, `seq`, and ids are only names. A clock that steps back changes no order.
+The store decides the order: ordered rows get a number at insert, `seq`, and ids are only names. A
+clock that steps back changes no order.
 """
 
 from enum import Enum
@@ -56,7 +56,7 @@ class Table(Generic[T]):
         return tuple([_stored(getattr(value, name), js) for name, js in self._written])
 
     def changes(self, before: T | None, after: T) -> tuple[str, list[Any]]:
-        """`SET` clause and values of the columns in which two values differ; None: of all."""
+        """`SET` clause and values for the columns that differ; `before` None: for all."""
         changed = [
             (name, _stored(new, js))
             for name, js in self._written
@@ -76,7 +76,7 @@ class Table(Generic[T]):
             raise StoreError(said, RESTORE) from error
 
     def unreadable(self, db: Database) -> list[str]:
-        """What no command could read of the rows; only damage makes that."""
+        """Rows that no command could read; only damage causes that."""
         found: dict[str, None] = {}
         for row in db.execute(f'SELECT {self.selected} FROM "{self.name}"'):
             columns = zip(self.columns, self._json, self._hints, row, strict=True)

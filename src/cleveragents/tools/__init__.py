@@ -1,8 +1,7 @@
-"""What a step calls: the built-in tools, what they take, and how any tool is run.
+"""The tools that steps call: the built-in ones, their inputs, and how any tool is run.
 
-`runner.run_tool` runs one; everything that a tool does to files or a database happens in the
-sandbox of its resource, in our own process (`files`, `sql`) or in a child that is ended with all
-it started (`process`).
+`runner.run_tool` runs one; a tool changes files or a database only in the sandbox of its resource,
+in our own process (`files`, `sql`) or in a child that is ended with all it started (`process`).
 """
 
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ __all__ = ["BUILTINS", "INPUTS", "check_inputs", "resolve_tool"]
 
 
 def resolve_tool(name: str, declared: Mapping[str, ToolSpec]) -> ToolSpec:
-    """The tool a step means: one of the plan's own, else a built-in."""
+    """The tool of that name: one of the plan's own, else a built-in."""
     known = {**BUILTINS, **declared}
     if name in known:
         return known[name]

@@ -1,7 +1,7 @@
-"""A command with the terminal, the input and the output of whoever started us, as `env` has it.
+"""Runs a command with our own terminal, input and output, like `env`.
 
-Output passes through us, because it is kept as well. Where it goes to a terminal the command gets
-a terminal of its own, and what is typed is passed on to that.
+Output passes through us, because it is also recorded. If it goes to a terminal, the command gets a
+pseudo-terminal of its own, and keys are passed on to that.
 """
 
 import errno
@@ -35,7 +35,7 @@ def wants_terminal() -> bool:
 
 
 def with_terminal(argv: Sequence[str]) -> list[str]:
-    """The same command for a namespace, inside which it has to take its terminal by itself."""
+    """The command for a namespace, inside which it has to take its terminal itself."""
     return [sys.executable, "-I", "-S", ctty.__file__, *argv]
 
 
@@ -68,7 +68,7 @@ class Attached:
             self._make_terminal(keyboard)
         self.stdin = self._lend_input(foreground, keyboard)
         self.stdout = self._lend(OUT)
-        # One pipe for both where both go to one place: the order of what is said stays.
+        # One pipe for both streams if both go to one place, to keep their order.
         together = not self._shown or (not os.isatty(ERR) and _same_file(OUT, ERR))
         self.stderr = self.stdout if together else self._lend(ERR)
         if keyboard:
@@ -83,11 +83,11 @@ class Attached:
         with suppress(termios.error):
             attributes = termios.tcgetattr(own)
             if not keyboard:
-                # Our terminal is not in raw mode then and ends lines by itself.
+                # Our terminal is not in raw mode then and ends lines itself.
                 attributes[1] &= ~termios.OPOST
             termios.tcsetattr(self._slave, termios.TCSANOW, attributes)
         self._resize()
-        with suppress(ValueError):  # not in the main thread: the size stays what it is
+        with suppress(ValueError):  # not in the main thread: the size stays as it is
             self._window = signal.signal(signal.SIGWINCH, self._resize)
 
     def _resize(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
@@ -102,7 +102,7 @@ class Attached:
             return IN
         if keyboard and self._slave is not None:
             return self._slave
-        # In the background nobody types for us.
+        # In the background there is no keyboard input for us.
         self._lent.append(os.open(os.devnull, os.O_RDONLY))
         return self._lent[-1]
 
@@ -115,7 +115,7 @@ class Attached:
         return writer
 
     def _take_keyboard(self) -> None:
-        """Every key goes to the command's terminal, which knows what Ctrl-C means to it."""
+        """Pass every key to the command's terminal, which knows what Ctrl-C means."""
         self._before = termios.tcgetattr(IN)
         tty.setraw(IN, termios.TCSADRAIN)
 
@@ -130,7 +130,7 @@ class Attached:
         self._routes.clear()
 
     def in_child(self) -> Callable[[], None] | None:
-        """For the child before exec: the terminal becomes the one it is controlled by."""
+        """For the child before exec: make the terminal its controlling one."""
         slave = self._slave
         if slave is None or self._namespace:
             return None
@@ -160,7 +160,7 @@ class Attached:
             selector.unregister(reader)
 
     def _type(self, selector: selectors.BaseSelector, fd: int, _events: int) -> None:
-        """What was typed; nothing more is read until the command's terminal has taken it."""
+        """Read input; no more is read until the command's terminal has accepted it."""
         self._typed = os.read(fd, BLOCK)
         selector.unregister(fd)
         if self._typed:
@@ -177,7 +177,7 @@ class Attached:
             selector.register(IN, selectors.EVENT_READ, self._type)
 
     def _move(self, reader: int) -> bool:
-        """Pass one block on and keep it; False at the end."""
+        """Pass one block on and record it; False at the end."""
         if reader not in self._routes:
             return False
         try:
@@ -185,7 +185,7 @@ class Attached:
         except BlockingIOError:
             return True
         except OSError as error:
-            if error.errno != errno.EIO:  # how a terminal says that nobody has it open any more
+            if error.errno != errno.EIO:  # a terminal that nobody has open any more
                 raise
             data = b""
         if not data:
@@ -199,7 +199,7 @@ class Attached:
         return self._write(reader, self._routes[reader], data)
 
     def _hold(self, target: int, data: bytes) -> bool:
-        """A first line that may be bwrap's own, which comes in pieces, waits for what follows."""
+        """Hold back a first line that may be bwrap's own, until it is complete."""
         if self._held is None:
             return False
         said = self._held[1] + data
@@ -214,7 +214,7 @@ class Attached:
             self._write(-1, target, data)
 
     def _write(self, reader: int, target: int, data: bytes) -> bool:
-        """False if nobody reads it: then the command is told so by the system, as without us."""
+        """Write; False if nobody reads: then the system tells the command, as without us."""
         left = memoryview(data)
         while left:
             try:
@@ -232,13 +232,13 @@ class Attached:
         return True
 
     def drain(self, exit_code: int) -> None:
-        """What is still on its way, and no more: somebody may hold it open and write for ever."""
+        """Read what is still in the pipe, and no more: a child may keep writing for ever."""
         for reader in list(self._routes):
             for _ in range(LARGEST_PIPE // BLOCK):
                 if not select.select([reader], [], [], 0)[0] or not self._move(reader):
                     break
         if self._held and exit_code == 1 and failure(self._held[1].decode("utf-8", "replace")):
-            self._held = None  # bwrap's own words, which are said in ours
+            self._held = None  # bwrap's own message, which we report in our words
         self._let_held_out()
 
 

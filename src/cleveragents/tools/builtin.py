@@ -1,4 +1,4 @@
-"""The tools that need no declaration, and what may stand in a step's `with` for any tool."""
+"""The built-in tools, and the inputs (`with`) that a step may give any tool."""
 
 import re
 from collections.abc import Callable
@@ -19,7 +19,7 @@ class Input(msgspec.Struct, frozen=True):
     default: Any = None
 
 
-# A tool that runs in our own process has no network: its effects are all known.
+# Tools in our own process use no network: all of their effects are known.
 _FILE = {"network": False}
 _READ: dict[str, Any] = {"network": False, "read_only": True, "writes": False, "idempotent": True}
 
@@ -73,12 +73,12 @@ INPUTS: dict[str, tuple[Input, ...]] = {
 
 
 def runs_process(tool: ToolSpec) -> bool:
-    """Whether a program is started for it; all others work in our own process."""
+    """Whether the tool starts a program; all others work in our own process."""
     return tool.sql is None and not (tool.builtin or "").startswith(("file.", "plan.", "sql"))
 
 
 def inputs_of(tool: ToolSpec) -> tuple[Input, ...] | None:
-    """What the tool takes; None: whatever its callable takes."""
+    """The tool's inputs; None: any that its callable takes."""
     if tool.builtin is not None:
         return INPUTS[tool.builtin]
     if tool.python is not None:
@@ -87,7 +87,7 @@ def inputs_of(tool: ToolSpec) -> tuple[Input, ...] | None:
 
 
 def check_inputs(tool: ToolSpec, inputs: dict[str, Any]) -> list[str]:
-    """Everything that is wrong with a step's inputs, as texts; empty when nothing is."""
+    """Everything wrong with a step's inputs, as texts."""
     declared = inputs_of(tool)
     if declared is None:
         return []
@@ -108,7 +108,7 @@ def check_inputs(tool: ToolSpec, inputs: dict[str, Any]) -> list[str]:
 
 
 def filled(tool: ToolSpec, inputs: dict[str, Any]) -> dict[str, Any]:
-    """The inputs with the defaults of those left out."""
+    """The inputs, with defaults for those left out."""
     declared = inputs_of(tool)
     if declared is None:
         return inputs
@@ -176,7 +176,7 @@ def _mode(value: Any) -> str:
         return "" if fine else f"is not a file mode: '{value}'"
     if isinstance(value, bool) or not isinstance(value, int):
         return f"must be a file mode like '0644', not {_kind(value)}"
-    # 755 without quotes is the number 755, which as a mode means something else entirely.
+    # 755 without quotes is the number 755, a different mode.
     return "" if 0 <= value <= 0o777 else f"is not a file mode: {value}; write it as '0644'"
 
 

@@ -1,7 +1,7 @@
-"""Virtual environments that came along with a copy and still name the place they were made at.
+"""Virtual environments in a copy that still name the original's path.
 
-Run from the copy they work with the original: an editable install imports the user's code, and the
-tests of a plan are green for the wrong reason.
+Run from the copy they use the original: an editable install imports the user's code, and a plan's
+tests pass for the wrong reason.
 """
 
 import os
@@ -50,7 +50,7 @@ def _folders(folder: str, top: str, excluded: Callable[[str], bool]) -> list[str
 
 
 def _first_naming(folder: str, name: bytes) -> str | None:
-    """What is imported comes first, for that does the most harm."""
+    """The first file naming the original; imported files first, as they do the most harm."""
     for path in _imported(folder):
         if name in _head(path):
             return path

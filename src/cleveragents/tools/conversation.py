@@ -1,7 +1,7 @@
-"""A child process that is talked to, line by line; started, confined and ended like a tool's.
+"""A child process that exchanges lines with us; started, confined and ended like a tool's.
 
-It may look at the sandboxes and write only to its own temporary directory. Whoever waits for a
-line moves the other pipes as well, so that neither side can block the other for ever.
+It may read the sandboxes and write only to its own temporary directory. Waiting for a line also
+serves the other pipes, so that neither side can block the other for ever.
 """
 
 import os
@@ -47,7 +47,7 @@ KEPT_ERRORS = 100_000
 def conversation(
     argv: Sequence[str], call: CallContext, patience: float
 ) -> Generator["Conversation"]:
-    """Start it in `call.cwd`, the plan's folder; when the block ends, it and all it began do."""
+    """Start it in `call.cwd`, the plan's folder; it and its children end with the block."""
     bounds = msgspec.structs.replace(call.bounds, look_only=True)
     call = msgspec.structs.replace(call, bounds=bounds)
     if not os.path.isdir(call.cwd):
@@ -139,7 +139,7 @@ class Conversation:
                 os.close(self._exit_fd)
 
     def _end(self) -> None:
-        """Once, and before the process is reaped: until then nobody else can have its number."""
+        """End everything once, before the process is reaped: until then its pid is not reused."""
         if self._over:
             return
         self._over = True
@@ -150,11 +150,11 @@ class Conversation:
 
     @property
     def errors(self) -> str:
-        """What it wrote to stderr, bounded."""
+        """Its stderr, bounded."""
         return hidden(self._call.secrets, self._errors.text())
 
     def send(self, line: bytes) -> None:
-        """One that is gone gets nothing: the next `receive` tells why."""
+        """Send a line; if the process is gone, the next `receive` says why."""
         rest = memoryview(line + b"\n")
         deadline = self._deadline()
         fd = self._stdin.fileno()
@@ -222,14 +222,14 @@ class Conversation:
         if self._exit_fd is None:
             seconds = POLL if seconds is None else min(POLL, seconds)
         for key, _ in self._selector.select(seconds):
-            # Another one's end may have ended the watch over this one.
+            # Another pipe's end may have removed this one.
             if key.fd in self._selector.get_map():
                 key.data()
         if self._exit_fd is None and not self._ended and self._process.poll() is not None:
             self._exited()
 
     def _read(self) -> None:
-        """No more than a line's worth at a time: who does not listen has to wait."""
+        """Read at most a line's worth at a time, to hold back a process that does not listen."""
         data = os.read(self._stdout.fileno(), BLOCK)
         self._buffer += data
         if not data:
@@ -250,7 +250,7 @@ class Conversation:
             self._selector.unregister(self._stderr.fileno())
 
     def _exited(self) -> None:
-        """What it said before its end still counts; who else holds the pipes does not."""
+        """After its exit, read its last output, but do not wait for others with the pipes."""
         self._ended = True
         if self._exit_fd is not None:
             self._selector.unregister(self._exit_fd)
@@ -268,7 +268,7 @@ class Conversation:
         self._namespace.learn()
 
     def _release(self) -> None:
-        """It said that it is done: time to end by itself, and what it says now is not heard."""
+        """It is done: give it time to exit, ignoring further output."""
         with suppress(OSError):
             self._stdin.close()
         grace = Deadline(GRACE)

@@ -1,6 +1,6 @@
-"""Started inside a namespace in front of a command: takes the terminal, then becomes the command.
+"""Runs inside a namespace: takes the terminal, then execs the command.
 
-What keeps the command from being run is said as bwrap says it, so that it is understood as one.
+Failures are reported in bwrap's format, so that they are parsed as bwrap's.
 """
 
 import fcntl

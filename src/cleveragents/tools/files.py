@@ -1,7 +1,7 @@
 """The `file.*` tools, in our own process.
 
-Nothing is written through an inode that exists: new content is made under a name of its own in
-the same directory and renamed, so a hard link keeps what it had and a failure leaves no half file.
+Existing inodes are never written to: new content gets a temporary name in the same directory and is
+renamed, so a hard link keeps its content and a failure leaves no half file.
 """
 
 import fnmatch
@@ -30,7 +30,7 @@ class Job(NamedTuple):
 
 
 def run_file_tool(name: str, job: Job) -> None:
-    """Do it, with what there is to say in `job.out`; ToolFailed says why not."""
+    """Run the tool, with output in `job.out`; raises ToolFailed."""
     try:
         OPERATIONS[name](job)
     except OSError as error:
@@ -124,7 +124,7 @@ def _matches(rel: str, glob: str | None) -> bool:
         return True
     if "/" not in glob:
         return fnmatch.fnmatchcase(rel.rpartition("/")[2], glob)
-    # `*` crosses slashes here, so `**/` only has to stand for no directory at all too.
+    # `*` crosses slashes here, so `**/` only has to match no directory as well.
     return any(fnmatch.fnmatchcase(rel, each) for each in (glob, glob.replace("**/", "")))
 
 
@@ -133,7 +133,7 @@ def _move(job: Job) -> None:
         source, target = _from_to(job, stack)
         _own(job.root, source)
         if source.rel != target.rel:
-            # Renaming one hard link over another of the same file does nothing at all.
+            # Renaming one hard link over another of the same file does nothing.
             there = target.stat()
             if there and os.path.samestat(there, _present(source)):
                 remove(target.name, target.dir_fd)
@@ -194,7 +194,7 @@ def _present(spot: Spot) -> os.stat_result:
 
 
 def _own(root: Root, spot: Spot) -> None:
-    """Refuse to take away or replace what is not this resource's to give."""
+    """Refuse to remove or replace what belongs to another resource."""
     if not spot.rel:
         raise ToolFailed("the sandbox itself cannot be moved, replaced or deleted")
     if spot.place or root.holds_place(spot.rel):
@@ -217,7 +217,7 @@ def _opened(spot: Spot) -> Generator[IO[bytes]]:
 
 
 def _put(spot: Spot, content: bytes, mode: int | None) -> str:
-    """Make the file have this content; one that has it already is not touched."""
+    """Give the file this content; a file that has it already is not touched."""
     if spot.place or not spot.rel:
         raise ToolFailed(f"{spot} is a resource of its own and cannot be written as a file")
     info = spot.stat()

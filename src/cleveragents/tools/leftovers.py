@@ -1,8 +1,8 @@
-"""Ending what a tool left running, also what fled from its process group.
+"""Ends processes that a tool left running, also outside its process group.
 
-Children inherit the plan's and the step's id, and `/proc/<pid>/environ` shows what a process was
-started with. One that was given a clean environment (`env -i setsid ...`) is not found, and
-nothing is where there is no `/proc`.
+Children inherit the plan's and the step's id, and `/proc/<pid>/environ` shows a process's initial
+environment. One with a clean environment (`env -i setsid ...`) is not found, and nothing is found
+without `/proc`.
 """
 
 import os
@@ -14,7 +14,7 @@ PAUSE = 0.002
 
 
 def end_leftovers(plan_id: str, step_id: str | None = None) -> int:
-    """Kill what the step (or any step of the plan) left and wait until it is gone; how many."""
+    """Kill what a step (or any of the plan) left, and wait; returns how many."""
     marks = {f"AGENTS_PLAN_ID={plan_id}".encode()}
     if step_id is not None:
         marks.add(f"AGENTS_STEP_ID={step_id}".encode())
@@ -47,7 +47,7 @@ def _own_processes() -> set[int]:
 
 
 def _is_marked(pid: int, marks: set[bytes]) -> bool:
-    """A zombie has no environment: it is gone for our purposes."""
+    """Whether a process has the marks; a zombie has no environment and counts as gone."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return marks <= set(file.read().split(b"\0"))
@@ -56,7 +56,7 @@ def _is_marked(pid: int, marks: set[bytes]) -> bool:
 
 
 def pidfd(pid: int) -> int | None:
-    """A descriptor of the process, where the system has such a thing and the process is there."""
+    """A pidfd of the process, if the system supports it and the process exists."""
     try:
         return os.pidfd_open(pid)
     except (OSError, AttributeError):
@@ -64,7 +64,7 @@ def pidfd(pid: int) -> int | None:
 
 
 def kill_marked(pid: int, marks: set[bytes]) -> bool:
-    """By a descriptor, looked at once more: the number may belong to another process by now."""
+    """Kill by pidfd after checking again: the pid may belong to another process by now."""
     fd = pidfd(pid)
     try:
         if not _is_marked(pid, marks):
@@ -82,7 +82,7 @@ def kill_marked(pid: int, marks: set[bytes]) -> bool:
 
 
 def ancestry() -> set[int]:
-    """This process and all it descends from, which are never killed."""
+    """This process and its ancestors, which are never killed."""
     pid, found = os.getpid(), set[int]()
     while pid and pid not in found:
         found.add(pid)

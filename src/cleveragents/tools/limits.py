@@ -1,4 +1,4 @@
-"""What a call may use up: bytes of output that are kept, and time."""
+"""Limits of a call: bytes of kept output, and time."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ PAUSE = 0.02
 
 
 class Deadline:
-    """A moment in the future; None never comes. Who waits for it may have something to do."""
+    """A time limit, None for none, with a function to call while waiting."""
 
     def __init__(self, seconds: float | None, meanwhile: Callable[[], None] | None = None) -> None:
         self.seconds = seconds
@@ -39,7 +39,7 @@ class Deadline:
 
 
 class Capture:
-    """Output as it comes; of what is more than `limit` bytes the middle is discarded at once."""
+    """Collects output; above `limit` bytes the middle is discarded as it comes."""
 
     def __init__(self, limit: int, hear: Callable[[bytes], None] | None = None) -> None:
         self.total: int = 0
@@ -50,7 +50,7 @@ class Capture:
         self._tail = bytearray()
 
     def clear(self) -> None:
-        """As if nothing had been said."""
+        """Drop all output."""
         self.total = 0
         self._head.clear()
         self._tail.clear()

@@ -1,9 +1,9 @@
 """Paths that cannot leave the sandbox.
 
-A path is walked one name at a time, each directory opened relative to the one before and never
-through a link. A link is read and its text walked in the same way, so one that leads outside is
-seen and refused, and nothing that is swapped meanwhile is followed. The one way into another root
-is the place of a nested resource.
+A path is walked name by name, each directory opened relative to the one before and never through a
+link. A link is read and its text walked in the same way, so one that leads outside is refused, and
+nothing swapped in meanwhile is followed. The only way into another root is the place of a nested
+resource.
 """
 
 import os
@@ -27,7 +27,7 @@ def shown(path: str) -> str:
 
 
 class Spot(NamedTuple):
-    """A name in an open directory; nothing may be there yet."""
+    """A name in an open directory, which may not exist yet."""
 
     dir_fd: int
     name: str
@@ -62,7 +62,7 @@ class Root:
 
     @contextmanager
     def at(self, path: str, *, follow: bool = True, parents: bool = False) -> Generator[Spot]:
-        """Where the path leads; `follow` the last name if it is a link, make missing `parents`."""
+        """The spot of a path; `follow` a link at its end, make missing `parents`."""
         walk = _Walk(self, path)
         try:
             yield walk.run(follow, parents)
@@ -71,7 +71,7 @@ class Root:
 
     @contextmanager
     def child(self, dir_fd: int, name: str, rel: str) -> Generator[Spot]:
-        """A name found in an open directory, which may be a place."""
+        """A name found in an open directory; it may be a nested resource."""
         if rel not in self.links:
             yield Spot(dir_fd, name, rel, False, ())
             return
@@ -99,7 +99,7 @@ class Root:
 
 
 class _Walk:
-    """One path on its way down; holds the directories it has opened."""
+    """The walk of one path; holds the directories it has opened."""
 
     def __init__(self, root: Root, path: str) -> None:
         self.root = root
@@ -143,7 +143,7 @@ class _Walk:
             raise ToolFailed(f"the sandbox {shown(self.root.path)} is missing") from None
 
     def turn(self, path: str) -> None:
-        """Continue with `path`: what was asked for, or the text of the link that was met."""
+        """Continue with `path`: the given one, or a link's text."""
         if path.startswith("/"):
             inside = self.root.inside(path)
             if inside is None:
@@ -162,7 +162,7 @@ class _Walk:
         self.turn(text)
 
     def mode(self, name: str) -> int:
-        """Type and mode of a name in the last directory; 0 when there is none."""
+        """Type and mode of a name in the last directory; 0 if it is missing."""
         try:
             return os.stat(name, dir_fd=self.fds[-1], follow_symlinks=False).st_mode
         except FileNotFoundError:
@@ -193,7 +193,7 @@ class _Walk:
         return spot
 
     def here(self) -> Spot:
-        """The path ended on a directory that is open already, as `.` and `a/..` do."""
+        """The spot for a path that ends on an open directory, like `.` or `a/..`."""
         rel = "/".join(self.names)
         if rel in self.root.links:
             return self.at_place(rel)
@@ -211,7 +211,7 @@ class _Walk:
 def walk(
     root: Root, top: Spot, deadline: Deadline, deep: bool
 ) -> Generator[tuple[Spot, os.stat_result]]:
-    """Everything in a directory by name; `deep`: also below, but not in links and `.git`."""
+    """Everything in a directory by name; `deep`: also below, except in links and `.git`."""
     fd = top.list_fd()
     try:
         for name in sorted(os.listdir(fd)):

@@ -1,7 +1,7 @@
-"""One child process with a session of its own, followed to its end and to the end of all it began.
+"""Runs one child process in its own session, until it and all it started have ended.
 
-The end is that of the process itself, not of its output: a child in the background that keeps the
-pipe open is killed with the group and does not hold us up.
+The end is that of the process itself, not of its output: a background child that keeps the pipe
+open is killed with the group and does not block us.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ class Ended(NamedTuple):
 
 
 class Streams(Protocol):
-    """Where a process reads and writes, and who moves the bytes while it runs."""
+    """The streams of a process, and the transfer of their bytes while it runs."""
 
     stdin: int
     stdout: int
@@ -48,7 +48,7 @@ class Streams(Protocol):
     def in_child(self) -> Callable[[], None] | None: ...
     def started(self) -> None: ...
     def watch(self, selector: selectors.BaseSelector) -> None:
-        """Register what has to be waited for, each with what to call then."""
+        """Register descriptors to wait for, each with a function to call."""
         ...
 
     def drain(self, exit_code: int) -> None: ...
@@ -61,11 +61,11 @@ def run_process(
     deadline: Deadline,
     attach: Attach = Attach.NOTHING,
 ) -> Ended:
-    """Run it to its end or the deadline, then end its group and what `end_leftovers` finds.
+    """Run to its end or the deadline, then end its group and what `end_leftovers` finds.
 
-    Its environment has AGENTS_PLAN_ID and AGENTS_STEP_ID. With `attach` it has streams of ours,
-    and `stdin` is not used. Raises OSError when it cannot be started, SubprocessError when what
-    is called in the child before exec raised.
+    Its environment has AGENTS_PLAN_ID and AGENTS_STEP_ID. With `attach` it uses our streams, and
+    `stdin` is ignored. Raises OSError if it cannot be started, SubprocessError if the function
+    called in the child before exec raised.
     """
     with (
         Namespace() if launch.namespace else nullcontext() as inner,
@@ -107,7 +107,7 @@ def _run(
             streams.started()
             timed_out = _follow(process, streams, deadline, namespace)
         finally:
-            # Before the process is reaped: until then nobody else can have its number.
+            # Before the process is reaped: until then its pid is not reused.
             signal_group(process, signal.SIGKILL)
             if namespace is not None:
                 namespace.end()
@@ -118,9 +118,9 @@ def _run(
 
 
 def start(argv: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
-    """A process, or none if Ctrl-C comes meanwhile."""
+    """Start a process, or none if Ctrl-C comes meanwhile."""
     made: list[subprocess.Popen[bytes]] = []
-    # In the child coverage or a debugger may want a lock of a thread that does not exist there.
+    # In the child, coverage or a debugger may wait for a lock of a thread that is not there.
     watching = sys.gettrace()
     sys.settrace(None)
     try:
@@ -138,10 +138,10 @@ def start(argv: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
 
 @contextmanager
 def _interrupted_afterwards() -> Generator[None]:
-    """Ctrl-C waits for the end of the block.
+    """Delay Ctrl-C to the end of the block.
 
-    Python calls functions around a fork, which hold locks for that time. Raised in one of those it
-    would be lost, and a lock held for ever.
+    Python calls functions around a fork that hold locks. KeyboardInterrupt raised in one of them
+    would be lost, and its lock held for ever.
     """
     ours: dict[int, Callable[[int, FrameType | None], Any]] = {}
     came: list[int] = []
@@ -162,7 +162,7 @@ def _interrupted_afterwards() -> Generator[None]:
 def before_exec(
     restrict: Callable[[], None] | None, attach: Callable[[], None] | None = None
 ) -> Callable[[], None] | None:
-    """For the child between fork and exec: a kill -9 of this process is to end it as well."""
+    """For the child between fork and exec: make it die with this process."""
     prctl = _prctl()
     if prctl is None and attach is None:
         return restrict
@@ -192,13 +192,13 @@ def _follow(
     deadline: Deadline,
     namespace: Namespace | None,
 ) -> bool:
-    """Move bytes until the process ends; whether it had to be told to."""
+    """Transfer bytes until the process ends; returns whether it had to be ended."""
     with _Pump(process, streams, namespace) as pump:
         while not deadline.passed():
             if pump.turn(deadline.pause()):
                 return False
         grace = Deadline(GRACE)
-        # bwrap would not survive the signal, nor let the tool say goodbye.
+        # bwrap would not survive the signal, and the tool could not clean up.
         if namespace is None or not namespace.signal(signal.SIGTERM):
             signal_group(process, signal.SIGTERM)
         while not grace.passed() and not pump.turn(grace.left()):
@@ -207,7 +207,7 @@ def _follow(
 
 
 class _Pump:
-    """The process's input, output and end in one place to wait for."""
+    """Waits for the process's input, output and end together."""
 
     def __init__(
         self,
@@ -236,7 +236,7 @@ class _Pump:
             os.close(self.exit_fd)
 
     def turn(self, wait: float | None) -> bool:
-        """Wait for something and deal with it; whether the process has ended."""
+        """Wait for an event and handle it; returns whether the process has ended."""
         if self.exit_fd is None:
             wait = POLL if wait is None else min(POLL, wait)
         ended = False
@@ -252,7 +252,7 @@ class _Pump:
 
 
 class Piped:
-    """Input that is given, output that is kept; nobody sees it meanwhile."""
+    """Given input and captured output."""
 
     def __init__(self, stdin: bytes, out: Capture) -> None:
         self._left = memoryview(stdin)
@@ -309,13 +309,13 @@ class Piped:
             self._close(fd)
 
     def drain(self, exit_code: int) -> None:
-        """What is still in the pipe, and no more: somebody may hold it open and write for ever."""
+        """Read what is still in the pipe, and no more: a child may keep writing for ever."""
         with suppress(BlockingIOError):
             for _ in range(LARGEST_PIPE // BLOCK):
                 self._out.feed(os.read(self._reader, BLOCK))
 
 
 def signal_group(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
-    # A group of nothing but a zombie answers with an error on some systems.
+    # A group of only a zombie gives an error on some systems.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)

@@ -1,8 +1,7 @@
-"""The child process of a `python` tool: calls it with the inputs that come as JSON on stdin.
+"""The child process of a `python` tool: calls it with inputs as JSON on stdin.
 
-Started as a file, not as a module of the package, so that nothing of ours is imported and a
-package of the same name in the sandbox cannot get in the way. An exception ends it as it ends any
-program: traceback, exit code 1.
+Started as a file, not as a module, so that nothing of ours is imported and a package of the same
+name in the sandbox cannot interfere. An exception ends it like any program: traceback, exit code 1.
 """
 
 import json
@@ -19,7 +18,7 @@ def main(target: str) -> None:
     try:
         result = attrgetter(names)(import_module(module))(**inputs)
     finally:
-        # What it printed has to stand before the traceback, not after it.
+        # Flush output before the traceback.
         sys.stdout.flush()
     if result is not None:
         sys.stdout.write(json.dumps(result) + "\n")

@@ -1,7 +1,7 @@
-"""One call of one tool: what it gets, where it runs, and what came back.
+"""One call of one tool: its inputs, environment and result.
 
-A tool's own failure is a result, never an exception; an exception is internal or Ctrl-C, and
-even then what the tool started is ended first.
+A tool's own failure is a result, never an exception; an exception is an internal error or Ctrl-C,
+and even then the tool's processes are ended first.
 """
 
 import errno
@@ -57,7 +57,7 @@ CANNOT_RUN, NO_SUCH = 126, 127
 
 
 class CallContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a call happens and what it may know."""
+    """The context of a call: where it runs and what it may know."""
 
     plan_id: str
     step_id: str
@@ -99,7 +99,7 @@ class Command(NamedTuple):
 
 
 class NotStarted(ToolFailed):
-    """The program could not be run; `code` is what a shell, `env` and `sudo` give for that."""
+    """The program could not be run; `code` is the exit code that a shell gives for that."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -109,7 +109,7 @@ class NotStarted(ToolFailed):
 def run_tool(
     tool: ToolSpec, inputs: dict[str, Any], call: CallContext, timeout: float | None = None
 ) -> ToolResult:
-    """Run it to its end; `timeout` stands before the tool's own."""
+    """Run a tool to its end; `timeout` overrides the tool's own."""
     out = Capture(call.output_limit, call.hear)
     if problems := check_inputs(tool, inputs):
         return _failed(out, "; ".join(problems))
@@ -127,13 +127,13 @@ def run_tool(
 
 
 def _without(secrets: tuple[str, ...], result: ToolResult) -> ToolResult:
-    """The result as it may be kept: also as a URL has it written, a secret is left out."""
+    """The result without secrets, also in their URL-encoded form."""
     error = hidden(secrets, result.error) if result.error else result.error
     return msgspec.structs.replace(result, output=hidden(secrets, result.output), error=error)
 
 
 def hidden(secrets: tuple[str, ...], text: str) -> str:
-    """The text without the secrets, in whatever way they are written."""
+    """The text without the secrets, however they are written."""
     forms = {
         form
         for secret in secrets
@@ -179,9 +179,9 @@ def _run_elsewhere(
 
 
 def command_of(tool: ToolSpec, given: dict[str, Any]) -> Command:
-    """What is started for a tool that is a program; `given` has its defaults filled in."""
+    """The command of a tool that is a program; `given` has its defaults filled in."""
     if tool.python is not None:
-        # Without -B and -P it would write `__pycache__` and import what lies beside pycall.
+        # Without -B and -P it would write `__pycache__` and import modules beside pycall.
         argv = [sys.executable, "-B", "-P", pycall.__file__, tool.python]
         return Command(argv, json.dumps(given, default=str).encode())
     stdin = (given["stdin"] or "").encode("utf-8", "surrogateescape")
@@ -259,12 +259,12 @@ def _run_in(
         left -= 1
         if not left or not launch.is_outdated or not _gave_up(launch, ended, out):
             return launch, ended
-        # A folder that bwrap was to hide went away meanwhile, and the tool never began.
+        # A folder that bwrap should hide disappeared meanwhile, and the tool never started.
         out.clear()
 
 
 def _gave_up(launch: Launch, ended: Ended, out: Capture) -> tuple[bool, str] | None:
-    """Why bwrap itself ended before the program began; None: it did not."""
+    """Why bwrap failed before the program started; None if it did not."""
     return bwrap_failure(out.text()) if launch.namespace and ended.exit_code == 1 else None
 
 
@@ -277,7 +277,7 @@ def _argv(command: Command, call: CallContext, cell: Cell) -> list[str]:
 
 
 def _folder(top: str, folder: str) -> str:
-    """A folder of the sandbox; what a link makes of it may not lie outside."""
+    """A folder of the sandbox, which no link may lead out of."""
     where = os.path.join(top, folder) if folder else top
     if folder and not is_inside(os.path.realpath(where), os.path.realpath(top)):
         raise ToolFailed(f"{show_path(os.fsencode(folder))} leads outside the sandbox")
@@ -296,7 +296,7 @@ def cell_of(call: CallContext, temp: str) -> Cell:
 
 
 def not_wrapped(program: str, cwd: str, where: str, at_exec: bool, reason: str) -> ToolFailed:
-    """bwrap's own words for what would have been an OSError without it."""
+    """The error for a program that bwrap could not start, like an OSError without it."""
     code = next((code for code in errno.errorcode if os.strerror(code) == reason), None)
     if not at_exec or code is None:
         return ToolFailed(f"cannot run {program} under bwrap: {reason}")
@@ -306,7 +306,7 @@ def not_wrapped(program: str, cwd: str, where: str, at_exec: bool, reason: str) 
 def not_started(
     program: str, cwd: str, error: OSError | ValueError, where: str | None = None
 ) -> ToolFailed:
-    """`where` the program would be for us, if the tool sees it elsewhere."""
+    """The error for a program that could not be started; `where`: its path for us."""
     name = show_path(os.fsencode(program))
     if not os.path.isdir(cwd):
         return ToolFailed(f"the sandbox {show_path(os.fsencode(cwd))} is missing")
@@ -323,7 +323,7 @@ def not_started(
 def how_it_ended(code: int, output: str, wrapped: bool) -> str:
     what = f"exit code {code}" if code > 0 else f"killed by {_signal_name(-code)}"
     if wrapped and code > 128:
-        # bwrap passes a death by signal on as a shell does.
+        # bwrap reports a death by signal as a shell does.
         what += f" ({_signal_name(code - 128)})"
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     return f"{what}: {lines[-1]}"[:LONGEST_ERROR] if lines else what
@@ -370,9 +370,9 @@ def temporary(parent: str) -> Generator[str]:
 
 
 def remove_temporary(parent: str, sandboxes: Collection[str]) -> None:
-    """Remove what calls of a process that died left of their own directories.
+    """Remove temporary directories left by calls of a dead process.
 
-    A sandbox, which has the name of the user's folder, may be called like one of them.
+    A sandbox, named after the user's folder, may have the same name as one of them.
     """
     if not os.path.isdir(parent):
         return

@@ -1,7 +1,7 @@
 """SQL against the sandbox's SQLite file, in our own process.
 
-A script is one transaction unless it has transactions of its own. It stays in its own file: what
-would open, write or load another one is refused before it runs.
+A script is one transaction unless it has transactions of its own. Statements that would open, write
+or load another file are refused before they run.
 """
 
 import os
@@ -26,7 +26,7 @@ Params = Sequence[Any] | Mapping[str, Any] | None
 
 _JOURNALS = ("wal", "delete", "truncate", "persist")
 _FUNCTIONS = ("load_extension", "fts3_tokenizer")
-# What a `;` may be inside of without ending anything.
+# Where a `;` does not end a statement.
 _TOKEN = re.compile(
     r"""'[^']*(?:'|\Z)|"[^"]*(?:"|\Z)|`[^`]*(?:`|\Z)|\[[^\]]*(?:\]|\Z)"""
     r"""|--[^\n]*|/\*.*?(?:\*/|\Z)|;""",
@@ -36,12 +36,12 @@ _BLANK = re.compile(r"(?:\s|;|--[^\n]*|/\*.*?(?:\*/|\Z))*", re.DOTALL)
 
 
 class Watch(Protocol):
-    """Whoever wants to know what a script changes; entered before anything is opened."""
+    """Receives what a script changes; entered before anything is opened."""
 
     def __enter__(self) -> "Watch": ...
     def __exit__(self, *_error: object) -> None: ...
     def began(self) -> None:
-        """A transaction has begun and nothing is written yet."""
+        """Called when a transaction has begun and nothing is written yet."""
         ...
 
     def committing(self) -> None: ...
@@ -67,7 +67,7 @@ def run_sql(
     read_only: bool = False,
     watch: Watch | None = None,
 ) -> None:
-    """Run it all or nothing; rows and the number of changes go to `out`."""
+    """Run a script all or nothing; rows and the number of changes go to `out`."""
     if "\0" in script or any("\ud800" <= each <= "\udfff" for each in script):
         raise ToolFailed("the script holds a character that SQL cannot have")
     statements = list(split(script))
@@ -97,7 +97,7 @@ def split(script: str) -> Iterator[str]:
 
 
 def _stripped(text: str) -> str:
-    """Without blanks and comments in front; empty when there is nothing else."""
+    """The text without leading blanks and comments."""
     blank = _BLANK.match(text)
     return text[blank.end() if blank else 0 :].rstrip()
 
@@ -149,7 +149,7 @@ class _Script:
             self.out.line(f"{plural(changed, 'row')} changed")
 
     def step(self, number: int, statement: str, params: Params = None) -> bool:
-        """Run one statement; whether it gave rows. Number 0 is one of ours."""
+        """Run one statement; returns whether it gave rows. Number 0 is ours."""
         where = f"statement {number} ({_beginning(statement)})" if number else statement.lower()
         self.refused = _refused_by_name(statement)
         try:
@@ -166,7 +166,7 @@ class _Script:
             return
         if self.deadline.passed():
             raise OutOfTime from error
-        # Only Ctrl-C is left: it was raised in the progress handler, where sqlite3 swallows it.
+        # Only Ctrl-C remains: raised in the progress handler, where sqlite3 swallows it.
         raise KeyboardInterrupt from error
 
     def show(self, cursor: sqlite3.Cursor) -> bool:
@@ -201,7 +201,7 @@ def _connect(database: str, deadline: Deadline, read_only: bool) -> sqlite3.Conn
     connection = sqlite3.connect(uri, uri=True, timeout=busy, isolation_level=None)
     connection.text_factory = _decoded
     connection.execute("PRAGMA trusted_schema=OFF")
-    # Not mode=ro: a connection that may not write leaves the side files of a WAL behind.
+    # Not mode=ro: a read-only connection leaves the side files of a WAL behind.
     connection.execute(f"PRAGMA query_only={int(read_only)}")
     connection.set_progress_handler(lambda: int(deadline.passed()), OPCODES_PER_CHECK)
     return connection
@@ -212,7 +212,7 @@ def _decoded(data: bytes) -> str:
 
 
 def _require_own_file(path: str, missing_ok: bool) -> None:
-    """SQLite writes through links of both sorts, and what is at their other end is not ours."""
+    """Refuse links, hard and symbolic: SQLite writes through them to files that are not ours."""
     try:
         info = os.lstat(path)
     except FileNotFoundError:
@@ -233,7 +233,7 @@ def _controls_transaction(statement: str) -> bool:
 
 
 def _outside(statement: str) -> bool:
-    """Whether it has no effect, or none but an error, inside a transaction."""
+    """Whether it does nothing, or only fails, inside a transaction."""
     return _words(statement)[:1] in (["PRAGMA"], ["VACUUM"])
 
 

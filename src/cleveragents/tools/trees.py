@@ -1,4 +1,4 @@
-"""Copying, replacing and removing by open directories, so that no link is followed on the way."""
+"""Copies, replaces and removes by open directories, following no link."""
 
 import errno
 import os
@@ -13,13 +13,13 @@ from cleveragents.tools.paths import LIST, Spot, shown
 
 BLOCK = 1 << 16
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-# Non-blocking: a FIFO that took a file's place must not hold us up before we see what it is.
+# Non-blocking: a FIFO that replaced a file must not block us before we see what it is.
 OLD = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @contextmanager
 def staged(spot: Spot) -> Generator[str]:
-    """A name beside the spot that takes the spot's place if the block ends well."""
+    """A temporary name beside the spot that replaces it if the block succeeds."""
     temp = f".agents-{os.urandom(8).hex()}.tmp"
     try:
         yield temp
@@ -45,7 +45,7 @@ def move(source: Spot, target: Spot, deadline: Deadline) -> None:
 
 
 def remove(name: str, dir_fd: int) -> None:
-    """Take it away with all that is in it; nothing there is fine."""
+    """Remove a name with all below it; it may be missing."""
     try:
         info = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
     except FileNotFoundError:

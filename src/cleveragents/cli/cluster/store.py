@@ -1,4 +1,4 @@
-"""`agents store`: where the rows are, and how they get there."""
+"""`agents store`: set up, migrate and copy the store's database."""
 
 import click
 import msgspec

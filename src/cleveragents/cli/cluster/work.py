@@ -1,4 +1,4 @@
-"""Commands for many machines: submit a plan, work on what was submitted, look at all of it."""
+"""Commands for many machines: submit plans, run workers, show the cluster."""
 
 import os
 import sys
@@ -63,7 +63,7 @@ def submit_plan(
 
 
 def moment_of(text: str, now: datetime) -> datetime:
-    """A time as people type it; one without a zone is local (pure)."""
+    """Parse a time; one without a zone is local (pure)."""
     try:
         if len(text) <= 5:
             clock = datetime.strptime(text, "%H:%M").time()  # noqa: DTZ007
@@ -159,7 +159,7 @@ def cluster_status(ws: Workspace, options: Options) -> Reply:
 
 
 def _bucket(bucket: "Bucket | None") -> tuple[Block, ...]:
-    """How far it is behind."""
+    """How far the bucket is behind."""
     if bucket is None:
         return ()
     if not bucket.late:

@@ -147,7 +147,7 @@ def _patches(
     data = {"plan_id": plan.plan_id, "patches": listed}
     if to_stdout and options.form in ("rich", "plain"):
         for item, _ in patches:
-            # A terminal is no program that wants every byte.
+            # A terminal does not need every byte.
             text = item.text
             if sys.stdout.isatty():
                 text = safe(text.decode("utf-8", "backslashreplace")).encode()
@@ -159,7 +159,7 @@ def _patches(
 
 
 def _text(patch: bytes) -> dict[str, str]:
-    """As text, and as it is where that would not be the same."""
+    """The patch as text, or as bytes if text would not be the same."""
     try:
         return {"patch": patch.decode("utf-8")}
     except UnicodeDecodeError:

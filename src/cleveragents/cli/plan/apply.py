@@ -67,7 +67,7 @@ def apply(
 def dropped_backups(
     ws: Workspace, plan: PlanHandle, proposals: "tuple[Proposal, ...]"
 ) -> tuple[str, ...]:
-    """The database backups that would go, in words."""
+    """The database backups that would be dropped, in words."""
     from cleveragents.apply.database_backups import left_behind
 
     return tuple(left_behind(one) for one in ws.replaced_backups(plan, proposals))

@@ -1,4 +1,4 @@
-"""`plan diff`: a patch with rows of databases, shown while it is being made."""
+"""`plan diff`: a patch with rows of databases, shown while it is computed."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TextIO
@@ -95,7 +95,7 @@ def _compared(one: "PlanHandle", wanted: Wanted) -> Any:
 
 
 def _show(comparison: "Comparison", wanted: Wanted, rich: bool) -> None:
-    """Write it as it comes."""
+    """Write the comparison as it comes."""
     from cleveragents.cli.terminal.pager import paged
 
     with paged(wanted.pager and rich) as out:

@@ -1,4 +1,4 @@
-"""What a plan did outside the sandboxes: the ledger, and how a way back speaks of it."""
+"""Effects outside the sandboxes: the ledger, and how rollback and undo show it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -80,7 +80,7 @@ def _ended(effect: Effect) -> bool:
 
 
 def outside_blocks(outlook: Outlook) -> tuple[Block, ...]:
-    """What a way back does, or would do, to the world outside; nothing if it does nothing."""
+    """What a rollback or undo does, or would do, outside the sandboxes; nothing if nothing."""
     rows = (
         *(("compensate", _line(effect)) for effect in outlook.compensable),
         *(("cannot be undone", _line(effect)) for effect in outlook.irreversible),
@@ -91,7 +91,7 @@ def outside_blocks(outlook: Outlook) -> tuple[Block, ...]:
 
 
 def _unknown(outlook: Outlook) -> tuple[tuple[str, str], ...]:
-    """One line for all of them: most steps of most plans declare nothing."""
+    """One line for all undeclared effects: most steps declare nothing."""
     steps = outlook.unknown_steps
     had = "it" if len(steps) == 1 else "they"
     return (("not known", f"what {_who(steps)} did: {had} had network"),) if steps else ()
@@ -130,7 +130,7 @@ def as_ended(ws: Workspace, outlook: Outlook) -> Outlook:
 
 
 def not_compensated(reply: Reply, plan: Plan, outlook: Outlook) -> Reply:
-    """The same reply, as an error if a compensation failed: the way back itself was gone."""
+    """The reply, as an error if a compensation failed; the rollback itself is done."""
     failed = [effect for effect in outlook.compensable if effect.state is EffectState.FAILED]
     if not failed:
         return reply

@@ -54,7 +54,7 @@ def checkpoints(ws: Workspace, options: Options, plan: str) -> Reply:
 
 
 def groups_table(groups: list[dict[str, Any]]) -> Table:
-    """What there is to return to."""
+    """A table of the groups to return to."""
     short = short_ids([group["group_id"] for group in groups])
     first = {group["decision_id"]: group["group_id"] for group in reversed(groups)}
     return Table(
@@ -84,7 +84,7 @@ def _counts(changes: list[dict[str, Any]]) -> str:
 
 
 def _about(group: dict[str, Any], is_first: bool) -> str:
-    """What made it, and its label; that of a decision is its question, said once."""
+    """A group's trigger and label; for a decision, its question once."""
     said = group["label"] or (is_first and (group["question"] or "").partition("\n")[0]) or ""
     if len(said) > LONGEST_ABOUT:
         said = said[: LONGEST_ABOUT - 3] + "..."
@@ -135,7 +135,7 @@ def tree(ws: Workspace, options: Options, plan: str, show_superseded: bool) -> R
 
 
 def _branches(nodes: list[dict[str, Any]], states: dict[str, str], depth: int = 0) -> list[str]:
-    """A line for each decision; of its steps, what became of those that are not complete."""
+    """A line for each decision, with the state of its incomplete steps."""
     found: list[str] = []
     for node in nodes:
         gone = " (superseded)" if node["state"] == "superseded" else ""
@@ -157,7 +157,7 @@ def explain(ws: Workspace, options: Options, decision: str) -> Reply:
     """Explain one decision: why, the alternatives, what it wrote."""
     one, notes = named_decision(ws.ctx.store, decision)
     data = reports.explain_data(ws.ctx, one)
-    # An observed plan has no longer what was rolled back of it.
+    # An observed plan no longer has its rolled-back steps.
     there = {step.step_id for step in ws.ctx.store.plans.steps(one.plan_id)}
     steps = {s["id"]: s["state"] if s["id"] in there else "rolled back" for s in data["steps"]}
     rows = (

@@ -74,7 +74,7 @@ LAST_LINES = 8
 
 
 def last_lines(ctx: Context, plan: Plan) -> tuple[str, ...]:
-    """What the failed step, or that of its child plan, printed last; and where the rest is."""
+    """The last output of the failed step, or of its child plan's, and where the rest is."""
     step = plan.error.step if plan.error else None
     for child in ctx.store.plans.children(plan.plan_id):
         if child.parent_step_id == step and child.state is State.ERRORED:

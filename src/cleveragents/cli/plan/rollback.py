@@ -1,4 +1,4 @@
-"""Commands that bring a plan back: rollback, undo, redo."""
+"""Commands: rollback, undo, redo."""
 
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -158,14 +158,14 @@ def rollback_reply(
 
 
 def _listed(todo: RollbackResult) -> str:
-    """What there is of it: `2 changes, 1 decision and 3 tool calls`."""
+    """The counts: `2 changes, 1 decision and 3 tool calls`."""
     counts = (todo.decisions_after, "decision"), (todo.tool_calls_after, "tool call")
     told = [plural(len(todo.changes), "change"), *(plural(*one) for one in counts if one[0])]
     return " and ".join((", ".join(told[:-1]), told[-1])) if told[1:] else told[0]
 
 
 def _reverted(summary: dict[str, Any], dry_run: bool) -> str:
-    """What the numbers count, in words."""
+    """The counts in words."""
     counts = [
         (summary["files_reverted"], "file", "files"),
         (summary["directories_reverted"], "directory", "directories"),

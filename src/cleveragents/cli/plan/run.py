@@ -44,7 +44,7 @@ def plan_reply(
     resumed_from: str | None = None,
     notes: tuple[str, ...] = (),
 ) -> Reply:
-    """How the plan stands after a verb; exit code 5 if it failed."""
+    """The plan's status after a verb; exit code 5 if it failed."""
     plan = handle.plan
     data = reports.plan_data(ws.ctx, plan, resumed_from)
     failed = plan.state is State.ERRORED and plan.error is not None
@@ -141,7 +141,7 @@ def run_command(
     attach = Attach.ALL if options.form in ("rich", "plain") else Attach.INPUT
 
     def tell(event: str, data: dict[str, Any]) -> None:
-        # Who typed the command knows that it begins, and sees what it prints.
+        # The user knows that the command begins, and sees its output.
         ws.ctx.talk.tell("made" if event in ("step", "output") else event, data)
 
     talk = msgspec.structs.replace(ws.ctx.talk, attach=attach, tell=tell)
@@ -162,14 +162,14 @@ def run_command(
 
 
 def _passed_on(code: int | None, failed: bool) -> int:
-    """The exit code of the command as a shell has it, or ours if there is none that says enough."""
+    """The command's exit code as a shell gives it, or ours if that would not say enough."""
     if code is None or (failed and code == 0):
         return OWN_FAILURE
     return shell_code(code)
 
 
 def shell_code(code: int) -> int:
-    """As a shell has it: 128 + n for a process that signal n ended."""
+    """The exit code as a shell gives it: 128 + n for a process ended by signal n."""
     return code if code >= 0 else 128 - code
 
 
@@ -228,7 +228,7 @@ def resume(
 
 
 def _from(ws: Workspace, plan: Plan, done: "Resumption") -> str:
-    """Where it continued from, as lists show it; "" if nothing was done before, or is left."""
+    """The step it continued from, as in lists; "" if nothing was done before, or is left."""
     if done.resumed_from is None or done.from_group is None:
         return ""
     return short_group(ws.ctx.store, plan.plan_id, done.from_group)
@@ -265,7 +265,7 @@ def _nothing_waits(plan: Plan) -> str:
 
 
 def _confirmed(options: Options, plan: PlanHandle, repeat: tuple[str, ...]) -> tuple[str, ...]:
-    """The steps that may be repeated: those that were named, and those one says yes to."""
+    """The steps that may be repeated: named ones, and those the user confirms."""
     from cleveragents.checkpoints.effects import shown
 
     for effect in plan.in_doubt() if options.interactive else ():

@@ -57,7 +57,7 @@ def _about(name: str) -> str:
 
 
 def schema_of(name: str) -> dict[str, Any]:
-    """The envelope of a command with its data, or with the error that came instead."""
+    """The envelope of a command with its data, or with an error."""
     shapes = OUTPUTS[name]
     types = [one for shape in shapes for one in shape]
     _, parts = msgspec.json.schema_components([*types, ErrorInfo], ref_template="#/$defs/{name}")
@@ -95,7 +95,7 @@ def schema_of(name: str) -> dict[str, Any]:
 
 
 def _answer(shape: Shape, parts: dict[str, Any]) -> dict[str, Any]:
-    """One object that has all that its types have."""
+    """One object with the members of all its types."""
     if len(shape) == 1:
         return {"$ref": f"#/$defs/{shape[0].__name__}"}
     found: list[dict[str, Any]] = [parts[one.__name__] for one in shape]

@@ -1,1 +1,1 @@
-"""What people see while a command works, and how its answer looks in a terminal."""
+"""Progress while a command works, and its answer in a terminal."""

@@ -1,4 +1,4 @@
-"""What a reply is made of, and how text of others is made safe to show."""
+"""The blocks of a reply, and text made safe to show."""
 
 from typing import Any
 
@@ -44,10 +44,10 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def safe(text: str) -> str:
-    """No terminal takes orders from a file name or a tool's output.
+    """Escape text so that no file name or tool output can control the terminal.
 
-    Everything that people read passes here: escape sequences, characters that are not seen or turn
-    the direction of writing appear as \\x1b, \\u202e.
+    Everything shown to people passes here: escape sequences, invisible characters and changes of
+    writing direction appear as \\x1b, \\u202e.
     """
     if text.isprintable():
         return text

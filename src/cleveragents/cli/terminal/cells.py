@@ -1,4 +1,4 @@
-"""How wide text is in a terminal, and how it is fitted into what there is."""
+"""The width of text in a terminal, and fitting it into columns."""
 
 import os
 from typing import TextIO
@@ -10,7 +10,7 @@ COLOURS = {
 
 
 def width(text: str) -> int:
-    """Cells that it takes; East Asian characters take two, combining ones none."""
+    """The width in cells; East Asian characters take two, combining ones none."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width
@@ -19,7 +19,7 @@ def width(text: str) -> int:
 
 
 def fitted(text: str, cells: int) -> str:
-    """Not wider than that: what is cut off the end is marked."""
+    """The text cut to that width, with a mark."""
     if width(text) <= cells:
         return text
     kept, left = "", cells - 1
@@ -36,7 +36,7 @@ def padded(text: str, cells: int) -> str:
 
 
 def columns_of(stream: TextIO) -> int:
-    """How many fit on a line: what COLUMNS says, else the terminal, else 80."""
+    """The width of a line: COLUMNS, else the terminal's, else 80."""
     if (said := os.environ.get("COLUMNS", "")).isdigit() and int(said):
         return int(said)
     try:
@@ -66,5 +66,5 @@ def can_show(text: str, stream: TextIO) -> bool:
 
 
 def is_live(stream: TextIO) -> bool:
-    """Whether lines that were written can be written anew."""
+    """Whether written lines can be overwritten."""
     return stream.isatty() and os.environ.get("TERM") not in ("dumb", "", None)

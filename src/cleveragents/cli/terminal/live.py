@@ -1,7 +1,7 @@
-"""One line for each running step, written anew while it runs; when it ends one line stays.
+"""One line for each running step, redrawn while it runs; one line stays when it ends.
 
-Nothing runs in the background: whoever waits for a tool calls `idle`, and copying and capturing
-tell of every file.
+Nothing runs in the background: code that waits for a tool calls `idle`, and copying and capturing
+report every file.
 """
 
 import sys
@@ -27,7 +27,7 @@ Key = tuple[str, ...]
 
 
 class Running:
-    """A step that runs now."""
+    """A running step."""
 
     def __init__(self, data: dict[str, Any]) -> None:
         self.name: str = data["id"]
@@ -40,7 +40,7 @@ class Running:
 
     @property
     def tail(self) -> str:
-        """The last line that says something; a tool may write it again and again."""
+        """The last line with text; a tool may overwrite it repeatedly."""
         lines = self.printed.replace("\r", "\n").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
@@ -50,7 +50,7 @@ class Running:
 
 
 class Bar:
-    """Something that is copied or captured, and how much of it there is."""
+    """The progress of a copy or a capture."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -100,7 +100,7 @@ class LiveProgress(Progress):
         self._draw(at_once=True)
 
     def _fill(self, event: str, data: dict[str, Any]) -> None:
-        """How far copying or capturing is; a piece of a large file counts before the file."""
+        """Update a bar; pieces of a large file count before the file."""
         title = f"{'capturing' if event == 'capturing' else 'copying'} {data['resource']}"
         if self._bar is None or self._bar.title != title:
             self._bar = Bar(title)
@@ -126,7 +126,7 @@ class LiveProgress(Progress):
         mark, style = (good, "green") if event == "done" else (bad, "red")
         name = f" {inside} ".join(key) if len(key) > 1 else step.name
         line = f"{step.count:>5} {cells.padded(safe_cell(name), NAME)}  "
-        # Why is told once, when the command ends; of children only the first is.
+        # The reason is shown once, when the command ends; of children only the first.
         why = f"  {safe_cell(data['error'])}" if len(key) > 1 else ""
         self._keep(
             f"{cells.styled(mark, style, sys.stderr)} {line}"
@@ -137,7 +137,7 @@ class LiveProgress(Progress):
         self._keep(cells.styled(safe_item(line), style, sys.stderr))
 
     def _keep(self, line: str) -> None:
-        """A line that stays, above those that do not."""
+        """Print a permanent line above the live ones."""
         self._write(self._erased() + line + "\n" + "\n".join(self._lines))
 
     def _erased(self) -> str:
@@ -157,7 +157,7 @@ class LiveProgress(Progress):
             self._write(erased + "\n".join(lines))
 
     def _now(self, columns: int) -> list[str]:
-        # A step whose child plan is at work is shown by the child's own step.
+        # A step with a running child plan is shown by the child's own step.
         inner = [
             key
             for key in self._running

@@ -1,4 +1,4 @@
-"""What may be longer than the screen, through the user's pager, while it is still being made."""
+"""Long output through the user's pager, while it is still being computed."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ SHELLS = frozenset("|&;<>()$`\\\"'*?[#~=%")
 
 
 def pager_of() -> str:
-    """The command; empty: there is none, or none is wanted."""
+    """The pager's command; empty if there is none or none is wanted."""
     found = os.environ.get("PAGER", DEFAULT)
     dumb = os.environ.get("TERM") in ("dumb", "", None)
     return "" if dumb or found.strip() == "cat" else found.strip()
@@ -26,7 +26,7 @@ def _started(command: str) -> "subprocess.Popen[str] | None":
     """The pager; None where there is no such program."""
     import subprocess
 
-    # A shell is started only for what it is needed for, as git does.
+    # A shell is started only if needed, as git does.
     shell = ["/bin/sh", "-c", command] if SHELLS.intersection(command) else command.split()
     try:
         return subprocess.Popen(
@@ -43,9 +43,9 @@ def _started(command: str) -> "subprocess.Popen[str] | None":
 
 @contextmanager
 def paged(wanted: bool = True) -> Generator[TextIO]:
-    """Where to write; who leaves the pager early is not written to any more.
+    """The stream to write to; writing stops when the user leaves the pager.
 
-    `less` ends at once if all of it fits on the screen, and shows colours, unless LESS says
+    `less` ends at once if everything fits on the screen, and shows colours, unless LESS says
     otherwise, as with git.
     """
     command = pager_of() if wanted and sys.stdout.isatty() else ""
@@ -67,7 +67,7 @@ def paged(wanted: bool = True) -> Generator[TextIO]:
 
 
 class _Terminal:
-    """The pager's input, which stands for the terminal behind it."""
+    """The pager's input, which counts as the terminal behind it."""
 
     def __init__(self, pipe: TextIO) -> None:
         self._pipe = pipe

@@ -1,4 +1,4 @@
-"""What is told while steps run: a line for each, as it happens, or all that they print."""
+"""Progress of steps: a line for each, or all of their output."""
 
 import sys
 import threading
@@ -11,7 +11,7 @@ from cleveragents.model.units import plural, show_bytes
 
 
 class Progress:
-    """Lines on standard error that stay; with `stream` also what the steps print."""
+    """Permanent lines on standard error; with `stream` also the steps' output."""
 
     def __init__(self, stream: bool = False) -> None:
         self._stream = stream
@@ -29,10 +29,10 @@ class Progress:
             self._on_event(event, data)
 
     def idle(self) -> None:
-        """Called again and again while a tool runs."""
+        """Called repeatedly while a tool runs."""
 
     def end(self) -> None:
-        """Nothing more is told."""
+        """End the progress."""
         with self._lock:
             self._end_line()
 
@@ -46,7 +46,7 @@ class Progress:
         elif event == "step":
             self._say(f"> {numbered(data)} ({data['tool']})")
         elif event == "failed":
-            # Why is told once, when the command ends; of children only the first is.
+            # The reason is shown once, when the command ends; of children only the first.
             why = f": {data['error']}" if data.get("within") else ""
             self._say(f"x {numbered(data)}{why}")
         else:
@@ -71,7 +71,7 @@ class Progress:
             self._say(f"warning: {data['message']}", "yellow")
 
     def _copy(self, resource: str, added: int, is_whole: bool) -> None:
-        """Pieces of a large file count as they come, and then the file itself instead of them."""
+        """Count pieces of a large file as they come, then the file instead of its pieces."""
         files, size = self._copied.get(resource, (0, 0))
         if is_whole:
             files, size = files + 1, size + added
@@ -89,7 +89,7 @@ class Progress:
         self._say(f"  copying {resource}: {plural(files, 'file')}, {show_bytes(size)}{whole}")
 
     def _print(self, data: dict[str, Any]) -> None:
-        """Output as it comes; of child plans each line says whose it is."""
+        """Print output as it comes; lines of child plans are prefixed."""
         whose = "".join(f"{step}: " for step in data.get("within", ()))
         if self._open not in ("", whose + data["id"]):
             self._end_line()
@@ -109,7 +109,7 @@ class Progress:
         self._write(styled(safe_item(line), style, sys.stderr) + "\n")
 
     def _write(self, text: str) -> None:
-        with suppress(BrokenPipeError):  # nobody looks any more; the plan continues
+        with suppress(BrokenPipeError):  # nobody reads it any more; the plan continues
             sys.stderr.write(text)
             sys.stderr.flush()
 
@@ -130,7 +130,7 @@ def count_of(data: dict[str, Any]) -> str:
 
 
 class Kept(Progress):
-    """Nothing is shown: warnings are kept for the envelope's messages."""
+    """Shows nothing; keeps warnings for the envelope's messages."""
 
     def __init__(self, warnings: list[str], stream: bool = False) -> None:
         super().__init__(stream)

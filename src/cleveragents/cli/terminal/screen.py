@@ -1,7 +1,7 @@
 """A reply in a terminal: boxes, columns and colours.
 
-Nothing that somebody may want to copy is cut or broken: a line that is too long is left to the
-terminal, which knows that it is one line.
+Text that somebody may want to copy is never cut or broken: a long line is left to the terminal,
+which knows that it is one line.
 """
 
 from collections.abc import Iterator
@@ -76,7 +76,7 @@ def _panel(panel: Panel, out: TextIO) -> Iterator[str]:
 
 
 def _box(title: str, lines: list[tuple[str, int]], out: TextIO) -> Iterator[str]:
-    """Closed on the right if everything fits; else open, and long lines go on."""
+    """A box, closed on the right if everything fits; else open, and long lines overflow."""
     title = f"─ {safe_cell(title)} "
     inner = max(width(title) - 1, *(size for _, size in lines), 0)
     room = columns_of(out)

@@ -1,4 +1,4 @@
-"""What an actor is told: how the plan stands when it starts, and how each step ended."""
+"""Messages to an actor: the plan's status at the start, and the result of each step."""
 
 from collections.abc import Iterable
 
@@ -18,7 +18,7 @@ TAIL, MODEL_TAIL = 4000, 16_001
 
 
 def start_message(ctx: Context, leased: LeasedPlan, steps: Iterable[Step]) -> Start:
-    """The plan, what is done, the guidance in force, and the actor's own state."""
+    """The plan, its done steps, the guidance in force, and the actor's own state."""
     plan, spec, store = leased.plan, leased.spec, ctx.store
     is_model = spec.actor.kind == MODEL
     finished = store.calls.finished(plan.plan_id, MODEL_TAIL if is_model else TAIL)
@@ -39,7 +39,7 @@ def start_message(ctx: Context, leased: LeasedPlan, steps: Iterable[Step]) -> St
 
 
 def result_of(call: ToolCall | None, error: str | None) -> ToolResult:
-    """What came back; a step may also fail after its call, if what it did cannot be kept."""
+    """The result of a call; a step may also fail afterwards, if its changes cannot be kept."""
     if call is None:
         state = CallState.FAILED if error else CallState.OK
         return ToolResult(ok=not error, state=state, output="", output_bytes=0, error=error)

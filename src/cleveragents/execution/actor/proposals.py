@@ -1,4 +1,4 @@
-"""What an actor proposes, checked as strictly as a plan file before it becomes a step."""
+"""Checks an actor's proposals as strictly as a plan file."""
 
 import os
 from collections.abc import Collection
@@ -21,7 +21,7 @@ from cleveragents.tools import check_inputs, resolve_tool
 def checked_step(
     asked: StepProposal, plan: PlanSpec, step_id: str, known: Collection[str]
 ) -> StepSpec:
-    """The step that was proposed, under this id; `known`: the steps that the plan has."""
+    """The proposed step, under this id; `known`: the plan's steps."""
     if (asked.tool is None) == (asked.run is None):
         raise UsageError("a step has either 'tool' or 'run'")
     if asked.run is not None and asked.inputs:
@@ -53,7 +53,7 @@ def checked_step(
 
 
 def checked_child(ctx: Context, leased: LeasedPlan, asked: SubplanProposal) -> SubplanSpec:
-    """The child plan that was proposed, read from its file or its steps."""
+    """The proposed child plan, read from its file or its steps."""
     plan, spec = leased.plan, leased.spec
     if (asked.file is None) is (not asked.steps):
         raise UsageError("a subplan has either 'file' or 'steps'")
@@ -67,7 +67,7 @@ def checked_child(ctx: Context, leased: LeasedPlan, asked: SubplanProposal) -> S
 
 
 def _require_possible(plan: PlanSpec, steps: tuple[StepSpec, ...]) -> None:
-    """What preflight asks of the steps of a plan file."""
+    """The checks that preflight makes on steps of a plan file."""
     if problems := impossible(msgspec.structs.replace(plan, steps=steps)):
         raise UsageError("; ".join(problems))
 

@@ -1,4 +1,4 @@
-"""Which decisions of an actor nothing came of: they are superseded, and it decides anew (pure)."""
+"""An actor's decisions without a result: they are superseded, and it decides again (pure)."""
 
 from collections.abc import Iterable, Mapping
 
@@ -12,7 +12,7 @@ def open_ended(
     order: Mapping[str, int],
     last_good: Mapping[str, int],
 ) -> tuple[Decision, ...]:
-    """Decided after the last step that is done, and no step that is done depends on it."""
+    """Decisions after the last done step, on which no done step depends."""
     done = [step for step in steps if step.done]
     last = max((last_good[s.step_id] for s in done if s.step_id in last_good), default=0)
     used = {step.decision_id for step in done}
@@ -27,7 +27,7 @@ def open_ended(
 
 
 def undone_steps(decisions: Iterable[Decision], steps: Iterable[Step]) -> set[str]:
-    """But not what a user appended: that is not the actor's to decide anew."""
+    """Undone steps, without those a user appended: the actor must not drop them."""
     users = {d.decision_id for d in decisions if d.kind is DecisionKind.USER_INTERVENTION}
     return {s.step_id for s in steps if not s.done and s.decision_id not in users}
 
@@ -35,7 +35,7 @@ def undone_steps(decisions: Iterable[Decision], steps: Iterable[Step]) -> set[st
 def without_result(
     decisions: Iterable[Decision], steps: Iterable[Step], gone: set[str]
 ) -> tuple[Decision, ...]:
-    """Decisions of which nothing is left when the steps in `gone` are removed."""
+    """Decisions left without steps when those in `gone` are removed."""
     known, all_steps = tuple(decisions), tuple(steps)
     tried = {s.decision_id for s in all_steps if s.step_id in gone}
     used = {s.decision_id for s in all_steps if s.step_id not in gone}

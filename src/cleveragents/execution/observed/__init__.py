@@ -1,5 +1,5 @@
-"""Plans whose steps somebody else performs: a coding agent, a framework, a program.
+"""Plans whose steps are performed elsewhere: by a coding agent, a framework, a program.
 
-We are told before and after each. A group is made only where no call is open, because only there
-does the conversation know the files as they are.
+We are notified before and after each. A group is made only while no call is open, because only then
+conversation and files match.
 """

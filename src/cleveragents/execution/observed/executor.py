@@ -1,4 +1,4 @@
-"""Steps that somebody else performs: noted before, kept with their group after."""
+"""Steps performed elsewhere: recorded before, kept with their group after."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -34,7 +34,7 @@ def in_time() -> str:
 
 
 class CallRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that somebody is about to make."""
+    """A call about to be made."""
 
     key: str
     """What names it until it has ended."""
@@ -51,7 +51,7 @@ class CallRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObservedExecutor(PromptedExecutor):
-    """Follows one plan that this process holds, call by call."""
+    """Follows one leased plan, call by call."""
 
     def __init__(self, ctx: Context, leased: LeasedPlan) -> None:
         super().__init__(ctx, leased)
@@ -69,12 +69,12 @@ class ObservedExecutor(PromptedExecutor):
         return self._ctx.store.calls.of_open_steps(self._leased.plan.plan_id)
 
     def _last_number(self) -> int:
-        """Ids of steps are never used twice: what each wrote is kept under it."""
+        """The last step number; ids are never reused, because writes are kept under them."""
         ids = self._ctx.store.calls.step_ids(self._leased.plan.plan_id)
         return max((int(name[1:]) for name in ids if name[1:].isdigit()), default=0)
 
     def rebind(self, leased: LeasedPlan) -> None:
-        """The same plan, taken again; nobody changed it in between."""
+        """Continue with a new lease of the same, unchanged plan."""
         self._leased = leased
 
     @property
@@ -85,7 +85,7 @@ class ObservedExecutor(PromptedExecutor):
         return ROOT_ALONE
 
     def prepare(self) -> None:
-        """Sandboxes and the first group; what runs in them already is left alone."""
+        """Make sandboxes and the first group; leave processes running in them alone."""
         if self._leased.plan.head_group_id is None:
             super().prepare()
         else:

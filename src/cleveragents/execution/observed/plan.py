@@ -1,7 +1,7 @@
-"""An observed plan as one process follows it: leased while a call is open or an event is handled.
+"""An observed plan in one process, leased while a call is open or an event is handled.
 
-At quiet points nobody holds it, so every other command simply works. What such a command changed
-is noticed by the plan's version when it is taken again.
+At quiet points it is not leased, so other commands simply work. The plan's version shows on the
+next lease whether one of them changed it.
 """
 
 import time
@@ -41,13 +41,13 @@ class ObservedPlan:
 
     @contextmanager
     def taken(self, verb: str) -> Generator[ObservedExecutor]:
-        """The plan for the time of the block, and longer if a call is open at its end."""
+        """Lease the plan for the block, and longer if a call is open at its end."""
         executor = self._take(verb)
         try:
             yield executor
         except BaseException:
             self.release()
-            # What the executor and the trackers believe may be half of what happened.
+            # Executor and trackers may have seen only half of what happened.
             self._executor = None
             self._ctx.manager.forget(self.plan_id)
             raise
@@ -67,7 +67,7 @@ class ObservedPlan:
         return self._executor.open_keys if held and self._executor else frozenset()
 
     def drain(self) -> None:
-        """Take in what the trackers were told."""
+        """Read the trackers' events."""
         if self._executor is not None:
             self._ctx.manager.drain(self.plan_id)
 
@@ -96,13 +96,13 @@ class ObservedPlan:
             self._executor.rebind(leased)
             return self._executor
         if self._executor is not None:
-            # Somebody else worked on it: nothing that was known of its files counts.
+            # Another process worked on it: what we knew of its files is invalid.
             self._ctx.manager.forget(self.plan_id)
         _require_kind(leased)
         if leased.plan.phase is Phase.STRATEGIZE:
             ObservedExecutor(self._ctx, leased).strategize()
         elif leased.spec.actor.kind == CALLER and leased.plan.head_group_id is not None:
-            # A program that died does its step again; an agent that is observed lives on.
+            # A dead program repeats its step; an observed agent lives on.
             reconcile(self._ctx, leased, discard_edits=False)
         self._executor = ObservedExecutor(self._ctx, leased)
         self._executor.prepare()
@@ -127,17 +127,17 @@ class ObservedStep:
         self.state: Any = state
 
     def output(self, text: str) -> None:
-        """What came out of it; kept with the call."""
+        """Add output, kept with the call."""
         self.text += text
 
     def keep_state(self, state: Any) -> None:
-        """The program's own memory, as JSON: the step's group has it, and those after."""
+        """Keep the program's own memory, as JSON, in the step's group and later ones."""
         self.state = state
 
 
 @contextmanager
 def observed_step(observed: ObservedPlan, request: CallRequest) -> Generator[ObservedStep]:
-    """Note what the block does as a step; an exception makes it a failed one and goes on."""
+    """Record the block as a step; an exception makes it a failed step and propagates."""
     request = request if request.key else replace(request, key=uuid.uuid4().hex)
     with observed.taken(f"step {request.tool}") as executor:
         call = executor.begin(request)
@@ -168,6 +168,6 @@ def _end(
 
 
 def complete(ctx: Context, plan_id: str) -> None:
-    """All that the agent was to do is done: the plan can be applied."""
+    """Mark the plan complete, ready to apply."""
     with ObservedPlan(ctx, plan_id).taken("plan complete") as executor:
         executor.complete()

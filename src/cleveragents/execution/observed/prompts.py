@@ -24,10 +24,10 @@ def first_line(text: str) -> str:
 
 
 class PromptedExecutor(PlanExecutor):
-    """Knows which prompt, and which sub-agent's, the next call belongs to."""
+    """Assigns calls to their prompt and sub-agent."""
 
     def close(self) -> None:
-        """End the operation that is open, where the plan stands."""
+        """End the open operation at the plan's current group."""
         self._leased.end_operations()
 
     def _decision(self, question: str, parent: str | None, rationale: str = "") -> Decision:
@@ -49,7 +49,7 @@ class PromptedExecutor(PlanExecutor):
         return self._current() or self._root_decision()
 
     def _below(self, parent: str, text: str = "") -> Decision:
-        """The decision of a sub-agent, below the prompt or call that it works for."""
+        """A sub-agent's decision, below the prompt or call that it works for."""
         whose = f"sub-agent {parent}"
         known = self._ctx.store.plans.decisions(self._leased.plan.plan_id)
         for decision in known[::-1]:
@@ -64,7 +64,7 @@ class PromptedExecutor(PlanExecutor):
         return decision
 
     def _told_before(self, text: str, state: Any) -> Decision | None:
-        """The same prompt again, by somebody who got no answer the first time."""
+        """Whether this is a repeated prompt that got no answer the first time."""
         entry = self._entry()
         plan = self._leased.plan
         if entry is None or entry.state is not EntryState.OPEN or state != plan.actor_state:
@@ -80,7 +80,7 @@ class PromptedExecutor(PlanExecutor):
         )
 
     def _entry(self) -> JournalEntry | None:
-        """The operation that calls belong to now: the newest, if nothing was undone since."""
+        """The current operation: the newest, if nothing was undone since."""
         for entry in self._ctx.store.journal.last(self._leased.plan.plan_id, MOST_BESIDE)[::-1]:
             if entry.operation not in BESIDE:
                 return entry if entry.operation is Operation.PROMPT else None
@@ -93,7 +93,7 @@ class PromptedExecutor(PlanExecutor):
     def _continue_operation(self, anew: bool = False) -> None:
         """Open the prompt's operation again if it was closed; `anew`: or one without a prompt.
 
-        What follows in the same commit is part of it, also if a recovery ended it meanwhile.
+        The rest of the same commit is part of it, even if a recovery has ended it.
         """
         entry = self._entry()
         if entry is None and anew:
@@ -105,7 +105,7 @@ class PromptedExecutor(PlanExecutor):
         )
 
     def _answered(self, said: str) -> tuple[Decision, ...]:
-        """The prompt's decision with what the agent said in the end."""
+        """The prompt's decision, with the agent's final answer."""
         current = self._current()
         if not said or current is None:
             return ()

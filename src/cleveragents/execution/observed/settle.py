@@ -1,4 +1,4 @@
-"""What an agent left open, before somebody else works on its plan: wait for it, or end it here."""
+"""Ends an agent's open calls before others work on its plan, or refuses while it runs."""
 
 from cleveragents.context import Context
 from cleveragents.errors import PlanBusy
@@ -11,7 +11,7 @@ RESTORES = frozenset({"plan rollback", "plan undo", "plan redo", "plan correct"}
 
 
 def is_alive(session: Session) -> bool:
-    """Whether the agent's own process is there."""
+    """Whether the agent's process is running."""
     return bool(session.pid) and start_time(session.pid) == session.started
 
 
@@ -24,9 +24,9 @@ def is_at_work(ctx: Context, plan_id: str) -> bool:
 
 
 def settle(ctx: Context, leased: LeasedPlan, verb: str) -> None:
-    """Refuse while the agent runs a call; what one that is gone left open ends as interrupted.
+    """Refuse while the agent runs a call; open calls of a dead one end as interrupted.
 
-    Nothing is rolled back: whatever the call did so far is kept and counts as its work.
+    Nothing is rolled back: the call's changes are kept and count as its work.
     """
     plan_id = leased.plan.plan_id
     alive = [item for item in ctx.store.sessions.of_plan(plan_id) if is_alive(item)]

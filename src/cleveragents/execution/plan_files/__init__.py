@@ -1,1 +1,1 @@
-"""Plan files before there is a plan: written for a person, and checked without being run."""
+"""Writes first plan files for people, and checks plan files without running them."""

@@ -1,4 +1,4 @@
-"""A plan file written for somebody who begins, over what lies in a folder (`init`, `plan new`)."""
+"""Writes a first plan file for a folder (`init`, `plan new`)."""
 
 import json
 import os
@@ -41,7 +41,7 @@ EXTRAS = """
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan file that is not written yet; paths of resources are relative to its folder."""
+    """A plan file to write; paths of resources are relative to its folder."""
 
     name: str
     resources: dict[str, dict[str, str]]
@@ -49,7 +49,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def drafted(folder: str, name: str | None, steps: Sequence[dict[str, str]]) -> Draft:
-    """A plan over the repository or directory of `folder` and the databases that lie in it."""
+    """A plan over the repository or directory of `folder` and the databases in it."""
     here = os.path.realpath(folder)
     top, kind = around(here)
     resources = {"work": {"kind": kind, "path": _path(top, here)}}
@@ -63,7 +63,7 @@ def drafted(folder: str, name: str | None, steps: Sequence[dict[str, str]]) -> D
 
 
 def from_commands(commands: Sequence[str]) -> list[dict[str, str]]:
-    """A step for each command, called after its first words."""
+    """A step for each command, named after its first words."""
     steps: dict[str, dict[str, str]] = {}
     for command in commands:
         if not command.strip():
@@ -80,7 +80,7 @@ def commands_in(text: str) -> list[str]:
 
 
 def text_of(draft: Draft, file: str, *, guide: bool = False) -> str:
-    """The plan file's text; `guide`: with comments that say what to do with it."""
+    """The plan file's text; `guide`: with comments on how to use it."""
     schema = _schema_above(os.path.dirname(os.path.abspath(file)))
     head = f"# yaml-language-server: $schema={schema}\n" if schema else ""
     body = _yaml({"name": draft.name, "resources": draft.resources, "steps": list(draft.steps)})
@@ -91,14 +91,14 @@ def text_of(draft: Draft, file: str, *, guide: bool = False) -> str:
 
 
 def write_first(draft: Draft, file: str) -> tuple[list[str], list[str]]:
-    """Settings, the schema for editors and a first plan; which were written, which were there."""
+    """Write settings, schema and a first plan; returns written and existing files."""
     settings = project_file(os.getcwd(), os.environ)
     kept = [os.path.relpath(settings)] if settings else []
     written: list[str] = []
     files: list[tuple[str, Callable[[], str]]] = [
         *(() if settings else [(PROJECT_FILE, project_template)]),
         (SCHEMA_FILE, lambda: json.dumps(plan_file_schema(), indent=2) + "\n"),
-        (file, lambda: text_of(draft, file, guide=True)),  # it names the schema that is there now
+        (file, lambda: text_of(draft, file, guide=True)),  # it names the existing schema
     ]
     for path, text in files:
         try:
@@ -111,19 +111,19 @@ def write_first(draft: Draft, file: str) -> tuple[list[str], list[str]]:
 
 
 def plan_file_schema() -> dict[str, Any]:
-    """The JSON Schema of plan files, with the kinds of resources that are installed."""
+    """The JSON Schema of plan files, with the installed kinds of resources."""
     return plan_schema(kinds())
 
 
 def free_name(file: str) -> str:
-    """The name itself, or the first one with a number behind it that is not there yet."""
+    """The name, or the first free one with a number appended."""
     stem, end = os.path.splitext(file)
     names = (file, *(f"{stem}-{number}{end}" for number in range(2, 1000)))
     return next((name for name in names if not os.path.lexists(name)), file)
 
 
 def write(file: str, text: str) -> None:
-    """A new file; one that is there stays as it is."""
+    """Write a new file; an existing one is kept."""
     try:
         fsio.write_new(file, text.encode(), 0o666)
     except FileExistsError:
@@ -179,5 +179,5 @@ def _yaml(value: dict[str, Any]) -> str:
 
     Dumper.add_representer(str, text)
     written = yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1_000_000)
-    # YAML 1.1 has `on` for true; as a key we read it as it was written.
+    # In YAML 1.1 `on` means true; as a key we read it as written.
     return re.sub(r"^    'on': ", "    on: ", written, flags=re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Everything that is wrong with a plan file, with the line and key of each; nothing is kept."""
+"""Lists everything wrong with a plan file, with line and key; stores nothing."""
 
 import os
 
@@ -18,14 +18,14 @@ from cleveragents.sandbox.registry import kinds
 
 
 class Linted(msgspec.Struct, frozen=True):
-    """What would keep a plan file from being run, and what to look at although it would run."""
+    """Errors that keep a plan file from running, and warnings."""
 
     problems: tuple[Problem, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
 def lint(ctx: Context, file: str) -> Linted:
-    """What `plan run` would refuse it for, all of it at once."""
+    """All reasons why `plan run` would refuse the file."""
     try:
         spec, _ = read_plan_file(file, kinds())
     except PlanFileError as error:
@@ -41,7 +41,7 @@ def lint(ctx: Context, file: str) -> Linted:
 
 
 def _located(file: str, texts: list[str]) -> list[Problem]:
-    """What preflight found begins with what it is about, and that has its line in the file."""
+    """Preflight's texts, located in the file by the thing they start with."""
     places = _places(file)
     found: list[Problem] = []
     for text in texts:
@@ -52,12 +52,12 @@ def _located(file: str, texts: list[str]) -> list[Problem]:
 
 
 def _places(file: str) -> dict[str, int]:
-    """`step 'build'` -> its line, and so for resources, tools and the actor."""
+    """`step 'build'` -> its line; also for resources, tools and the actor."""
     from cleveragents.planfile.reading import read_yaml
 
     with open(file, encoding="utf-8-sig") as opened:
         root = read_yaml(opened.read(), Problems(file)).value
-    assert isinstance(root, dict)  # it was read as a plan before
+    assert isinstance(root, dict)  # it was parsed as a plan before
     found: dict[str, int] = {}
     for section, noun in (("resources", "resource"), ("tools", "tool")):
         named = root[section].value if section in root else {}

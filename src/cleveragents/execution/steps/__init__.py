@@ -1,1 +1,1 @@
-"""How one step runs to its end; the executor of a whole plan builds on it."""
+"""Runs single steps; the plan's executor builds on it."""

@@ -1,4 +1,4 @@
-"""Steps that are child plans: run side by side, then merged one after the other."""
+"""Steps that are child plans: run in parallel, then merged one by one."""
 
 import msgspec
 
@@ -19,12 +19,12 @@ from cleveragents.model.ids import new_id
 from cleveragents.model.plan import Plan, StepState
 from cleveragents.model.tool import CallState, ToolCall, ToolResult, ToolSpec
 
-# What leaves the sandboxes is noted with the child's own steps.
+# Effects outside the sandboxes are recorded with the child's own steps.
 SUBPLAN_TOOL = ToolSpec(name="subplan", network=False)
 
 
 class ChildStepExecutor(StepExecutor):
-    """Runs single steps and child plans of one plan that this process holds."""
+    """Runs single steps and child plans of one leased plan."""
 
     def _run(self, number: int) -> bool:
         if self._spec(number).subplan is not None:
@@ -32,7 +32,7 @@ class ChildStepExecutor(StepExecutor):
         return self._run_step(number)
 
     def _side_by_side(self, number: int) -> list[int]:
-        """This child plan and those that follow in the same group and need nothing undone."""
+        """This child plan and the following ones of its group that can run with it."""
         first = self._spec(number).subplan
         assert first is not None
         found = [number]
@@ -46,7 +46,7 @@ class ChildStepExecutor(StepExecutor):
         return found
 
     def _run_children(self, numbers: list[int]) -> bool:
-        """Child plans to their end and merged; False if one failed or they conflict."""
+        """Run child plans and merge them; False if one failed or they conflict."""
         leased, policy = self._leased, self._leased.spec.policy
         calls: list[ToolCall] = []
         children: list[Plan] = []
@@ -82,7 +82,7 @@ class ChildStepExecutor(StepExecutor):
                 )
                 self._give_up(numbers, calls, 0, first, error)
                 return False
-        # The one that failed by itself, not one that was stopped for it.
+        # The child that failed itself, not one that was stopped because of it.
         at = next((n for n in failed if outcomes[n].hint), failed[0])
         told = ToolResult(
             ok=False,
@@ -102,7 +102,7 @@ class ChildStepExecutor(StepExecutor):
         result: ToolResult,
         error: MergeConflict | None = None,
     ) -> None:
-        """One step failed; the others wait for the next try, with what their children did."""
+        """Fail one step; the others keep their children's work for the next try."""
         now = self._ctx.now()
         others = [number for number in numbers if number != numbers[at]]
         waiting = tuple(self._put(number, state=StepState.QUEUED) for number in others)
@@ -118,7 +118,7 @@ class ChildStepExecutor(StepExecutor):
         self._fail(number, self._spec(number), ended(calls[at], result, now), None, error)
 
     def _merge(self, numbers: list[int], children: list[Plan], calls: list[ToolCall]) -> None:
-        """Bring the children's work into the sandboxes; conflicts are found before the first."""
+        """Merge the children's work into the sandboxes, after checking all for conflicts."""
         plan = self._leased.plan
         scratch = f"{self._ctx.staging}/{plan.plan_id}-merge"
         try:
@@ -131,7 +131,7 @@ class ChildStepExecutor(StepExecutor):
             removal.remove_tree(scratch)
 
     def _merge_one(self, number: int, child: Plan, call: ToolCall, scratch: str) -> None:
-        """One child's work and the end of its step, in one switch."""
+        """Merge one child's work and end its step, in one switch."""
         leased, ctx = self._leased, self._ctx
         brought: list[Brought] = []
 

@@ -1,4 +1,4 @@
-"""One step of a plan to its end: decided, run, and kept with its group or undone."""
+"""Runs one step: decided, run, and kept with its group or undone."""
 
 import time
 from collections.abc import Callable
@@ -44,7 +44,7 @@ BACK_OFF = (0.1, 0.5, 2.0)
 
 
 class StepExecutor:
-    """Runs single steps of one plan that this process holds."""
+    """Runs single steps of one leased plan."""
 
     def __init__(
         self, ctx: Context, leased: LeasedPlan, sleep: Callable[[float], None] = time.sleep
@@ -76,7 +76,7 @@ class StepExecutor:
         return codec.convert(self._steps[number].spec, StepSpec)
 
     def _run_step(self, number: int) -> bool:
-        """One step to its end; False if it failed and the plan stopped."""
+        """Run one step to its end; False if it failed and the plan stopped."""
         spec = codec.convert(self._steps[number].spec, StepSpec)
         tool = resolve_tool(spec.tool, self._leased.spec.tools)
         self._decide(number, spec)
@@ -100,13 +100,13 @@ class StepExecutor:
                 self._succeed(number, spec, tool, call)
                 return True
             except (CheckpointFailed, SandboxError, DiskFull) as error:
-                # What cannot be kept must not stay: the step counts as failed.
+                # Changes that cannot be kept must not stay: the step counts as failed.
                 call = msgspec.structs.replace(call, state=CallState.FAILED, error=error.message)
         self._fail(number, spec, call, safe)
         return False
 
     def _tell(self, event: str, number: int, **more: Any) -> None:
-        """How many steps there will be is known where a file lists them."""
+        """Report an event, with the number of steps if a file lists them."""
         step = self._steps[number]
         told: dict[str, Any] = {"id": step.step_id, "tool": step.tool, "number": number + 1}
         if self._leased.spec.actor.kind == "steps":
@@ -114,14 +114,14 @@ class StepExecutor:
         self._ctx.talk.tell(event, {**told, **more})
 
     def _try(self, number: int, spec: StepSpec, tool: ToolSpec) -> ToolCall:
-        """One attempt; the call as it ended."""
+        """Make one attempt; returns the ended call."""
         call, result = self._call(number, spec, tool)
         if result.ok and is_bounded(tool):
             result = self._require_in_scope(spec, tool, result)
         return ended(call, result, self._ctx.now())
 
     def _call(self, number: int, spec: StepSpec, tool: ToolSpec) -> tuple[ToolCall, ToolResult]:
-        """Note that the tool runs, then run it."""
+        """Record that the tool runs, then run it."""
         call = self._begin(number, spec.inputs, tool)
         self._points = None
         internal = self._ctx.internal_tools.get(tool.builtin or "")
@@ -142,7 +142,7 @@ class StepExecutor:
         return call, result
 
     def _are_points_wanted(self) -> bool:
-        """Who wants a group after a tool that writes wants those after its parts."""
+        """Quiet points are wanted wherever a group after a writing tool is."""
         service, leased = self._ctx.checkpoints, self._leased
         return (
             service.is_configured(CheckpointType.AFTER_TOOL_EXECUTE, leased)
@@ -150,7 +150,7 @@ class StepExecutor:
         )
 
     def _begin(self, number: int, inputs: dict[str, Any], tool: ToolSpec) -> ToolCall:
-        """Note that the step's tool runs; what it does outside must not be repeated elsewhere."""
+        """Record that the step's tool runs; its outside effects must not be repeated elsewhere."""
         self._wait_if_outside(tool)
         step = self._put(
             number, state=StepState.PROCESSING, attempts=self._steps[number].attempts + 1
@@ -174,7 +174,7 @@ class StepExecutor:
         return call
 
     def _wait_if_outside(self, tool: ToolSpec) -> None:
-        """Before it runs and after it is done: else whoever takes over would have to repeat it."""
+        """Wait for the bucket before and after: else a machine taking over would repeat it."""
         if effects.class_of(tool) in DECLARED:
             self._ctx.checkpoints.wait_until_there(self._leased.plan.plan_id)
 
@@ -182,7 +182,7 @@ class StepExecutor:
         return call_context(self._ctx, self._leased, spec.id, spec.on)
 
     def _require_in_scope(self, spec: StepSpec, tool: ToolSpec, result: ToolResult) -> ToolResult:
-        """A tool must not have changed what it says it does not."""
+        """Fail a tool that changed something it declared not to change."""
         head = self._ctx.checkpoints.head(self._leased)
         if head is None:
             return result
@@ -221,7 +221,7 @@ class StepExecutor:
         return self._ctx.checkpoints.auto_create_if_configured(trigger, self._leased, request)
 
     def _decide(self, number: int, spec: StepSpec) -> None:
-        """Hang the step on its decision: the one it has, an earlier step's, or a new one."""
+        """Give the step its decision: the one it has, an earlier step's, or a new one."""
         step = self._steps[number]
         if step.decision_id is not None:
             return
@@ -251,7 +251,7 @@ class StepExecutor:
         self.record_decision(decision, self._steps[number])
 
     def _root_decision(self) -> str | None:
-        """The one at the top that is in force; a correction of all takes the root's place."""
+        """The root decision in force; a correction of everything replaces it."""
         if self._root is None:
             for decision in self._ctx.store.plans.decisions(self._leased.plan.plan_id):
                 if decision.parent_id is None and decision.state is DecisionState.ACTIVE:
@@ -267,7 +267,7 @@ class StepExecutor:
             self._ctx.store.calls.put(call)
 
     def _succeed(self, number: int, spec: StepSpec, tool: ToolSpec, call: ToolCall) -> None:
-        """The step is done: in the same commit as the group that holds what it did."""
+        """Mark the step done, in the same commit as the group with its changes."""
         step = self._put(number, state=StepState.COMPLETE, error=None)
         trigger = CheckpointType.AFTER_STEP
         if tool.is_checkpointed:
@@ -306,7 +306,7 @@ class StepExecutor:
             self._ctx.checkpoints.create_checkpoint(CheckpointType.MILESTONE, self._leased, request)
 
     def _wrote(self, call: ToolCall, before: States, after: States) -> tuple[Change, ...]:
-        """What the call changed, also if groups were made while it ran."""
+        """The call's changes, even if groups were made while it ran."""
         if self._points is not None and self._points.made:
             return self._points.written(after)
         return self._ctx.manager.changes(call.plan_id, before, after)
@@ -314,7 +314,7 @@ class StepExecutor:
     def _remember(
         self, call: ToolCall, changes: tuple[Change, ...], has_effect: bool = True
     ) -> None:
-        """The call and what it wrote, inside the commit of its group."""
+        """Record the call and its writes, in the commit of its group."""
         store = self._ctx.store
         store.calls.put(call)
         if has_effect:
@@ -330,7 +330,7 @@ class StepExecutor:
         safe: str | None,
         conflict: MergeConflict | None = None,
     ) -> None:
-        """Keep the failed state for inspection, then do what the policy says.
+        """Keep the failed state for inspection, then follow the policy.
 
         `safe`: the group from before the step; None if it changed nothing here.
         """
@@ -357,7 +357,7 @@ class StepExecutor:
             self._ctx.talk.tell("rolled_back", {"group": back, "changes": changes})
 
     def _keep_failed(self, step: Step, call: ToolCall, failure: Failure) -> CheckpointGroup | None:
-        """The `on_error` group. What a step that filled the disk left need not be kept."""
+        """Make the `on_error` group; if the step filled the disk, go without."""
         leased, store = self._leased, self._ctx.store
 
         def record(before: States, now: States) -> None:

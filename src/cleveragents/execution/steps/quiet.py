@@ -1,8 +1,8 @@
-"""Points to return to while a command runs that tells us nothing: whenever its writes fall quiet.
+"""Checkpoints while a silent command runs: made whenever its writes pause.
 
-Such a group holds one moment: if something is written while the sandboxes are captured, there is
-none, and the next quiet moment is waited for. Half a file is then kept as half a file, and a
-database with its journal, of which its next reader makes the last commit.
+Such a group holds one moment: if something is written during the capture, it is dropped, and the
+next pause is waited for. Half a file is kept as half a file, and a database with its journal, which
+its next reader rolls back to the last commit.
 """
 
 import time
@@ -26,11 +26,11 @@ SHARE = 20
 
 
 class NotNow(CheckpointFailed):
-    """Something was written meanwhile, or nothing is new."""
+    """Something was written during the capture, or nothing is new."""
 
 
 class QuietPoints:
-    """The groups that are made while one call runs; `look` is called again and again."""
+    """Makes groups while one call runs; `look` is called repeatedly."""
 
     def __init__(self, ctx: Context, leased: LeasedPlan, call: ToolCall, step: Step) -> None:
         self._ctx = ctx
@@ -66,7 +66,7 @@ class QuietPoints:
             prepare=self._require_still,
             record=lambda _before, now: self._remember(now),
         )
-        # What cannot be captured or kept now is no reason to end a command that goes on.
+        # Failing to capture or keep a state must not end the running command.
         with (
             suppress(CheckpointFailed, SandboxError, MachineError),
             self._ctx.manager.unseen(),
@@ -90,7 +90,7 @@ class QuietPoints:
         self.made = True
 
     def written(self, now: States) -> tuple[Change, ...]:
-        """What the call changed since it began; what was noted of that before is forgotten."""
+        """All changes of the call so far; replaces what was recorded of it before."""
         store, call = self._ctx.store, self._call
         store.calls.forget_writes(call.plan_id, call.call_id)
         assert call.group_id is not None

@@ -1,8 +1,8 @@
-"""Changing a JSON file that belongs to somebody else: every byte that is not ours stays.
+"""Edits somebody else's JSON file, keeping every byte that is not ours.
 
-The file may have comments and trailing commas, as agents allow them. What we put into a container
-that was there and empty stands after one blank (`[ {...}]`), what we put into one of our own does
-not; so that taking ours out again knows which containers to leave.
+The file may have comments and trailing commas, as agents allow them. An entry in an existing empty
+container follows one blank (`[ {...}]`), one in a container of ours does not; so removing our
+entries later knows which containers to keep.
 """
 
 import json
@@ -20,7 +20,7 @@ _SCALAR = re.compile(r"-?\d[\d.eE+-]*|true|false|null")
 
 
 class Node(msgspec.Struct):
-    """A value and where it stands; of a member, `start` is where its name begins."""
+    """A value and its position; of a member, `start` is where its name begins."""
 
     start: int
     end: int
@@ -31,7 +31,7 @@ class Node(msgspec.Struct):
     inner: list["Node"] = []
 
     def member(self, name: str) -> "Node | None":
-        """The last one of that name, which is the one that counts."""
+        """The last member of that name, which is the one that counts."""
         found = [node for own, node in zip(self.names, self.inner, strict=True) if own == name]
         return found[-1] if found and isinstance(self.value, dict) else None
 
@@ -93,7 +93,7 @@ class _Reader:
 
 
 def read_json(text: str) -> Node:
-    """The file as a tree that knows where everything stands."""
+    """Parse the file into a tree with positions."""
     reader = _Reader(text)
     try:
         root = reader.node()
@@ -126,7 +126,7 @@ def insert(text: str, container: Node, name: str | None, value: Any) -> str:
 
 
 def _indent(text: str, container: Node) -> str | None:
-    """What stands before each member on its own line; None if they share one."""
+    """The indentation of members on lines of their own; None if they share one."""
     before = text[container.opened + 1 : container.inner[-1].start]
     _, newline, indent = before.rpartition("\n")
     return indent if newline and not indent.strip() else None
@@ -153,7 +153,7 @@ def remove(text: str, path: list[Node], index: int) -> str:
         following = container.inner[index + 1].start if index + 1 < len(container.inner) else -1
         joined = following > 0 and not text[after + 1 : following].strip()
         return text[: node.start] + text[following if joined else after + 1 :]
-    if index:  # somebody wrote a comment between the comma and ours
+    if index:  # there is a comment between the comma and our entry
         comma = _past_blank(text, before)
         return text[:comma] + text[comma + 1 : node.start] + text[node.end :]
     gap = text[before : node.start]
@@ -170,7 +170,7 @@ def _past_blank(text: str, at: int) -> int:
 
 
 def without(text: str, ours: Callable[[Any], bool], under: str) -> str:
-    """The text without every value below the member `under` that is ours."""
+    """The text without our values below the member `under`."""
     while True:
         root = read_json(text)
         top = root.member(under)

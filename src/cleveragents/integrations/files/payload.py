@@ -1,11 +1,11 @@
-"""Reading what agents send: any shape may come, and none may raise."""
+"""Reads payloads of any shape without raising."""
 
 import json
 from typing import Any, cast
 
 
 def text(payload: Any, *path: str) -> str:
-    """The text at a place of the payload; "" if there is none."""
+    """The text at a key path of the payload; "" if there is none."""
     value: Any = payload
     for key in path:
         value = cast("dict[str, Any]", value).get(key) if isinstance(value, dict) else None

@@ -1,6 +1,6 @@
 """Session files of agents: private formats, read as a whole and written only as new files.
 
-Nothing here guesses: what is not as expected is refused, and no session is ever changed.
+Nothing is guessed: an unexpected format is refused, and no session is ever changed.
 """
 
 import json
@@ -62,7 +62,7 @@ def last_records(path: str) -> list[dict[str, Any]]:
 
 
 def write_records(path: str, records: Iterable[Mapping[str, Any]]) -> None:
-    """A new session file; one that is there is never replaced."""
+    """Write a new session file; an existing one is never replaced."""
     data = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
     try:
         fsio.write_new(path, data.encode("utf-8", "surrogatepass"))
@@ -73,14 +73,14 @@ def write_records(path: str, records: Iterable[Mapping[str, Any]]) -> None:
 
 
 def write_copy(path: str, session: str, records: Iterable[Mapping[str, Any]]) -> None:
-    """These records as a session of that id, beside the file they are from; none: no file."""
+    """Write the records as a new session beside the original file; no records, no file."""
     own = [{**record, "sessionId": session} for record in records]
     if own:
         write_records(os.path.join(os.path.dirname(path), f"{session}.jsonl"), own)
 
 
 def hung(records: Iterable[dict[str, Any]], own: str, above: str) -> list[dict[str, Any]]:
-    """Each record below the one before, by the keys of its own id and of the one above."""
+    """Link each record to the one before; `own` and `above` are the keys of the two ids."""
     linked: list[dict[str, Any]] = []
     for record in records:
         linked.append({**record, above: linked[-1][own] if linked else None})
@@ -88,9 +88,9 @@ def hung(records: Iterable[dict[str, Any]], own: str, above: str) -> list[dict[s
 
 
 def next_prompt(records: Sequence[dict[str, Any]], kind: str, moment: str) -> int:
-    """Where the first prompt after a moment stands, else the end.
+    """The position of the first prompt after a moment, else the end.
 
-    The event of a prompt comes before the prompt is written, that of an end after the words.
+    A prompt's event comes before the prompt is written, that of an end after the text.
     """
     later = (
         number
@@ -119,7 +119,7 @@ def inside_sub_agent() -> ConversationError:
 
 
 def program(command: str, env: Mapping[str, str]) -> str:
-    """Where an agent's own program is, for what only it can do."""
+    """The path of an agent's own program, for what only it can do."""
     from shutil import which
 
     found = which(command, path=env.get("PATH", os.defpath))

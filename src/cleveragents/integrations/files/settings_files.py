@@ -1,8 +1,8 @@
-"""Our hooks in the settings files of agents: put in, taken out, and found again.
+"""Adds, removes and finds our hooks in the settings files of agents.
 
-A hook of ours is known by the path of our client in its command, wherever it was installed. A file
-that we made ends with one line feed, and one more for each folder that we made for it: taken out
-again, those go with it, and never one that somebody else made.
+A hook of ours is recognized by our client's path in its command, wherever it was installed. A file
+that we made ends with one line feed, and one more for each folder that we made for it: uninstalling
+removes those too, and never a folder that somebody else made.
 """
 
 import json
@@ -26,7 +26,7 @@ TIMEOUT = 30
 
 
 def shell_command(hook: Sequence[str], *event: str) -> str:
-    """Does nothing where we were removed and our hooks were not: Python without its script would
+    """A command that does nothing if we were uninstalled: Python without its script would
     end with 2, by which agents let no tool run.
     """
     client = next((word for word in hook if MARK in word), hook[0])
@@ -34,7 +34,7 @@ def shell_command(hook: Sequence[str], *event: str) -> str:
 
 
 def is_ours(value: Any) -> bool:
-    """Whether a value in a list of hooks is an entry of ours, or a group of nothing else."""
+    """Whether a value in a list of hooks is our entry, or a group of only ours."""
     if not isinstance(value, dict):
         return False
     entry = cast("dict[str, Any]", value)
@@ -49,7 +49,7 @@ def hooked(
 ) -> SettingsChange:
     """A JSON settings file with `entries` (event -> one entry) below `hooks`; None: without ours.
 
-    `fresh` is what else a file needs that is not there yet.
+    `fresh`: what else a new file needs.
     """
     before = read_settings(path)
     try:
@@ -107,7 +107,7 @@ def _new(value: Mapping[str, Any]) -> bytes:
 
 
 def owned(path: str, content: str | None) -> SettingsChange:
-    """A file that is ours as a whole; None: it goes. Somebody else's of that name is refused."""
+    """A file that is entirely ours; None removes it. Somebody else's file is refused."""
     before = read_settings(path)
     if before is not None and MARK.encode() not in before:
         raise ConfigError(f"{path} is not ours", "move it away, or take another scope")
@@ -118,7 +118,7 @@ def owned(path: str, content: str | None) -> SettingsChange:
 
 
 def named_entries(events: Iterable[str], hook: Sequence[str]) -> dict[str, Any]:
-    """Event -> our entry, where an entry has a name and its time is in milliseconds."""
+    """Event -> our entry, for agents whose entries have a name and a time in milliseconds."""
     entry = {
         "type": "command",
         "name": "cleveragents",
@@ -129,10 +129,10 @@ def named_entries(events: Iterable[str], hook: Sequence[str]) -> dict[str, Any]:
 
 
 def link_all_but(settings: str, real: str, own: str, state: Sequence[str]) -> None:
-    """A folder of settings for one run: all of the person's but the settings themselves.
+    """Make a settings folder for one run, with links to all of the person's other files.
 
-    For agents that take no settings file on the command line. `state` are folders that have to be
-    there, because what the agent made in the new one would be lost.
+    For agents that take no settings file on the command line. `state`: folders that must exist, as
+    what the agent made in the new folder would be lost.
     """
     for name in state:
         os.makedirs(os.path.join(real, name), exist_ok=True)
@@ -145,7 +145,7 @@ def link_all_but(settings: str, real: str, own: str, state: Sequence[str]) -> No
 def hooked_home(
     settings: str, real: str, own: str, state: Sequence[str], entries: Mapping[str, Any]
 ) -> None:
-    """The same, with the person's settings and our hooks in them."""
+    """The same, with the person's settings and our hooks."""
     link_all_but(settings, real, own, state)
     merged = hooked(os.path.join(real, settings), entries).after or b""
     with open(os.path.join(own, settings), "wb") as file:
@@ -163,7 +163,7 @@ def read_settings(path: str) -> bytes | None:
 
 
 def write_change(change: SettingsChange) -> bool:
-    """Write it through links, as a whole or not at all; says whether anything changed."""
+    """Write a change through links, whole or not at all; returns whether anything changed."""
     if change.before == change.after:
         return False
     target = os.path.realpath(change.path)
@@ -176,23 +176,23 @@ def write_change(change: SettingsChange) -> bool:
     elif change.after is not None:
         write_atomically(change.path, change.after)
     elif os.path.islink(change.path):
-        write_atomically(change.path, b"{}\n")  # somebody's own link stays what it is
+        write_atomically(change.path, b"{}\n")  # a link stays a link
     else:
         fsio.unlink_if_there(target)
         for _ in range(_folders_made(change.before or b"")):
-            with suppress(OSError):  # one that is not empty stays, and so do those around it
+            with suppress(OSError):  # a folder that is not empty stays, with its parents
                 os.rmdir(folder)
             folder = os.path.dirname(folder)
     return True
 
 
 def _missing(folder: str) -> int:
-    """How many folders have to be made."""
+    """The number of missing folders."""
     return 0 if os.path.isdir(folder) else 1 + _missing(os.path.dirname(folder))
 
 
 def _folders_made(content: bytes) -> int:
-    """How many were made for a file of ours."""
+    """The number of folders made for a file of ours."""
     return max(len(content) - len(content.rstrip(b"\n")) - 1, 0)
 
 

@@ -1,6 +1,6 @@
-"""What adapters share: payloads and session files that differ in their keys alone.
+"""Shared by adapters whose payloads and session files differ only in keys.
 
-An adapter says which of its agent's events means what, and where its payloads have things.
+An adapter says what its agent's events mean, and where its payloads have things.
 """
 
 import json
@@ -29,7 +29,7 @@ _OUTPUT = "hookSpecificOutput"
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent's own tools do, and where its payloads name them."""
+    """An agent's own tools, and where its payloads name them."""
 
     reads: frozenset[str]
     """Tools that change no file themselves; what a sub-agent writes is in its own calls."""
@@ -55,7 +55,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def event_of(payload: dict[str, Any], event: str) -> str:
-    """What the payload says happened, else what the hook command was told."""
+    """The event that the payload names, else the hook command's."""
     return text(payload, "hook_event_name") or event
 
 
@@ -68,7 +68,7 @@ def events_in(
 
 
 class NamesItsEvents:
-    """An agent whose payloads say what happened, and that takes an answer in Claude Code's keys."""
+    """An agent whose payloads name the event, and that takes answers in Claude Code's keys."""
 
     def __init__(
         self, readers: Readers, speaks: frozenset[str], anchor: Callable[[dict[str, Any]], Anchor]
@@ -123,7 +123,7 @@ def over(payload: dict[str, Any], anchor: Anchor) -> Event:
 
 
 def answered(event: str, answer: Answer, speaks: frozenset[str], denied: dict[str, Any]) -> str:
-    """What a hook prints; `speaks`: events at which words go into the conversation."""
+    """The output of a hook; `speaks`: events whose text goes into the conversation."""
     said = dict(denied)
     if not denied and answer.context and event in speaks:
         said[_OUTPUT] = {"hookEventName": event, "additionalContext": answer.context}
@@ -133,7 +133,7 @@ def answered(event: str, answer: Answer, speaks: frozenset[str], denied: dict[st
 
 
 def call_without_id(tool: str, inputs: Any) -> str:
-    """What a call is known by where nothing names it: its tool and its input."""
+    """An id made of tool and input, for calls without one."""
     import hashlib
 
     whole = json.dumps(inputs, sort_keys=True).encode()
@@ -141,14 +141,14 @@ def call_without_id(tool: str, inputs: Any) -> str:
 
 
 def new_session() -> str:
-    """A name that no session has."""
+    """A new session id."""
     from uuid import uuid4
 
     return str(uuid4())
 
 
 def forked(agent: Agent, anchor: Anchor, new: str, is_said: bool) -> Conversation:
-    """The copy of a session under a new id; where nothing was said yet, only that id."""
+    """The fork of a session under a new id; if nothing was said yet, only the id."""
     return Conversation(
         agent=agent.name,
         session_id=new,

@@ -62,7 +62,7 @@ class PlanSaver(BaseCheckpointSaver[Any]):
         return str(cast("dict[str, Any]", found.metadata).get(GROUP, "")) if found else ""
 
     def config(self) -> RunnableConfig:
-        """Where the graph stood when the files were as they are now, also after a rollback."""
+        """The graph's checkpoint that matches the files now, also after a rollback."""
         state: dict[str, Any] = self.thread.ask(lambda plan: plan.actor_state) or {}
         if not state.get("checkpoint_id"):
             raise NotFound("the plan is not at a checkpoint of a graph")
@@ -77,7 +77,7 @@ class PlanSaver(BaseCheckpointSaver[Any]):
         return config
 
     def arrive(self, config: RunnableConfig) -> None:
-        """Something is about to run: the files have to be those of where it runs from."""
+        """Restore the files of the checkpoint that the graph is about to run from."""
         where = config.get("configurable", {})
         at: str = where.get("checkpoint_map", {}).get("", "")
         if not at or at == self._at:
@@ -91,7 +91,7 @@ class PlanSaver(BaseCheckpointSaver[Any]):
 
     @contextmanager
     def step(self, tool: str, inputs: Mapping[str, Any], config: RunnableConfig) -> Generator[None]:
-        """For nodes of one's own: what the block does is a step of the plan."""
+        """For your own nodes: the block is a step of the plan."""
         self.arrive(config)
         with self.thread.step(uuid.uuid4().hex, tool, inputs):
             yield
@@ -117,7 +117,7 @@ class PlanSaver(BaseCheckpointSaver[Any]):
         return cast("CheckpointMetadata", {**metadata, GROUP: group})
 
     def _kept(self, plan: PlanHandle, state: dict[str, str]) -> str:
-        """The group of now; its state is the first checkpoint of the graph with these files."""
+        """The current group; its state is the graph's first checkpoint with these files."""
         if (group := plan.here()) != self._noted:
             group = self._noted = plan.here(state)
         return group
@@ -151,7 +151,7 @@ class PlanSaver(BaseCheckpointSaver[Any]):
         return await self.inner.aget_tuple(config)
 
     def _starts(self, config: RunnableConfig) -> None:
-        """A run that begins asks for its checkpoint; who only looks has no such keys."""
+        """Whether a run is starting; a mere look has no such keys."""
         if any(key.startswith("__pregel_") for key in config.get("configurable", {})):
             self._at = ""
 
@@ -204,7 +204,7 @@ class PlanSaver(BaseCheckpointSaver[Any]):
 
 
 def _go_to(plan: PlanHandle, group: str) -> None:
-    """Roll back if anything was done since; what a person edited in between is no reason."""
+    """Roll back if any call was made since; a person's edits alone are no reason."""
     if plan.plan.head_group_id == group:
         return
     would = plan.preview_rollback(group)
@@ -213,7 +213,7 @@ def _go_to(plan: PlanHandle, group: str) -> None:
 
 
 def _prompted(plan: PlanHandle, words: str, state: dict[str, str]) -> str:
-    """A new input: the turn before it ends here, and `undo` comes back to this."""
+    """A new input: ends the turn before, and `undo` returns here."""
     if state["checkpoint_id"]:
         plan.here(state)
     plan.prompt(words, state)
@@ -227,7 +227,7 @@ def _words(checkpoint: Checkpoint) -> str:
         given = given["messages"][-1]
     except (TypeError, KeyError, IndexError):
         pass
-    # A message, or what stands for one: a pair of role and text, a mapping.
+    # A message, or its short form: a pair of role and text, a mapping.
     if type(given) is tuple:
         given = cast("tuple[Any, ...]", given)[-1]
     elif isinstance(given, dict) and "content" in given:

@@ -1,6 +1,6 @@
-"""What the tools of `agents mcp` do, and what they give back.
+"""The tools of `agents mcp` and their results.
 
-Each call opens the store, does its work and closes it: nothing is held between two calls.
+Each call opens and closes the store: nothing is held between calls.
 """
 
 from collections.abc import Generator
@@ -168,7 +168,7 @@ class Plans:
             return _restored(one.undo().result, AGAIN)
 
     def in_a_turn(self, plan: str) -> str:
-        """The plan's id if its own agent is at work in it right now, else ""."""
+        """The plan's id if its own agent is working in it now, else ""."""
         with self._opened(plan) as (ws, one):
             store, now = ws.ctx.store, one.plan
             if now.spec["actor"]["kind"] != OBSERVED:

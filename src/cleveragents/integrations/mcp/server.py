@@ -49,7 +49,7 @@ class Consent(BaseModel):
 
 
 async def _run(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """In a thread, because it waits for disks; what went wrong is told with its hint."""
+    """Run in a thread, because it waits for disks; errors are returned with their hint."""
     try:
         return await to_thread.run_sync(partial(function, *args, **kwargs))
     except AgentsError as error:
@@ -58,7 +58,7 @@ async def _run(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T
 
 
 def _can_ask(ctx: Context[Any]) -> bool:
-    """Whether the client can put a question to its person; if not, `confirm` is all there is."""
+    """Whether the client can ask its user; if not, only `confirm` remains."""
     capabilities = ctx.client_capabilities
     return capabilities is not None and capabilities.elicitation is not None
 
@@ -68,7 +68,7 @@ def _agreed(answer: ElicitationResult[Consent]) -> bool:
 
 
 def server(home: str | None = None, plan: str = "") -> MCPServer[Any]:
-    """A server over one store; `plan`: which one is meant when a call names none."""
+    """A server over one store; `plan`: the default for calls that name none."""
     made: MCPServer[Any] = MCPServer("agents", instructions=INSTRUCTIONS, version=__version__)
     plans = Plans(home, plan)
     _add_readers(made, plans)

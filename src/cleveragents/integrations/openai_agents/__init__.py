@@ -1,4 +1,4 @@
-"""The OpenAI Agents SDK: a session that is as long as the files are old.
+"""The OpenAI Agents SDK: a session that is rolled back with the files.
 
 `PlanSession` goes around a session of the SDK and notes with each group how many items it had;
 after a rollback or undo of the plan, the next run finds the conversation as it was then. Its

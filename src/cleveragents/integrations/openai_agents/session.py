@@ -1,4 +1,4 @@
-"""A session of the OpenAI Agents SDK that is as long as it was when the files were as they are."""
+"""A session of the OpenAI Agents SDK that is rolled back with the plan's files."""
 
 from typing import Any, cast
 
@@ -54,7 +54,7 @@ class PlanSession(SessionABC):
         await self.inner.clear_session()
 
     async def _follow(self) -> None:
-        """As many items as the group had that the plan stands at."""
+        """Cut the session to the number of items that the plan's current group had."""
         state: dict[str, Any] = await self.thread.aask(lambda plan: plan.actor_state) or {}
         self.length = len(await self.inner.get_items())
         if state.get("session_id") != self.session_id:
@@ -68,7 +68,7 @@ class PlanSession(SessionABC):
 
 
 def _prompt(item: TResponseInputItem) -> str:
-    """What a person says in it; "" if it is anything else."""
+    """The user's text in an item; "" for other items."""
     if item.get("role") != "user":
         return ""
     content: Any = item.get("content")

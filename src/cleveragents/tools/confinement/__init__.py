@@ -1,1 +1,1 @@
-"""What a tool may touch, and what holds it to that: bubblewrap and Landlock."""
+"""What a tool may touch, enforced by bubblewrap or Landlock."""

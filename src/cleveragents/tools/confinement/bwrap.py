@@ -1,8 +1,8 @@
-"""bubblewrap: a view of the file system of the tool's own, read-only but for what is named.
+"""bubblewrap: a view of the file system for the tool, read-only except for named places.
 
 The sandbox appears at the resource's own path, the store not at all, and the tool's processes have
-a namespace of their own, which ends with the first of them. bwrap itself never has the tool's
-environment: what a loader does for LD_PRELOAD would be done outside.
+a namespace of their own, which ends with the first of them. bwrap itself never gets the tool's
+environment: LD_PRELOAD would take effect outside.
 """
 
 import ctypes
@@ -46,13 +46,13 @@ def probe() -> Found:
 
 @functools.cache
 def cuts_network() -> bool:
-    """Whether it can take the network away as well; asked only for a tool that wants that."""
+    """Whether it can also cut off the network; asked only for a tool that wants that."""
     found = probe()
     return found.works and not _try(found.path, "--unshare-net")
 
 
 def _try(path: str, *more: str) -> str:
-    """Why it cannot be used; empty: it can."""
+    """Why it cannot be used; empty if it can."""
     argv = [path, *_base(), *more, "--", "/bin/sh", "-c", ":"]
     try:
         done = subprocess.run(
@@ -85,7 +85,7 @@ def _base() -> list[str]:
     base = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
     base += ["--unshare-pid", "--unshare-ipc", "--die-with-parent", "--new-session"]
     if os.geteuid() == 0:
-        # Root may write what the kernel shows of itself, and bwrap covers only some of it.
+        # Root may write to /proc and /sys, and bwrap covers only some of that.
         base += ["--remount-ro", "/proc", "--cap-drop", "ALL"]
         base += [word for name in UNDER_BWRAP for word in ("--cap-add", f"CAP_{name}")]
     return base
@@ -98,15 +98,15 @@ def _receives_mounts() -> bool:
 
 @contextmanager
 def before() -> Generator[Callable[[], None]]:
-    """What the child has to call before it becomes bwrap."""
+    """What the child calls before exec of bwrap."""
     libc = ctypes.CDLL(None, use_errno=True)
     part = os.geteuid() == 0 and _receives_mounts()
-    # One that is set-uid could not work without new privileges.
+    # A set-uid bwrap could not work without new privileges.
     plain = not os.stat(probe().path).st_mode & stat.S_ISUID
     with landlock.scope() if plain else nullcontext() as scope:
 
         def prepare() -> None:  # pragma: no cover - runs in the child, before exec
-            # A file system that somebody mounts meanwhile would appear inside, writable.
+            # A file system mounted meanwhile would appear inside, writable.
             if part and libc.unshare(_CLONE_NEWNS) == 0:
                 libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None)
             if scope is not None:
@@ -116,7 +116,7 @@ def before() -> Generator[Callable[[], None]]:
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What of the file system a tool sees, and what of that it may write."""
+    """The parts of the file system that a tool sees, and those it may write."""
 
     seen: Seen
     hidden: Sequence[str]
@@ -133,9 +133,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def arguments(view: View, *, texts: Sequence[int], network: bool, cwd: str) -> list[str]:
-    """bwrap's words up to the command. A later mount covers an earlier one.
+    """bwrap's arguments up to the command. A later mount covers an earlier one.
 
-    `texts` are descriptors with the texts of `view.sides.files`.
+    `texts`: descriptors with the texts of `view.sides.files`.
     """
     folders, sockets = view.doors
     words = _base()
@@ -156,7 +156,7 @@ def arguments(view: View, *, texts: Sequence[int], network: bool, cwd: str) -> l
     for fd, (where, _) in zip(texts, view.sides.files, strict=True):
         words += ["--ro-bind-data", str(fd), where]
     covers = [os.path.realpath(one.own) for one in view.seen.mounted]
-    # What a mounted sandbox covers is not there any more: it was never copied.
+    # What a mounted sandbox covers has disappeared: it was never copied.
     emptied = [*folders, *closed]
     there = [path for path in emptied if not any(is_inside(path, own) for own in covers)]
     words += [word for path in there for word in ("--remount-ro", path)]
@@ -164,7 +164,7 @@ def arguments(view: View, *, texts: Sequence[int], network: bool, cwd: str) -> l
 
 
 def setting(env: Mapping[str, str]) -> list[str]:
-    """Words that give the tool its environment; raises ValueError as starting it would."""
+    """Arguments that set the tool's environment; raises ValueError as starting it would."""
     for name, value in env.items():
         if not name or "=" in name or "\0" in name or "\0" in value:
             raise ValueError("illegal environment variable")
@@ -177,7 +177,7 @@ def _bind(option: str, paths: Sequence[str]) -> list[str]:
 
 
 def failure(output: str) -> tuple[bool, str] | None:
-    """(whether the program could not be started, why) when bwrap itself gave up."""
+    """(whether the program could not be started, why) if bwrap itself failed."""
     pattern = r"bwrap: (?:execvp (?P<program>.*): )?(?P<reason>[^\n]*)\n?"
     match = re.fullmatch(pattern, output, re.DOTALL)
     return (match["program"] is not None, match["reason"]) if match else None

@@ -1,4 +1,4 @@
-"""What root may do beyond what the owner of a file may, and how a child gives up the rest."""
+"""Root's capabilities: those a tool keeps, and how a child drops the rest."""
 
 import ctypes
 import errno
@@ -19,7 +19,7 @@ _VERSION = 0x20080522
 
 
 def dropping(kept: Collection[str]) -> Callable[[], None]:
-    """What a child of root calls before exec, to have these and never any other again."""
+    """A function for a child of root before exec, which keeps only these for ever."""
     numbers = {_NUMBERS[name] for name in kept}
     mask = sum(1 << number for number in numbers) & _permitted()
     header = struct.pack("=Ii", _VERSION, 0)
@@ -31,7 +31,7 @@ def dropping(kept: Collection[str]) -> Callable[[], None]:
         prctl(_PR_CAP_AMBIENT, _AMBIENT_CLEAR, 0, 0, 0)
         for number in range(64):
             if number not in numbers and prctl(_PR_CAPBSET_DROP, number, 0, 0, 0):
-                break  # beyond the last that there is, or we may not, and have none to drop
+                break  # beyond the last one, or not permitted, and then there is none to drop
         if capset(header, sets):
             raise OSError(errno.EPERM, "capset")
 
@@ -39,7 +39,7 @@ def dropping(kept: Collection[str]) -> Callable[[], None]:
 
 
 def _permitted() -> int:
-    """What this process has: in a container root may lack some of it."""
+    """The permitted capabilities: in a container root may lack some."""
     with open("/proc/self/status", "rb") as file:
         line = next(line for line in file if line.startswith(b"CapPrm:"))
     return int(line.split()[1], 16)

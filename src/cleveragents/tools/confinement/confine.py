@@ -1,7 +1,7 @@
-"""What a tool may touch: the mechanism that is there, and what it makes of one call.
+"""Confines one call with the mechanism that is available.
 
-`auto` takes bubblewrap, else Landlock, else nothing; `required`, `bwrap` and `landlock` never
-run a tool without.
+`auto` takes bubblewrap, else Landlock, else nothing; `required`, `bwrap` and `landlock` never run a
+tool without.
 """
 
 import os
@@ -24,7 +24,7 @@ MARKS = ("AGENTS_PLAN_ID", "AGENTS_STEP_ID")
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call of the plan may touch, before it is known how that is enforced."""
+    """What a call of the plan may touch, whichever way that is enforced."""
 
     confine: str = OFF
     hidden: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Launch(NamedTuple):
 
 
 def mechanism(confine: str) -> str:
-    """bwrap, landlock or off; raises NotAllowed when what was asked for is not there."""
+    """bwrap, landlock or off; raises NotAllowed if the required one is not available."""
     if confine == OFF:
         return OFF
     if confine != LANDLOCK and bwrap.probe().works:
@@ -86,7 +86,7 @@ def can_cut_network(how: str) -> bool:
 
 
 def cache_dir(environ: Mapping[str, str]) -> str:
-    """Where tools may keep what they download, shared by all plans."""
+    """The folder for tools' downloads, shared by all plans."""
     base = environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):
         base = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".cache")
@@ -94,7 +94,7 @@ def cache_dir(environ: Mapping[str, str]) -> str:
 
 
 class Cell:
-    """One call in its bounds: what the tool sees, how it is started, what it was denied."""
+    """One confined call: what the tool sees, how it is started, what it was denied."""
 
     def __init__(self, bounds: Bounds, temp: str, plan_dir: str) -> None:
         self.how: str = mechanism(bounds.confine)
@@ -115,19 +115,19 @@ class Cell:
         return self._sides.plan_dir
 
     def caches(self) -> dict[str, str]:
-        """Variables that send downloads to our cache, where writing elsewhere is denied."""
+        """Variables that send downloads to our cache, if writing elsewhere is denied."""
         base = self._bounds.cache
         if self.how == OFF or not base:
             return {}
         names = {"PIP_CACHE_DIR": "pip", "npm_config_cache": "npm", "UV_CACHE_DIR": "uv"}
-        # Of cargo's home only what it downloads is wanted, but it has one variable for all of it.
+        # Only cargo's downloads are wanted here, but its home has one variable.
         names["CARGO_HOME"] = "cargo"
         # A hard link from the cache would let a tool change the cache through the sandbox.
         links = {"UV_LINK_MODE": "copy"}
         return {"XDG_CACHE_HOME": base, **links} | {n: f"{base}/{d}" for n, d in names.items()}
 
     def rewritten(self, env: Mapping[str, str]) -> dict[str, str]:
-        """PATH and VIRTUAL_ENV with what lies inside an original moved to its copy."""
+        """The environment, with PATH and VIRTUAL_ENV pointing to copies instead of originals."""
         changed = {
             name: os.pathsep.join(map(self.seen.to_copies, env[name].split(os.pathsep)))
             for name in ("PATH", "VIRTUAL_ENV")
@@ -143,7 +143,7 @@ class Cell:
             yield Launch(argv, cwd, env)
             return
         if self._bounds.cache:
-            # Where it cannot be made there is no cache, and what fails then says so.
+            # If it cannot be made there is no cache, and the tool reports failures.
             with suppress(OSError):
                 os.makedirs(self._bounds.cache, mode=0o700, exist_ok=True)
         if self.how == LANDLOCK:
@@ -158,7 +158,7 @@ class Cell:
             listed = b"".join(os.fsencode(word) + b"\0" for word in words)
             [listing] = stack.enter_context(_descriptors([listed]))
             start = [bwrap.probe().path, "--args", str(listing), "--", *argv]
-            # Found by these, should anything of it be left; the rest is the tool's alone.
+            # These mark leftover processes; the rest of the environment is the tool's own.
             marks = {name: env[name] for name in MARKS}
             restrict = stack.enter_context(bwrap.before())
             covered = (*hidden[0], *hidden[1])
@@ -186,7 +186,7 @@ class Cell:
         return [*words, "--seccomp", str(filter_)] if syscalls.available() else words
 
     def denied(self, output: str, exit_code: int, cwd: str) -> list[str]:
-        """What the confinement kept a call that failed from writing, in sentences."""
+        """Sentences on what the confinement kept a failed call from writing."""
         from cleveragents.tools.confinement.denied import denied_writes
 
         return denied_writes(
@@ -209,7 +209,7 @@ class Cell:
 
 
 def _without_powers(restrict: Callable[[], None]) -> Callable[[], None]:
-    """For Landlock's child: what only root can do, and calls that nobody gets, go as well."""
+    """For Landlock's child: also drop root's powers and forbidden system calls."""
     drop = dropping(UNDER_LANDLOCK) if os.geteuid() == 0 else None
     refuse = syscalls.refusing(drop is not None)
 
@@ -224,7 +224,7 @@ def _without_powers(restrict: Callable[[], None]) -> Callable[[], None]:
 
 @contextmanager
 def _descriptors(contents: Sequence[bytes]) -> Generator[tuple[int, ...]]:
-    """Descriptors from which each can be read, without a file."""
+    """Descriptors to read each content from, without files."""
     fds: list[int] = []
     try:
         for content in contents:

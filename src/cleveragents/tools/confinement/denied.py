@@ -1,4 +1,4 @@
-"""Which writes the confinement denied, read from what the tool printed."""
+"""Finds the writes that confinement denied in a tool's output."""
 
 import os
 import re
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from cleveragents.tools.confinement.mounts import Seen, is_inside
 
-# bubblewrap mounts read-only, Landlock refuses: each has a text of its own.
+# bubblewrap mounts read-only, Landlock denies permission: the texts differ.
 PHRASES = {
     "bwrap": re.compile(r"read-only file system|\bEROFS\b", re.IGNORECASE),
     "landlock": re.compile(r"permission denied|\bEACCES\b|AccessDenied", re.IGNORECASE),
@@ -27,7 +27,7 @@ def denied_writes(
     writable: Sequence[str],
     hidden: Sequence[str],
 ) -> list[str]:
-    """A sentence for each, with the line to add."""
+    """A sentence for each denied write, with the setting to add."""
     phrase = PHRASES.get(mechanism)
     if phrase is None or exit_code == CANNOT_EXECUTE:
         return []
@@ -43,7 +43,7 @@ def denied_writes(
 
 
 def _paths(line: str, match: re.Match[str]) -> list[str]:
-    """Behind the phrase, as Python and node print them, else the last one before it."""
+    """Paths after the phrase, as Python and node print them, else the last one before it."""
     after = _candidates(line[match.end() :])
     return after or _candidates(line[: match.start()])[-1:]
 
@@ -54,7 +54,7 @@ def _candidates(text: str) -> list[str]:
 
 
 def _could_write(path: str) -> bool:
-    """Whether we could, who are not confined: if not, it is an ordinary lack of permission."""
+    """Whether we, unconfined, could write; if not, it is an ordinary permission problem."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return os.access(path, os.W_OK)
@@ -75,7 +75,7 @@ def _sentence(path: str, seen: Seen, hidden: Sequence[str]) -> str:
 
 
 def _to_add(path: str) -> tuple[str, bool]:
-    """The folder to list and whether it has to be made; never all of the home directory."""
+    """The folder to list, and whether it has to be made; never the whole home directory."""
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
         while not os.path.isdir(os.path.dirname(folder)):

@@ -1,8 +1,7 @@
-"""Sockets behind which somebody acts on the machine for whoever asks; under bwrap they are gone.
+"""Sockets of services that run things on the machine for any client; bwrap hides them.
 
-A read-only mount does not stop a connection, and who gets through to a container engine, a service
-manager, a terminal multiplexer or a display can have anything run outside. What `sandbox.writable`
-names stays open.
+A read-only mount does not stop a connection, and a client of a container engine, a service manager,
+a terminal multiplexer or a display can run anything outside. Paths in `sandbox.writable` stay open.
 """
 
 import os
@@ -14,15 +13,15 @@ from contextlib import suppress
 from cleveragents.tools.confinement.mounts import is_inside
 
 PLACES = (
-    # whoever runs containers and virtual machines
+    # containers and virtual machines
     "/run/docker.sock", "/run/docker", "/run/containerd", "/run/podman", "/run/crio",
     "/run/buildkit", "/run/libvirt", "/run/incus", "/var/lib/incus/unix.socket",
     "/var/lib/lxd/unix.socket", "/var/snap/lxd/common/lxd/unix.socket",
     "~/.docker/run", "~/.docker/desktop", "~/.colima", "~/.lima", "~/.rd",
-    # whoever starts services and packages, the system's and each user's own
+    # services and packages, the system's and each user's own
     "/run/dbus", "/run/systemd/private", "/run/initctl", "/run/user",
     "/run/snapd.socket", "/run/snapd-snap.socket",
-    # whoever types, signs or draws for the user
+    # input, signing and display for the user
     "/run/screen", "/run/tmux", "~/.screen", "~/.gnupg/S.gpg-agent", "~/.gnupg/S.gpg-agent.ssh",
     "~/.ssh/agent", "~/.1password/agent.sock",
 )  # fmt: skip
@@ -36,7 +35,7 @@ OF_ROOT = ("/sys/kernel/debug", "/sys/kernel/tracing", "/sys/firmware/efi/efivar
 def doors(
     environ: Mapping[str, str], writable: Iterable[str], is_root: bool
 ) -> tuple[list[str], list[str]]:
-    """Folders and sockets that are there and have to be covered."""
+    """Existing folders and sockets to cover."""
     opened = [os.path.realpath(path) for path in writable]
     folders: list[str] = []
     sockets: list[str] = []

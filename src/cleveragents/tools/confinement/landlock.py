@@ -1,7 +1,7 @@
-"""Landlock: a process gives up writing outside some places, for itself and all it starts.
+"""Landlock: a process gives up writing outside some places, for itself and its children.
 
-The rules are made in our own process; the child, between fork and exec, only takes them on. What
-it cannot do is said by `cannot`.
+The rules are made in our own process; the child only applies them between fork and exec. `cannot`
+lists what Landlock cannot prevent.
 """
 
 import ctypes
@@ -29,12 +29,12 @@ _PR_SET_NO_NEW_PRIVS = 38
 _WRITE_FILE = 1 << 1
 _REFER, _TRUNCATE, _DEVICE_CONTROL = 1 << 13, 1 << 14, 1 << 15
 _OF_FILES = _WRITE_FILE | _TRUNCATE | _DEVICE_CONTROL
-# Removing and making, from REMOVE_DIR (4) to MAKE_SYM (12); reading is not ours to limit.
+# Removing and making, from REMOVE_DIR (4) to MAKE_SYM (12); reading is not limited.
 _CHANGE_FOLDER = sum(1 << bit for bit in range(4, 13))
 _TCP = 0b11
 _ABSTRACT_SOCKETS, _SIGNALS = 1, 2
 
-# What programs write to that is no file of anybody; shm holds the semaphores of multiprocessing.
+# Devices that programs write to; shm holds the semaphores of multiprocessing.
 DEVICES = tuple(
     f"/dev/{name}"
     for name in ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm")
@@ -43,7 +43,7 @@ DEVICES = tuple(
 
 @functools.cache
 def abi() -> int:
-    """Version of what the kernel has; 0: nothing, or too little to be used."""
+    """The kernel's version of Landlock; 0: none, or too old."""
     if sys.platform != "linux":
         return 0
     found = _libc().syscall(_CREATE, None, ctypes.c_size_t(0), _VERSION)
@@ -82,7 +82,7 @@ def cannot(version: int) -> tuple[str, ...]:
 
 @contextmanager
 def restriction(writable: Iterable[str], network: bool) -> Generator[Callable[[], None]]:
-    """What the child has to call before exec; raises ToolFailed when the rules cannot be made."""
+    """A function for the child before exec; raises ToolFailed if the rules cannot be made."""
     version = abi()
     handled = _WRITE_FILE | _CHANGE_FOLDER | _REFER
     handled |= (_TRUNCATE if version >= 3 else 0) | (_DEVICE_CONTROL if version >= 5 else 0)
@@ -98,9 +98,9 @@ def restriction(writable: Iterable[str], network: bool) -> Generator[Callable[[]
 
 @contextmanager
 def scope() -> Generator[Callable[[], None] | None]:
-    """The same for a child that has its files from bwrap: only signals and abstract sockets.
+    """The same for a child under bwrap: limits only signals and abstract sockets.
 
-    Rules for files would keep bwrap from mounting. None where the kernel has no such thing.
+    Rules for files would keep bwrap from mounting. None if the kernel lacks it.
     """
     if abi() < SCOPED:
         yield None

@@ -1,4 +1,4 @@
-"""A resource's own path and the sandbox that stands in for it, as a tool gets to see them."""
+"""Resources' own paths and the sandboxes mounted there, as a tool sees them."""
 
 import os
 from collections.abc import Iterable
@@ -31,12 +31,12 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def folder(self) -> str:
-        """What has to be writable: of a database without a sandbox, the side files as well."""
+        """The path to make writable: for a database without a sandbox, its folder."""
         return os.path.dirname(self.root) if os.path.isfile(self.root) else self.root
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """Which resources a tool finds at their own path: mounted there, or linked from such a one."""
+    """The resources that a tool finds at their own path: mounted, or linked from a mounted one."""
 
     mounted: tuple[Mount, ...] = ()
     linked: tuple[Mount, ...] = ()
@@ -44,11 +44,11 @@ class Seen(msgspec.Struct, frozen=True):
     """Copies that are found only at the sandbox's path, inner ones first."""
 
     def at(self, path: str) -> str:
-        """A path in a sandbox, as the tool should call it."""
+        """A path in a sandbox, as the tool sees it."""
         return _moved(path, ((one.path, one.own) for one in (*self.mounted, *self.linked)))
 
     def real(self, path: str) -> str:
-        """Where a path that the tool calls by the resource's own name is for us."""
+        """Our path for a path that the tool sees."""
         return _moved(path, ((one.own, one.path) for one in _deepest(*self.linked, *self.mounted)))
 
     def to_copies(self, path: str) -> str:
@@ -61,11 +61,11 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 def seen_at_own_paths(stand_ins: Iterable[Mount]) -> Seen:
-    """What can be mounted where the resource is, the outer before the inner.
+    """The resources that can be mounted at their own path, outer before inner.
 
-    A sandbox whose links to inner ones are relative, as an older version made them, stays where it
-    is: mounted elsewhere they would lead nowhere. So does a database that is in no other resource:
-    its side files lie beside it, not in it. Through a link they lie beside what it leads to.
+    A sandbox with relative links to inner ones, as older versions made, is not mounted: the links
+    would break. Nor is a database outside of other resources: its side files are beside it, not
+    in it. Through a link they are beside the link's target.
     """
     mounted: list[Mount] = []
     linked: list[Mount] = []
@@ -95,12 +95,12 @@ def is_inside(path: str, folder: str) -> bool:
 
 
 def _deepest(*stand_ins: Mount) -> tuple[Mount, ...]:
-    """Inner ones before outer ones, so that the nearest is found first."""
+    """Inner before outer, so that the nearest is found first."""
     return tuple(sorted(stand_ins, key=lambda one: -len(one.own)))
 
 
 def _links_to(outer: Mount, inner: Mount) -> bool:
-    """Whether the inner one is found at its own path where the outer one is mounted."""
+    """Whether the inner resource is at its own path once the outer one is mounted."""
     if inner.is_folder:
         return is_inside(inner.own, outer.own)
     return inner.path in outer.links.values()
@@ -112,7 +112,7 @@ def _links_hold(one: Mount) -> bool:
             if not os.path.isabs(os.readlink(f"{one.root}/{place}")):
                 return False
         except OSError:
-            continue  # a tool replaced it; that is found and said after the call
+            continue  # a tool replaced it; that is reported after the call
     return True
 
 

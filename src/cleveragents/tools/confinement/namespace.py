@@ -1,6 +1,6 @@
-"""The process namespace that bwrap makes for a tool: everything in it ends with its first process.
+"""The process namespace that bwrap makes for a tool; it ends with its first process.
 
-bwrap writes that process's number to a descriptor as soon as it exists; from then on we hold it.
+bwrap writes that process's id to a descriptor as soon as it exists; then we hold a pidfd.
 """
 
 import os
@@ -13,7 +13,7 @@ from cleveragents.tools.leftovers import PATIENCE, pidfd
 
 
 class Namespace:
-    """Made before bwrap is started, with the words that bwrap needs for it."""
+    """Made before bwrap is started, with the arguments that bwrap needs for it."""
 
     def __init__(self) -> None:
         self.reader: int
@@ -35,14 +35,14 @@ class Namespace:
                 os.close(fd)
 
     def learn(self) -> None:
-        """bwrap has said which process it is, in one piece of JSON."""
+        """Read the process id, which bwrap writes as one piece of JSON."""
         found = re.search(rb'"child-pid":\s*(\d+)', os.read(self.reader, 4096))
         if found:
             self._pid = int(found[1])
             self._fd = pidfd(self._pid)
 
     def signal(self, number: signal.Signals) -> bool:
-        """To the tool's process group; False if that cannot be reached."""
+        """Signal the tool's process group; False if it cannot be reached."""
         if self._fd is None or self._pid is None:
             return False
         try:
@@ -52,7 +52,7 @@ class Namespace:
         return True
 
     def end(self) -> None:
-        """Kill the first process, with which all others go, and wait until they are gone."""
+        """Kill the first process, and with it all others, and wait until they are gone."""
         if self._fd is None:
             return
         with suppress(OSError):

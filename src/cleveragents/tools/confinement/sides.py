@@ -1,6 +1,6 @@
-"""Originals that a mounted sandbox covers and the tool has to read anyway.
+"""Originals that a mounted sandbox hides and the tool still has to read.
 
-What is mounted was noted when the sandbox was made, never read from it: there a tool can write.
+What to mount was recorded when the sandbox was made, never read from it: a tool can write there.
 """
 
 import os
@@ -20,10 +20,10 @@ class Sides(msgspec.Struct, frozen=True):
 
 
 def beside(seen: Seen, plan_dir: str, hidden: Sequence[str], lent: Iterable[str]) -> Sides:
-    """The plan file's folder, and the objects that a sandbox's git borrows from the user's.
+    """The plan file's folder, and the git objects that a sandbox borrows from the user's.
 
-    In the first of the hidden directories mount points can be made. `lent` are object directories;
-    those of them that are hidden, because they are ours, appear where they are.
+    Mount points can be made in the first of the hidden directories. `lent`: object directories; our
+    own, which are hidden, appear at their own path.
     """
     place, closed = os.path.realpath(hidden[0]), [os.path.realpath(path) for path in hidden]
     own = {os.path.realpath(path) for path in lent if os.path.isdir(path)}
@@ -48,7 +48,7 @@ def beside(seen: Seen, plan_dir: str, hidden: Sequence[str], lent: Iterable[str]
 
 
 def _lines(one: Mount, listing: str) -> list[str]:
-    """The file's lines; none where a tool has put a link on the way, which would be followed."""
+    """The file's lines; none if a tool has put a link on its path."""
     path = one.root
     for name in listing.split("/"):
         path = f"{path}/{name}"

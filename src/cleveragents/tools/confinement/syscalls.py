@@ -1,7 +1,7 @@
-"""System calls that a confined tool does not get, as a filter that the kernel runs (seccomp).
+"""System calls that a confined tool is denied, as a kernel filter (seccomp).
 
-Keyrings have no namespace that is ours to give, so they are closed to everybody. Root gets no user
-namespace besides: in one it would have every capability again, enough to mount the control groups.
+Keyrings have no namespace, so they are closed to every tool. Root is also denied user namespaces:
+in one it would have every capability again, enough to mount control groups.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ _NEW_USER_NAMESPACE = 0x10000000
 _FOREIGN = 0x40000000
 """Numbers from here on are of x32, another set of calls under the same architecture."""
 _CALLS = ("add_key", "request_key", "keyctl", "unshare", "clone", "clone3")
-# What each machine runs: its own programs, and those of its 32-bit predecessor.
+# Each machine's own programs, and those of its 32-bit predecessor.
 _TABLES: dict[str, dict[int, tuple[int, ...]]] = {
     "x86_64": {
         0xC000003E: (248, 249, 250, 272, 56, 435),
@@ -35,7 +35,7 @@ _TABLES: dict[str, dict[int, tuple[int, ...]]] = {
 
 @functools.cache
 def available() -> bool:
-    """Whether this kernel takes such filters, and we know the numbers of this machine."""
+    """Whether the kernel supports filters and we know this machine's call numbers."""
     if sys.platform != "linux" or os.uname().machine not in _TABLES:
         return False
     libc = ctypes.CDLL(None, use_errno=True)
@@ -45,14 +45,14 @@ def available() -> bool:
 
 @functools.cache
 def program(is_root: bool) -> bytes:
-    """The filter as the kernel and `bwrap --seccomp` read it; empty where there is none."""
+    """The filter for the kernel and `bwrap --seccomp`; empty if there is none."""
     if not available():
         return b""
     words = [_word(_LOAD, _ARCHITECTURE)]
     for architecture, numbers in _TABLES[os.uname().machine].items():
         table = _table(dict(zip(_CALLS, numbers, strict=True)), is_root)
         words += [_word(_EQUAL, architecture, no=len(table)), *table]
-    # A set of calls we do not know the numbers of.
+    # Another architecture, whose numbers we do not know.
     words.append(_word(_RETURN, _REFUSE | errno.ENOSYS))
     return b"".join(words)
 
@@ -62,7 +62,7 @@ def _table(number: dict[str, int], is_root: bool) -> list[bytes]:
     for name in ("add_key", "request_key", "keyctl"):
         words += _if(_EQUAL, number[name], errno.ENOSYS)
     if is_root:
-        # Its flags lie in memory, where no filter can look; who gets this answer uses clone.
+        # clone3's flags are in memory, where no filter can look; callers then fall back to clone.
         words += _if(_EQUAL, number["clone3"], errno.ENOSYS)
         check = [
             _word(_LOAD, _FIRST_ARGUMENT),
@@ -88,7 +88,7 @@ class _Program(ctypes.Structure):
 
 
 def refusing(is_root: bool) -> Callable[[], None]:
-    """What a child that has no new privileges calls before exec, to take the filter on."""
+    """A function for a child without new privileges, which applies the filter before exec."""
     words = program(is_root)
     filter_ = ctypes.pointer(_Program(len(words) // 8, words))
     prctl = ctypes.CDLL(None, use_errno=True).prctl
