@@ -1,12 +1,8 @@
 """What a session leaves behind that was killed: sidecars and their sockets."""
 
 import os
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-
-from tests.harness import PATIENCE
 
 
 def sidecars(home: Path) -> list[int]:
@@ -39,10 +35,3 @@ def _processes_of(home: Path) -> list[int]:
                 if own and b"hook" in words:
                     found.append(int(entry.name))
     return found
-
-
-def wait_for(happened: Callable[[], bool], otherwise: str) -> None:
-    until = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < until, otherwise
-        time.sleep(0.05)

@@ -286,7 +286,7 @@ def test_what_is_written_through_a_mapping_is_found_whenever_it_is_written(
                 one.check()
 
 
-@pytest.mark.parametrize("seed", range(12 if HEAVY else 6))
+@pytest.mark.parametrize("seed", range(12 if HEAVY else 4))
 @pytest.mark.parametrize("follow", [True, False], ids=["events", "walks"])
 def test_nothing_that_is_done_to_a_tree_is_missed(tmp_path: Path, seed: int, follow: bool) -> None:
     with bench(tmp_path, follow=follow) as one:
@@ -475,7 +475,7 @@ def test_a_directory_that_cannot_be_read_is_reported_by_both(tmp_path: Path) -> 
         os.close(fd)
 
 
-@pytest.mark.parametrize("seed", range(8 if HEAVY else 4))
+@pytest.mark.parametrize("seed", range(8 if HEAVY else 3))
 @pytest.mark.parametrize("follow", [True, False], ids=["events", "walks"])
 def test_what_a_process_leaves_behind_hides_no_change_from_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, follow: bool

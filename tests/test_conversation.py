@@ -14,7 +14,8 @@ import pytest
 
 from tests.agents import stand_in
 from tests.harness import Agents
-from tests.killed import left_over, wait_for
+from tests.killed import left_over
+from tests.scratch import wait_until
 
 SCRIPT = """\
 prompt add b
@@ -36,7 +37,7 @@ class Talk:
         (agents.work / "a.txt").write_text("a\n")
         self.code = subprocess.run(program, cwd=agents.work, env=env, check=False).returncode
         home = Path(agents.env["CLEVERAGENTS_HOME"])
-        wait_for(lambda: not left_over(home), "its sidecar is still there")
+        wait_until(lambda: not left_over(home), "its sidecar to be gone")
         self.plan: str = self.data("plan", "list")["plans"][0]["plan_id"]
         self.first: dict[str, Any] = self.now()
 

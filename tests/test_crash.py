@@ -32,7 +32,7 @@ from tests.pgserver import PgServer
 from tests.scratch import wait_until
 
 FULL = os.environ.get("CLEVERAGENTS_TEST_FULL") == "1"
-SAMPLE = 4 if EVERYWHERE else 6
+SAMPLE = 3 if EVERYWHERE else 6
 """Points tried per command if not all are."""
 KILLED = -signal.SIGKILL
 

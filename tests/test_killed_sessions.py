@@ -19,7 +19,8 @@ import pytest
 from cleveragents.integrations.hook import hook_command
 from cleveragents.workspace import settings_here
 from tests.harness import Agents
-from tests.killed import left_over, sidecars, wait_for
+from tests.killed import left_over, sidecars
+from tests.scratch import wait_until
 
 MOMENTS = int(os.environ.get("CLEVERAGENTS_TEST_KILLS", "1"))
 SEED = int(os.environ.get("CLEVERAGENTS_TEST_SEED", "7"))
@@ -90,7 +91,7 @@ class Killed:
         """And wait: one that is dying has its lock, and the next command leaves its socket."""
         for pid in sidecars(self.home):
             os.kill(pid, signal.SIGKILL)
-            wait_for(lambda pid=pid: not Path(f"/proc/{pid}").exists(), f"{pid} does not die")
+            wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), f"{pid} to die")
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -131,7 +132,7 @@ def _right_afterwards(killed: Killed) -> None:
     run, before = killed.agents.run, killed.files()
     status = run("plan", "status", "kill-1", "--json").expect(0).data
     assert killed.files() == before, "looking changes nothing"
-    wait_for(lambda: left_over(killed.home) == [], f"{left_over(killed.home)} are left over")
+    wait_until(lambda: left_over(killed.home) == [], "what is left over to go")
     calls = [item["status"] for item in status["progress"]]
     assert len(calls) >= len(before) - 1, "each file is some call's"
     assert calls.count("complete") >= len(calls) - 1, "all but the one that was open"

@@ -15,7 +15,7 @@ from cleveragents.integrations.session import session_plan
 from cleveragents.model.conversation import Anchor
 from cleveragents.plan_handle import PlanHandle
 from cleveragents.workspace import open_workspace
-from tests.harness import Agents, command
+from tests.harness import PATIENCE, Agents, command
 
 pytest.importorskip("mcp", reason="pip install 'cleveragents[mcp]'")
 
@@ -125,7 +125,7 @@ def test_the_official_client_rolls_back_over_standard_input_and_output(desk: Des
         async with Client(started) as client:
             await body(client)
 
-    asyncio.run(asyncio.wait_for(run(), 120))
+    asyncio.run(asyncio.wait_for(run(), PATIENCE))
 
 
 def test_a_decision_has_its_alternatives_and_a_group(desk: Desk) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests import reference
 from tests.pages import BLOCK, ROOT, Reader, Said, Wrong, blocks_of, cut_like, place_of, rewritten
-from tests.pgserver import Shop, running, shop_on
+from tests.pgserver import Shop, binaries, running, shop_on
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUN = ("sh", "text", "python", "file", "not known")
@@ -27,7 +27,7 @@ def name_of(page: Path) -> str:
 
 def reader(page: Path, folder: Path, shop: Shop | None = None) -> Reader:
     """Somebody who reads the page; a page about a server has one."""
-    env = {"DATABASE_URL": shop.full_url, "PG": str(shop.pg.bin)} if shop else {}
+    env = {"DATABASE_URL": shop.full_url, "PG": str(binaries())} if shop else {}
     return Reader(folder, f"/tmp/{page.stem.lower()}", env)
 
 

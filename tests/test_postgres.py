@@ -28,7 +28,7 @@ from tests.harness import Agents, Outcome
 from tests.pgserver import PASSWORD, PgServer, Shop
 from tests.scratch import wait_until
 
-STRIDE = int(os.environ.get("KILL_STRIDE", "5"))
+STRIDE = int(os.environ.get("KILL_STRIDE", "9"))
 """Every how many fault points an apply is killed; 1 tries all of them."""
 PLAN = """
 name: p
@@ -132,7 +132,7 @@ def test_a_plan_changes_the_clone_is_rolled_back_and_applied(project: Project) -
 
 
 def test_a_failed_step_is_rolled_back(project: Project) -> None:
-    psql = f"{project.shop.pg.bin}/psql"
+    psql = f"{pgserver.binaries()}/psql"  # a tool sees no /dev/shm
     delete = f"{psql} $AGENTS_SANDBOX_DB -c DELETE\\ FROM\\ users"
     project.plan(ADD, f"id: psql, run: '{delete}; exit 3'")
     done = project.run("plan", "run", "plan.yaml", rc=5)
@@ -384,7 +384,7 @@ def test_a_time_limit_ends_sql_and_read_only_tools_write_nothing(project: Projec
 
 
 def test_a_tool_that_drops_the_clone_is_rolled_back(project: Project) -> None:
-    psql = f"{project.shop.pg.bin}/psql"
+    psql = f"{pgserver.binaries()}/psql"  # a tool sees no /dev/shm
     project.plan(
         ADD,
         f"id: drop, run: 'U=$AGENTS_SANDBOX_DB; {psql} ${{U%/*}}/postgres -qc"

@@ -2,7 +2,6 @@
 
 import io
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from cleveragents.workspace import Workspace, open_workspace
 from tests.harness import Agents
 from tests.in_process import Yard, box, cli
 from tests.pseudo_terminal import PseudoTerminal, Screen
+from tests.scratch import wait_until
 
 STEP = {"id": "build", "tool": "shell", "number": 2, "of": 12}
 INNER = {"id": "page", "tool": "shell", "number": 1, "of": 1, "plan": "p/docs", "within": ("docs",)}
@@ -312,8 +312,8 @@ def test_ctrl_c_says_what_is_kept_and_how_to_continue(agents: Agents) -> None:
         terminal.read_until(lambda text: "halfway" in text)
         running = agents.run("plan", "status", "waits", "--json").expect(0).data
         assert running["state"] == "processing"
-        while not (call := _last_call(agents))["output"]:
-            time.sleep(0.05)
+        wait_until(lambda: _last_call(agents)["output"], "the output of the step at work")
+        call = _last_call(agents)
         assert (call["state"], call["output"]) == ("running", LONG)
         assert call["duration_ms"] >= 0
         full = max(map(len, terminal.screen.text.splitlines()))

@@ -6,7 +6,6 @@ import shutil
 import sqlite3
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 from cleveragents.testing import look, require_same
 from tests.harness import Agents, command
+from tests.scratch import wait_until
 
 NUMBERS = "".join(f"{n}\n" for n in range(1, 30))
 FULL = os.environ.get("CLEVERAGENTS_TEST_FULL") == "1"
@@ -421,8 +421,9 @@ def test_nothing_is_restored_after_a_step_that_died(place: Place) -> None:
     env = {**os.environ, **place.agents.env}
     argv = [command(), "plan", "run", "p.yaml"]
     with subprocess.Popen(argv, cwd=place.agents.work, env=env, stderr=subprocess.DEVNULL) as run:
-        while place.read("first.txt") != "half\n" and run.poll() is None:
-            time.sleep(0.02)
+        wait_until(
+            lambda: place.read("first.txt") == "half\n" or run.poll() is not None, "the step"
+        )
         run.kill()
     assert place.read("first.txt") == "half\n"
     place.agents.run("plan", "status", "p").expect(0)

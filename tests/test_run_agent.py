@@ -79,7 +79,9 @@ def install(agents: Agents, code: int = 0, text: str = AGENT) -> dict[str, str]:
     program.chmod(0o755)
     (agents.work / "a.txt").write_text("a\n")
     path = f"{folder}:{agents.env['PATH']}"
-    return {"PATH": path, "ANTHROPIC_API_KEY": "key-1", "PRIVATE_THING": "secret"}
+    # what is too late for an agent that waits is not what is tried here
+    slow = {"CLEVERAGENTS_SESSION_HOOK_BUDGET": "60s"}
+    return {"PATH": path, "ANTHROPIC_API_KEY": "key-1", "PRIVATE_THING": "secret", **slow}
 
 
 def test_its_prompts_and_calls_are_the_plans_and_nothing_is_real_yet(agents: Agents) -> None:

@@ -20,7 +20,8 @@ import pytest
 from tests.agents.live import AGENTS, FOLDER, START, TWO, Boxed, Live, World, needs_agents
 from tests.agents.programs import PROGRAMS, lab_for
 from tests.agents.scripted_model import ScriptedModel
-from tests.killed import left_over, sidecars, wait_for
+from tests.killed import left_over, sidecars
+from tests.scratch import wait_until
 
 pytestmark = needs_agents
 MOMENTS = int(os.environ.get("CLEVERAGENTS_TEST_KILLS", "1"))
@@ -59,7 +60,7 @@ class Killed:
         def asked() -> bool:
             return len(self.live.model.with_tools()) >= request or self.process.poll() is not None
 
-        wait_for(asked, f"the model was not asked {request} times")
+        wait_until(asked, f"the model to be asked {request} times")
 
     def kill_agent(self) -> None:
         """That process alone: what it started goes on, as it would."""
@@ -91,7 +92,7 @@ class Killed:
 
     def ended(self) -> None:
         self.process.wait(180)
-        wait_for(lambda: not self.processes(), "a process of the session goes on")
+        wait_until(lambda: not self.processes(), "the processes of the session to end")
 
 
 def program_of(pid: int) -> str:
@@ -165,7 +166,7 @@ def right_afterwards(killed: Killed, did_all: bool) -> None:
 
 def gone(killed: Killed) -> None:
     """No socket and no process; a sidecar that ends by itself may need a moment."""
-    wait_for(lambda: not left_over(killed.home), f"{left_over(killed.home)} are left over")
+    wait_until(lambda: not left_over(killed.home), "what is left over to go")
 
 
 def changes_in(world: World) -> int:

@@ -52,11 +52,11 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 def wait_for(what: Callable[[], Any], said: str) -> Any:
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
+    start = time.monotonic()
+    while (waited := time.monotonic() - start) < PATIENCE:
         if found := what():
             return found
-        time.sleep(0.05)
+        time.sleep(min(0.02 + waited / 10, 0.2))  # asking takes the time of those who are asked
     raise AssertionError(f"did not happen: {said}")
 
 
