@@ -145,3 +145,10 @@ def test_both_find_the_same_session(
     with answering(folder, client.socket_name(client.session_of(payload)), b"ok\n") as heard:
         assert run("/bin/false", folder, data=payload).returncode == 0
     assert heard[0].endswith(payload)
+
+
+def test_both_give_a_sidecar_that_hangs_up_after_the_same_time() -> None:
+    """The event is in a file then; much longer, and each call of the agent would be felt."""
+    text = Path(client.__file__).with_name("client_quick.c").read_text()
+    assert f"#define GRACE {client.GRACE}\n" in text
+    assert client.GRACE <= 1.0

@@ -47,11 +47,12 @@ def test_status_imports_only_what_it_uses(planned: Agents) -> None:
     assert imported_by(planned, "plan", "status", "plain", "--json").isdisjoint(UNUSED)
 
 
-def test_a_rollback_imports_nothing_that_runs_tools(planned: Agents) -> None:
-    code = """
+@pytest.mark.parametrize("words", [["rollback", "plain", "first", "--yes"], ["undo", "plain"]])
+def test_what_goes_back_imports_nothing_that_runs_tools(planned: Agents, words: list[str]) -> None:
+    code = f"""
 import sys
 from cleveragents.cli.entry import run
-sys.argv = ["agents", "plan", "rollback", "plain", "first", "--yes"]
+sys.argv = ["agents", "plan", *{words}]
 try:
     run()
 except SystemExit as ended:
@@ -64,6 +65,7 @@ except SystemExit as ended:
     found = done.stdout.splitlines()[-1].split()
     assert found[0] == "0"
     running = ("tools.runner", "tools.confinement.confine", "execution.preflight", "actors")
+    running += ("execution.reconcile", "execution.compensation")
     preview = ("cli.data", "cli.plan.read", "cli.plan.read_data")
     assert set(found).isdisjoint(f"cleveragents.{name}" for name in (*running, *preview))
 

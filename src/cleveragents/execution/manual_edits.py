@@ -7,6 +7,7 @@ from cleveragents.context import Context
 from cleveragents.lease import LeasedPlan
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.model.journal import Operation
+from cleveragents.model.plan import Plan, StepState
 from cleveragents.model.resource import Action, Change
 
 
@@ -17,6 +18,14 @@ def changes_since(ctx: Context, group: CheckpointGroup) -> tuple[Change, ...]:
         group.plan_id, lambda now: ctx.checkpoints.diff(group.plan_id, then, now)
     )
     return without_kept_folders(found, ctx.manager.sandboxes(group.plan_id).paths)
+
+
+def has_edits(ctx: Context, plan: Plan) -> bool:
+    """Whether there is what `reconcile` would adopt; what a dead step left is no edit."""
+    steps = ctx.store.plans.steps(plan.plan_id)
+    if plan.head_group_id is None or any(step.state is StepState.PROCESSING for step in steps):
+        return False
+    return bool(changes_since(ctx, ctx.store.checkpoints.group(plan.head_group_id)))
 
 
 def without_kept_folders(found: tuple[Change, ...], paths: dict[str, str]) -> tuple[Change, ...]:

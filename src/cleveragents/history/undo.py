@@ -11,8 +11,7 @@ from cleveragents.checkpoints.restoration import (
 from cleveragents.context import Context
 from cleveragents.errors import NothingToUndo
 from cleveragents.execution.leasing import before_looking, work_on
-from cleveragents.execution.manual_edits import adopt_edits
-from cleveragents.execution.reconcile import Reconciled, difference
+from cleveragents.execution.manual_edits import adopt_edits, has_edits
 from cleveragents.history.rollback import (
     Remember,
     accepted,
@@ -74,7 +73,7 @@ def _has_edits(ctx: Context, plan: Plan) -> bool:
     """Whether there are manual edits to undo; in place edits are no operation, and stay."""
     if ctx.manager.sandboxes(plan.plan_id).in_place:
         return False
-    return difference(ctx, plan, False)[0] is Reconciled.ADOPTED
+    return has_edits(ctx, plan)
 
 
 def _way_to(ctx: Context, plan: Plan, moment: Moment) -> tuple[CheckpointGroup, Restoration]:

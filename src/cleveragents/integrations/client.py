@@ -18,7 +18,7 @@ import time
 
 LARGEST = 64 << 20
 PAUSE = 0.02
-GRACE = 5.0
+GRACE = 1.0
 """Seconds beyond the budget after which a sidecar that does not answer is given up."""
 NAMES = (b'"session_id"', b'"sessionID"', b'"sessionId"', b'"conversation_id"')
 ONLY = "agent.sock"

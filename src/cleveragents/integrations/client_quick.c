@@ -23,7 +23,7 @@
 
 #define WORDS 5 /* where those of the client begin */
 #define LARGEST ((size_t)64 << 20)
-#define GRACE 5.0
+#define GRACE 1.0
 
 struct bytes {
     char *data;

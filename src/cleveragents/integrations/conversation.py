@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from cleveragents import codec
 from cleveragents.context import Context
 from cleveragents.integrations.agent import agent_named, resume
-from cleveragents.integrations.client import INSIDE
 from cleveragents.integrations.session import is_in_place
 from cleveragents.model.conversation import Conversation, Point, Session, anchor_in
 from cleveragents.model.plan import Plan
@@ -92,6 +91,8 @@ class Return:
         last = Point.AFTER if self._again and literal else point
         if named is not None and named.session_id and self._ends_there(named, state, last):
             return named
+        from cleveragents.integrations.client import INSIDE
+
         # The agent's own program may make it, and runs our hooks: they would report a session that
         # nobody knows yet, which would be a plan of its own.
         env = {**self._env, INSIDE: self._plan_id}
