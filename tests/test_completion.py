@@ -109,6 +109,19 @@ def test_arguments_and_options_are_completed(
     assert offered in answers(stage, "agents", *typed)
 
 
+def test_a_plan_is_offered_by_its_id_where_its_name_means_another(
+    stage: Agents, yard: Yard
+) -> None:
+    with open_workspace() as ws:
+        (older,) = (plan.plan_id for plan in ws.plans())
+        assert older not in {item.value for item in offered("plan", "", "")}
+        assert [item.value for item in offered("plan", "", older[:8])] == [older]
+        newer = ws.run(yard.plan(PLAN)).plan_id
+        assert [item.value for item in offered("plan", "", "")] == ["shop", older]
+        assert newer != older
+        assert offered("plan or checkpoint", "", "")[0].value == "first"
+
+
 def test_decisions_are_offered_with_what_they_are_about(stage: Agents, yard: Yard) -> None:
     with open_workspace() as ws:
         plan = ws.run(yard.plan(PLAN.replace("shop", "second")))

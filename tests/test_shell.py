@@ -9,6 +9,7 @@ from cleveragents.errors import NotFound, UsageError
 from cleveragents.workspace import Workspace, open_workspace
 from tests.harness import Agents
 from tests.in_process import Yard, box, cli, files
+from tests.pseudo_terminal import PseudoTerminal
 from tests.rig import Shop
 
 TWO = """name: yard
@@ -124,3 +125,10 @@ def test_a_shell_is_confined_as_tools_are(agents: Agents) -> None:
     assert done.rc != 0
     assert not outside.exists()
     assert "in.txt" in {one["path"] for one in shop.ok("plan", "diff", "last")["files"]}
+
+
+def test_a_shell_in_a_terminal_says_that_it_is_in_a_sandbox(agents: Agents) -> None:
+    Shop(agents).ran('[{id: one, run: "echo 1 > one"}]')
+    with PseudoTerminal(agents, "plan", "shell", SHELL="/bin/true") as terminal:
+        assert terminal.ended() == 0
+    assert "this shell is in the sandbox of plan plan; exit ends it\n" in terminal.screen.text

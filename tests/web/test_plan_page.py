@@ -19,7 +19,7 @@ def test_the_list_says_what_each_plan_needs(yard: Yard) -> None:
         execute(ws, failed)
     text = words(Visitor().get("/"))
     assert "Two plans need you" in text
-    assert "yard All 2 steps are done. Nothing is applied" in text
+    assert "yard Both steps are done. Nothing is applied" in text
     assert "shop Stopped at step 3 of 3, three: exit code 1" in text
     assert "Look at the error" in text
     found = words(Visitor().get("/?q=YAR"))

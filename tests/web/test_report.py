@@ -35,7 +35,7 @@ def test_one_file_has_everything_and_loads_nothing(yard: Yard) -> None:
     said = cli("plan", "report", plan_id, "--html", "report.html", "--json").data
     assert said == {"plan_id": plan_id, "form": "html", "path": "report.html"}
     text = Path("report.html").read_text()
-    assert "All 2 steps are done" in words(text)
+    assert "Both steps are done" in words(text)
     assert "one.txt is new +1" in words(text)
     assert "1 + one" in words(text)
     assert not re.search(r'(src|href)="(?!#)', text)
@@ -49,7 +49,7 @@ def test_one_file_has_everything_and_loads_nothing(yard: Yard) -> None:
 def test_the_text_of_a_pull_request(yard: Yard) -> None:
     plan_id = done(yard)
     text = cli("plan", "report", plan_id, "--markdown").stdout
-    assert text.startswith("## shop\n\nAll 2 steps are done.")
+    assert text.startswith("## shop\n\nBoth steps are done.")
     assert "- **people** (which name): one.txt is new +1\n" in text
     assert "| app: two.txt | 1 | 0 |" in text
     cli("plan", "report", plan_id, "--markdown", "pr.md")

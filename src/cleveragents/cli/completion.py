@@ -40,7 +40,7 @@ def offered(kind: str, plan: str, begun: str) -> list[CompletionItem]:
         if not os.path.isdir(settings.home):
             return []  # completion must not create a store
         with open_workspace(settings=settings, recover=False) as ws:
-            found = _named(ws, kind, plan)
+            found = _named(ws, kind, plan, begun)
     except AgentsError:
         return []  # a shell that completes shows no errors
     names: dict[str, CompletionItem] = {}
@@ -52,12 +52,12 @@ def offered(kind: str, plan: str, begun: str) -> list[CompletionItem]:
     return list(names.values())
 
 
-def _named(ws: Workspace, kind: str, plan: str) -> list[CompletionItem]:
+def _named(ws: Workspace, kind: str, plan: str, begun: str) -> list[CompletionItem]:
     if kind == "plan":
-        return _plans(ws)
+        return _plans(ws, begun)
     if kind == "plan or checkpoint":
         newest = _checkpoints(ws.find("")) if ws.plans() else []
-        return [*_plans(ws), *newest]
+        return [*newest, *_plans(ws, begun)]
     one = ws.find(plan)
     if kind == "checkpoint":
         return _checkpoints(one)
@@ -71,11 +71,17 @@ def _named(ws: Workspace, kind: str, plan: str) -> list[CompletionItem]:
     ]
 
 
-def _plans(ws: Workspace) -> list[CompletionItem]:
+def _plans(ws: Workspace, begun: str) -> list[CompletionItem]:
+    """By name; by id where one was begun, or where a newer plan has the same name."""
     plans = ws.plans()[:NEWEST]
+    newest = {plan.name: plan.plan_id for plan in reversed(plans)}
     return [
         *(CompletionItem(plan.name, help=f"{plan.phase}/{plan.state}") for plan in plans),
-        *(CompletionItem(plan.plan_id, help=plan.name) for plan in plans),
+        *(
+            CompletionItem(plan.plan_id, help=plan.name)
+            for plan in plans
+            if begun or newest[plan.name] != plan.plan_id
+        ),
     ]
 
 

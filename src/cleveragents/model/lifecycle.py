@@ -15,7 +15,7 @@ def require_not_final(plan: Plan, verb: str) -> None:
             )
         raise PlanApplied(
             f"plan {plan.name!r} is applied and cannot be {verb}",
-            f"agents plan revert-applied {plan.plan_id} creates a plan that reverts it",
+            f"agents plan revert-applied {plan.plan_id}",
         )
     if plan.state is State.CANCELLED:
         raise PlanCancelled(

@@ -34,6 +34,9 @@ def shell(ws: Workspace, options: Options, plan: str, on: str | None) -> Reply:
     attach = Attach.ALL if options.form in ("rich", "plain") else Attach.INPUT
     talk = msgspec.structs.replace(ws.ctx.talk, attach=attach)
     attached = PlanHandle(msgspec.structs.replace(ws.ctx, talk=talk), one.plan_id)
+    if options.interactive:  # under bubblewrap its folder is called as one's own is
+        said = f"this shell is in the sandbox of plan {one.plan.name}; exit ends it"
+        ws.ctx.talk.tell("remark", {"message": said})
     done = attached.shell(os.environ.get("SHELL") or "/bin/sh", on=on)
     said = f"step {done.step_id} has what you changed; agents undo discards it"
     text = Text(said if done.step_id else "nothing was changed")

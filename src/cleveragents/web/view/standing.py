@@ -57,7 +57,8 @@ def _complete(facts: Facts, rows: list[Row]) -> str:
     if facts.in_place:
         names = listed([one.name for one in facts.resources])
         return f"{count(done, 'step')} in {names}, in place: there is nothing to apply"
-    what = "It is done" if done == 1 else f"All {done:,} steps are done"
+    few = {1: "It is done", 2: "Both steps are done"}
+    what = few.get(done, f"All {done:,} steps are done")
     if not has_changed(rows):
         return f"{what}. Nothing changed: there is nothing to apply."
     return f"{what}. Nothing is applied: your own files are as they were."
