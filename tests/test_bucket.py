@@ -155,6 +155,39 @@ def test_what_was_fetched_is_kept_here_up_to_a_limit(
     assert 0 < sum(path.stat().st_size for path in kept) <= 350_000
 
 
+def test_what_was_kept_here_and_is_damaged_is_fetched_again(proxy: Proxy, yard: Yard) -> None:
+    cli("plan", "run", yard.plan())
+    lose_packs()
+    fetched = cli("check", "--read-data", expect=6).stdout  # the pack is missing
+    kept = Path(os.environ["CLEVERAGENTS_HOME"]) / "cache" / "segments"
+    for number, path in enumerate(kept.iterdir()):
+        path.write_bytes(b"" if number % 2 else bytes(path.stat().st_size))
+    assert cli("check", "--read-data", expect=6).stdout == fetched
+    cli("plan", "rollback", "shop", "first", "--yes")
+
+
+@pytest.mark.parametrize("has", ["packs", "cache"])
+def test_gc_puts_back_what_the_bucket_has_lost(
+    tmp_path: Path, yard: Yard, monkeypatch: pytest.MonkeyPatch, has: str
+) -> None:
+    monkeypatch.setenv("CLEVERAGENTS_CONTENT_URL", f"file://{tmp_path}/bucket")
+    cli("plan", "run", yard.plan())
+    before = sorted(bucket().names())
+    if has == "cache":
+        lose_packs()
+        cli("check", "--read-data", expect=6)  # the pack is missing
+    shutil.rmtree(tmp_path / "bucket")
+    # It keeps nothing that the bucket has, and puts that back first.
+    monkeypatch.setenv("CLEVERAGENTS_CONTENT_CACHE", "1B" if has == "packs" else "1GB")
+    assert cli("gc", "--dry-run", "--json").data["put_back"] == len(before)
+    said = cli("gc", "--grace", "0s").stdout
+    assert f"{len(before)} lost segments were put back into the bucket" in said
+    assert sorted(bucket().names()) == before
+    lose_packs()
+    cli("plan", "rollback", "shop", "first", "--yes")
+    assert cli("gc", "--json").data["put_back"] == 0
+
+
 def test_a_second_plan_has_all_it_needs_below_its_own_name(proxy: Proxy, yard: Yard) -> None:
     """Content that this machine has from another plan is in that plan's segments only."""
     cli("plan", "run", yard.plan())
@@ -183,7 +216,7 @@ def test_gc_removes_what_a_delete_could_not(proxy: Proxy, yard: Yard) -> None:
     assert bucket().names()
     assert cli("gc", "--dry-run", "--json").data["plans_swept"] == 1
     assert bucket().names()
-    assert cli("gc", "--json").data["plans_swept"] == 1
+    assert "1 deleted plan was removed from the bucket" in cli("gc").stdout
     assert bucket().names() == []
 
 
@@ -392,6 +425,23 @@ def test_gc_keeps_what_the_bucket_has_up_to_a_limit(
     cli("plan", "rollback", "shop", "first", "--yes")
     sandbox = Path(cli("plan", "status", "shop", "--json").data["sandboxes"]["app"])
     assert len((sandbox / "old.txt").read_bytes()) == 300_000
+
+
+def test_gc_keeps_what_a_bucket_had_that_is_away(
+    proxy: Proxy, yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be gone for ever."""
+    (yard.app / "old.txt").write_bytes(os.urandom(300_000))
+    cli("plan", "run", yard.plan())
+    monkeypatch.setenv("CLEVERAGENTS_CONTENT_CACHE", "1KB")
+    proxy.is_away = True
+    for _ in range(2):
+        assert "nothing is removed here" in cli("gc", "--grace", "0s").stderr
+    assert content_size() > 300_000
+    proxy.is_away = False
+    for _ in range(2):
+        cli("gc", "--grace", "0s")
+    assert content_size() < 300_000
 
 
 def test_gc_keeps_what_is_not_in_the_bucket(

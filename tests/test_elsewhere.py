@@ -259,6 +259,7 @@ def test_homes_that_share_a_database_and_a_bucket_hand_a_plan_to_and_fro(
     assert (here["app"] / "last.txt").exists()
     assert not (was["app"] / "last.txt").exists()
     monkeypatch.setenv("CLEVERAGENTS_HOME", str(machines.first))
+    cli("check")  # the repository's commit is the other home's to hold, and in the bucket
     seen = {one["path"] for one in cli("plan", "diff", "shop", "--json").data["files"]}
     assert "last.txt" in seen
     assert not (was["app"] / "last.txt").exists()

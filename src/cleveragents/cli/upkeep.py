@@ -63,8 +63,13 @@ def gc(ws: Workspace, options: Options, dry_run: bool, grace: str | None, databa
         f"{show_bytes(result.freed_bytes)} {word} freed; "
         f"{result.waiting} waiting for the end of the grace period"
     )
-    if result.plans_swept:
-        text += f"; {plural(result.plans_swept, 'deleted plan')} {word} removed from the bucket"
+    for count, what, done in (
+        (result.plans_swept, "deleted plan", "removed from the bucket"),
+        (result.put_back, "lost segment", "put back into the bucket"),
+    ):
+        if count:
+            verb = "was" if count == 1 and not dry_run else word
+            text += f"; {plural(count, what)} {verb} {done}"
     data = {**msgspec.to_builtins(result), "databases": [msgspec.to_builtins(one) for one in held]}
     return Reply(data=data, blocks=(Text(text),), messages=told)
 

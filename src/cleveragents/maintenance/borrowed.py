@@ -6,6 +6,7 @@ from collections.abc import Collection
 import msgspec
 
 from cleveragents import codec
+from cleveragents.checkpoints.sandboxes import is_elsewhere
 from cleveragents.content.keys import GIT
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError, PlanBusy
@@ -39,7 +40,9 @@ def find_loose(ctx: Context, going: Collection[str] = ()) -> list[Loose]:
         if not ctx.store.checkpoints.count(record.plan_id):
             continue
         repository = codec.convert(noted, command.Repository)
-        if "base_pack" in record.origin and not os.path.isdir(repository.git_dir):
+        if "base_pack" in record.origin and (
+            is_elsewhere(record, ctx.store.home_id) or not os.path.isdir(repository.git_dir)
+        ):
             continue  # the store has the commit, for machines without the repository
         is_gone = not _has(repository, base)
         if is_gone and _has(kept_objects_at(record.root, repository), base):

@@ -58,6 +58,29 @@ def sweep(ctx: Context, dry_run: bool) -> int:
     return len(gone)
 
 
+def put_back(ctx: Context, dry_run: bool) -> int | None:
+    """Write again what the bucket has lost and this machine has.
+
+    Returns how many segments; None: the bucket does not say what it has.
+    """
+    packs, count = _backed(ctx), 0
+    try:
+        there = set(packs.cache.bucket.names(ctx.store.identity.store_id))
+        lost = set(ctx.store.segments.names()) - there
+        for _, name, entries in ctx.store.segments.after(None, 0) if lost else ():
+            data = packs.segment(name, entries) if name in lost else None
+            if data is None:
+                continue
+            count += 1
+            if not dry_run:
+                packs.cache.bucket.put_new(name, data)
+    except BucketUnreachable as error:
+        said = f"nothing is removed here because the bucket has it: {error.message}"
+        ctx.talk.tell("warning", {"message": said})
+        return None
+    return count
+
+
 def _remove(packs: BackedPacks, folder: str) -> None:
     bucket = packs.cache.bucket
     bucket.delete(bucket.names(folder))

@@ -40,6 +40,8 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
     plans_swept: int = 0
     """Deleted plans whose content was still in the bucket."""
+    put_back: int = 0
+    """Segments that the bucket had lost and this machine had."""
 
 
 def roots_of(ctx: Context) -> list[tuple[str, bytes]]:
@@ -60,13 +62,15 @@ def roots_of(ctx: Context) -> list[tuple[str, bytes]]:
     return [(plan, root) for plan, root in roots if plan not in theirs]
 
 
-def live_keys(ctx: Context) -> set[bytes]:
-    """Every key that must stay."""
-    if ctx.settings.content_url:
-        from cleveragents.maintenance.bucket import needed_here, read_here
+def live_keys(ctx: Context, bucket_has: bool = True) -> set[bytes]:
+    """Every key that must stay; `bucket_has`: what was brought to the bucket is there."""
+    roots = roots_of(ctx)
+    every = [root for _, root in roots]
+    if not ctx.settings.content_url:
+        return reachable(ctx, every)
+    from cleveragents.maintenance.bucket import needed_here, read_here
 
-        return reachable(ctx, needed_here(ctx, roots_of(ctx)), read_here(ctx))
-    return reachable(ctx, [root for _, root in roots_of(ctx)])
+    return reachable(ctx, needed_here(ctx, roots) if bucket_has else every, read_here(ctx))
 
 
 def reachable(ctx: Context, roots: list[bytes], read: trees.Reader | None = None) -> set[bytes]:
@@ -108,19 +112,20 @@ def _moved(at: str, by: timedelta) -> str:
 
 
 def collect(ctx: Context, grace: float, dry_run: bool = False) -> Collected:
-    done = _collect(ctx, grace, dry_run)
     if not ctx.settings.content_url:
-        return done
-    from cleveragents.maintenance.bucket import sweep
+        return _collect(ctx, grace, dry_run, bucket_has=False)
+    from cleveragents.maintenance.bucket import put_back, sweep
 
-    return msgspec.structs.replace(done, plans_swept=sweep(ctx, dry_run))
+    back = put_back(ctx, dry_run)  # before anything goes because the bucket has it
+    done = _collect(ctx, grace, dry_run, bucket_has=back is not None)
+    return msgspec.structs.replace(done, put_back=back or 0, plans_swept=sweep(ctx, dry_run))
 
 
-def _collect(ctx: Context, grace: float, dry_run: bool) -> Collected:
+def _collect(ctx: Context, grace: float, dry_run: bool, *, bucket_has: bool) -> Collected:
     ctx.manager.packs.release_pack()
     if not dry_run:
         follow_clock(ctx)
-    live = live_keys(ctx)
+    live = live_keys(ctx, bucket_has)
     now = ctx.now()
     known = list(ctx.store.objects.all())
     dead = [key for key, _, condemned in known if key not in live and condemned is None]
@@ -137,7 +142,7 @@ def _collect(ctx: Context, grace: float, dry_run: bool) -> Collected:
         ctx.store.objects.condemn(dead, now)
     release_dropped_everywhere(ctx)
     database_backups.finish(ctx)
-    removed = _remove(ctx, before)
+    removed = _remove(ctx, before, bucket_has)
     freed, rewritten = _compact(ctx)
     ctx.store.compact()
     return _collected(live, dead, removed, known, freed, rewritten, dry_run=False)
@@ -177,14 +182,14 @@ def _collected(
     )
 
 
-def _remove(ctx: Context, before: str) -> list[bytes]:
+def _remove(ctx: Context, before: str, bucket_has: bool) -> list[bytes]:
     """Take out of the index what is still condemned and still unused, in one transaction.
 
     A checkpoint that wants such content again takes it off the list in its own commit, so
     looking again inside ours decides the race.
     """
     with ctx.store.content_transaction(exclusive=True):
-        live = live_keys(ctx)
+        live = live_keys(ctx, bucket_has)
         gone = [
             key
             for key, _, at in ctx.store.objects.all()

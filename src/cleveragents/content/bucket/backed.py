@@ -7,9 +7,15 @@ written after the bucket had stored it; never because another machine says so.
 import os
 from collections.abc import Callable, Collection, Iterable
 
-from cleveragents.content.bucket.segments import AWAY, SegmentCache, locations
+from cleveragents.content.bucket.segments import (
+    AWAY,
+    SegmentCache,
+    is_named,
+    keys_of,
+    locations,
+)
 from cleveragents.content.keys import matches
-from cleveragents.content.pack_file import RAW, RECORD, RECORD_MARK, Location, payload_of
+from cleveragents.content.pack_file import MAGIC, RAW, RECORD, RECORD_MARK, Location, payload_of
 from cleveragents.content.packs import Index, Packs
 from cleveragents.content.reserve import Reserve
 from cleveragents.errors import ContentDamaged
@@ -121,13 +127,14 @@ class BackedPacks(Packs):
             return self._checked(key, place)
 
     def _checked(self, key: bytes, place: Location) -> bytes:
-        data = payload_of(self.cache.read(place), key)
-        if data is None or not matches(key, data):
-            raise ContentDamaged(
-                f"segment {place.pack.removeprefix(AWAY)} in {self.cache.bucket.url} is damaged",
-                "agents check --read-data",
-            )
-        return data
+        for anew in (False, True):
+            data = payload_of(self.cache.read(place, anew=anew), key)
+            if data is not None and matches(key, data):
+                return data
+        raise ContentDamaged(
+            f"segment {place.pack.removeprefix(AWAY)} in {self.cache.bucket.url} is damaged",
+            "agents check --read-data lists everything that is",
+        )
 
     def prefetch(self) -> None:
         """Fetch the segments of the plan in use, if they fit into the cache."""
@@ -140,14 +147,27 @@ class BackedPacks(Packs):
         if sum(sizes.values()) <= self.cache.limit // 2:
             self.cache.prefetch(sizes)
 
+    def segment(self, name: str, entries: bytes) -> bytes | None:
+        """A whole segment as this machine has it; None: it has not all of it."""
+        if (data := self.cache.kept(name)) is not None:
+            return data
+        found = self.index.here.locate(keys := keys_of(entries))
+        if len(found) < len(keys):
+            return None
+        data = b"".join([MAGIC, *(self._lying(found[key]) for key in keys)])
+        return data if is_named(data, name) else None
+
+    def _lying(self, place: Location) -> bytes:
+        try:
+            return os.pread(self._reader(place.pack), place.length, place.offset)
+        except FileNotFoundError:
+            return b""
+
     def record(self, key: bytes) -> bytes:
         """A checked pack record, for a segment."""
         place = self.index.here.find(key)
         if place is not None:
-            try:
-                found = os.pread(self._reader(place.pack), place.length, place.offset)
-            except FileNotFoundError:
-                found = b""
+            found = self._lying(place)
             data = payload_of(found, key)
             if data is not None and matches(key, data):
                 return found

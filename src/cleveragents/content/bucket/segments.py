@@ -53,6 +53,16 @@ def _segment(folder: str, parts: list[bytes], entries: list[tuple[bytes, int]]) 
     return Segment(f"{folder}/{blake3(data).hexdigest()}", data, msgspec.msgpack.encode(entries))
 
 
+def is_named(data: bytes, name: str) -> bool:
+    """Whether these are the bytes of the segment of that name."""
+    return blake3(data).hexdigest() == name.rpartition("/")[2]
+
+
+def keys_of(entries: bytes) -> list[bytes]:
+    """The keys of a segment, in order."""
+    return [key for key, _ in codec.from_msgpack(entries, _ENTRIES)]
+
+
 def locations(name: str, entries: bytes) -> Iterator[tuple[bytes, Location]]:
     """Each key of a segment and its location."""
     offset = len(MAGIC)
@@ -69,13 +79,17 @@ class SegmentCache:
         self._directory = directory
         self.limit = limit
 
-    def read(self, place: Location) -> bytes:
-        """The record at a location; the caller checks it against its key."""
+    def read(self, place: Location, *, anew: bool = False) -> bytes:
+        """The record at a location; the caller checks it against its key.
+
+        `anew`: from the bucket even if a copy is here: a power cut may have left half of it.
+        """
         name = place.pack.removeprefix(AWAY)
-        path = self._path(name)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = -1 if anew else os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
+            fd = -1
+        if fd < 0:
             data = self.fetch(name)
             return data[place.offset : place.offset + place.length]
         try:
@@ -83,10 +97,17 @@ class SegmentCache:
         finally:
             os.close(fd)
 
+    def kept(self, name: str) -> bytes | None:
+        """A whole segment that is here."""
+        with suppress(OSError), open(self._path(name), "rb") as file:
+            data = file.read()
+            return data if is_named(data, name) else None
+        return None
+
     def fetch(self, name: str) -> bytes:
         """A whole segment, checked against its name and cached."""
         data = self.bucket.get(name)
-        if blake3(data).hexdigest() != name.rpartition("/")[2]:
+        if not is_named(data, name):
             raise ContentDamaged(
                 f"segment {name} in {self.bucket.url} is not what it was",
                 "agents check --read-data",
