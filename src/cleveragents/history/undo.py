@@ -16,10 +16,10 @@ from cleveragents.execution.reconcile import Reconciled, difference
 from cleveragents.history.rollback import (
     Remember,
     accepted,
-    go_back,
     previewed,
     remembering,
     require_own,
+    roll_back_to,
     with_effects,
 )
 from cleveragents.lease import LeasedPlan
@@ -93,7 +93,7 @@ def _travel(
         entry = _next_entry(ctx, leased.plan, way)
         moment = entry.before if way is Operation.UNDO else entry.after
         assert moment is not None
-        result = _go(ctx, leased, moment, leased.opened(way), entry, accept_loss, remember)
+        result = _return_to(ctx, leased, moment, leased.opened(way), entry, accept_loss, remember)
         return _undone(entry, result)
 
 
@@ -128,7 +128,7 @@ def _next_entry(ctx: Context, plan: Plan, way: Operation) -> JournalEntry:
     return stack[-1]
 
 
-def _go(
+def _return_to(
     ctx: Context,
     leased: LeasedPlan,
     moment: Moment,
@@ -143,4 +143,4 @@ def _go(
     todo = accepted(todo, accept_loss, command)
     opened = with_effects(msgspec.structs.replace(opened, target=entry.entry_id), todo)
     todo = msgspec.structs.replace(todo, entry=opened)
-    return go_back(ctx, leased, group, remembering(todo, remember))
+    return roll_back_to(ctx, leased, group, remembering(todo, remember))
