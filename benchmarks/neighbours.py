@@ -95,10 +95,10 @@ class Ours:
 
     def tell(self, event: str, **payload: object) -> None:
         body = {"session_id": "bench", "cwd": os.fspath(self.work), "hook_event_name": event}
-        line = client.connected(self.folder, self.socket)
+        line = client.open_socket(self.folder, self.socket)
         assert line is not None
         data = json.dumps({**body, "tool_use_id": f"c{self.calls}", **payload}).encode()
-        assert client.asked(line, b"claude-code\t\n" + data, 600).startswith(b"ok")
+        assert client.ask(line, b"claude-code\t\n" + data, 600).startswith(b"ok")
 
     def begin(self) -> None:
         self.calls += 1

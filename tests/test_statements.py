@@ -119,7 +119,7 @@ def test_what_goes_to_the_bucket_is_asked_for_in_one_go(
     with open_workspace() as ws:
         plan = yard.use(ws, PLAN)
         plan.execute()
-        ws.ctx.checkpoints.wait_until_there(plan.plan_id)
+        ws.ctx.checkpoints.wait_until_uploaded(plan.plan_id)
         assert ws.ctx.store.segments.pending(plan.plan_id) == []
     looks = [text for text in sent if "m.resource_id, c.root_key" in text]
     marks = [text for text in sent if "INTO groups_there" in text]

@@ -192,7 +192,7 @@ def _apply(
 
 def _origin(ctx: Context, plan: Plan) -> States:
     """The state each sandbox was made with."""
-    return ctx.checkpoints.began_with(plan.plan_id)
+    return ctx.checkpoints.initial_states(plan.plan_id)
 
 
 def _result(ctx: Context, leased: LeasedPlan, origin: States) -> States:

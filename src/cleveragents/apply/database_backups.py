@@ -96,7 +96,7 @@ def keep(ctx: Context, leased: LeasedPlan, staged: dict[str, Any]) -> None:
     if not plan.rollback_enabled or ctx.settings.keep_applied == 0:
         return
     sandboxes = ctx.manager.sandboxes(plan.plan_id)
-    began = ctx.checkpoints.began_with(plan.plan_id)
+    began = ctx.checkpoints.initial_states(plan.plan_id)
     for rid, one in staged.items():
         sandbox, record = sandboxes[rid], sandboxes.records[rid]
         if not (isinstance(sandbox, KeepsBackup) and one.get("files")):
@@ -203,7 +203,7 @@ def require_there(ctx: Context, plan: Plan) -> None:
 def looked_at(ctx: Context, one: Held) -> Held:
     """As it is on its server now; as it was noted, if that cannot be reached."""
     sandbox = ctx.manager.sandboxes(one.plan_id).named(one.resource)
-    began = ctx.checkpoints.began_with(one.plan_id)[sandbox.place.resource.resource_id]
+    began = ctx.checkpoints.initial_states(one.plan_id)[sandbox.place.resource.resource_id]
     assert isinstance(sandbox, KeepsBackup)
     try:
         found = sandbox.holding(began)
@@ -223,7 +223,7 @@ def _missing(ctx: Context, plan: Plan, name: str) -> str:
     earlier = record.earlier
     if earlier is not None and earlier.state is not BackupState.KEPT:
         return f"its backup was released, {by_whom(earlier.by)}"
-    state = ctx.checkpoints.began_with(plan.plan_id)[rid]
+    state = ctx.checkpoints.initial_states(plan.plan_id)[rid]
     if isinstance(sandbox, KeepsBackup) and sandbox.holding(state) is not None:
         return ""
     if earlier is None:

@@ -128,10 +128,10 @@ def revert_paths(ctx: Context, leased: LeasedPlan, *, plan: str, group: str) -> 
     """The step: every path is reverted, or none and the conflicts are told."""
     plan_id = leased.plan.plan_id
     applied = ctx.checkpoints.states(ctx.store.checkpoints.group(group))
-    began = ctx.checkpoints.began_with(plan)
+    began = ctx.checkpoints.initial_states(plan)
     old = {s.place.resource.name: s for s in ctx.manager.sandboxes(plan).opened.values()}
     now = ctx.checkpoints.look(plan_id, lambda states: states)
-    first = ctx.checkpoints.began_with(plan_id)
+    first = ctx.checkpoints.initial_states(plan_id)
     ways: list[_Way] = []
     for rid, sandbox in ctx.manager.sandboxes(plan_id).capturable.items():
         was = old[sandbox.place.resource.name]

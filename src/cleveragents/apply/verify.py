@@ -15,7 +15,10 @@ def verify(ctx: Context, plan: Plan, options: ApplyOptions) -> list[str]:
     before = [group for group in groups if CheckpointType.PRE_APPLY in group.triggers]
     if plan.result is None or not before:
         return []
-    origin, result = ctx.checkpoints.began_with(plan.plan_id), ctx.checkpoints.states(before[-1])
+    origin, result = (
+        ctx.checkpoints.initial_states(plan.plan_id),
+        ctx.checkpoints.states(before[-1]),
+    )
     done = {item["resource"]: codec.convert(item, Applied) for item in plan.result["applied"]}
     missing: list[str] = []
     for rid, sandbox in ctx.manager.sandboxes(plan.plan_id).opened.items():

@@ -53,7 +53,7 @@ class BackedManager(CheckpointManager):
         """Of sandboxes on another machine only what is in the bucket can be seen from here."""
         if not self.sandboxes(plan_id).elsewhere:
             return super().create_checkpoint(plan_id, batch, previous, strict, but_in_place)
-        group = newest_there(self._store, self._store.plans.get(plan_id))
+        group = newest_uploaded(self._store, self._store.plans.get(plan_id))
         if group is None:
             raise SandboxMissing(
                 f"the sandboxes of plan {plan_id} are on another machine",
@@ -64,12 +64,12 @@ class BackedManager(CheckpointManager):
 
     def head_of(self, plan: Plan) -> str | None:
         if self.sandboxes(plan.plan_id).elsewhere:
-            group = newest_there(self._store, plan)
+            group = newest_uploaded(self._store, plan)
             return group.group_id if group else None
         return super().head_of(plan)
 
 
-def newest_there(store: Store, plan: Plan) -> CheckpointGroup | None:
+def newest_uploaded(store: Store, plan: Plan) -> CheckpointGroup | None:
     """The plan's newest group if it is in the bucket, else the last one before it that is."""
     there = store.segments.there(plan.plan_id)
     if plan.head_group_id is None or plan.head_group_id in there:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from cleveragents import machine
-from cleveragents.checkpoints.backed import newest_there
+from cleveragents.checkpoints.backed import newest_uploaded
 from cleveragents.checkpoints.groups import Groups
 from cleveragents.checkpoints.restoration import (
     Restoration,
@@ -43,17 +43,17 @@ GIVES_UP = ("plan rollback", "plan undo")
 """Verbs by which a person chose where to go, whatever comes after it."""
 
 
-def bring_here(groups: Groups, leased: LeasedPlan, verb: str) -> None:
+def move_here(groups: Groups, leased: LeasedPlan, verb: str) -> None:
     """Make the sandboxes of a plan on this machine, if they are on another."""
     plan_id = leased.plan.plan_id
-    current = _looked_at_again(groups, plan_id)
+    current = _refreshed(groups, plan_id)
     here, away = current.home_id, [r for r in current.elsewhere if r.state is SandboxState.READY]
     if not away:
         return
     _require_movable(current, away)
     origin = away[0].origin
     made_on = origin.get("is_on") or origin.get("made_on", "another machine")
-    group = newest_there(groups.store, leased.plan)
+    group = newest_uploaded(groups.store, leased.plan)
     if group is None:
         _start_over(groups, leased, away, made_on)
         return
@@ -83,7 +83,7 @@ def _require_movable(current: PlanSandboxes, away: list[SandboxRecord]) -> None:
             )
 
 
-def _looked_at_again(groups: Groups, plan_id: str) -> PlanSandboxes:
+def _refreshed(groups: Groups, plan_id: str) -> PlanSandboxes:
     """A process that lives long may have held the plan before another machine did."""
     packs, current = groups.manager.packs, groups.manager.sandboxes(plan_id)
     assert isinstance(packs, BackedPacks)

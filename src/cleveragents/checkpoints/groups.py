@@ -96,15 +96,15 @@ class Groups:
         if self.uploads is not None:
             self.uploads.require_usable(self.store, self.manager.packs)
 
-    def wait_until_there(self, plan_id: str) -> None:
+    def wait_until_uploaded(self, plan_id: str) -> None:
         """Before an effect outside: who continues elsewhere must not have to repeat it."""
         if self.uploads is not None:
             self.uploads.wait_for(plan_id)
 
-    def let_arrive(self, plan_id: str, tell: Callable[[], None]) -> None:
+    def finish_uploads(self, plan_id: str, tell: Callable[[], None]) -> None:
         """Before a plan is released that others may take: wait until they see all of it."""
         if self.uploads is not None and self.store.is_shared:
-            self.uploads.let_arrive(plan_id, tell)
+            self.uploads.finish_uploads(plan_id, tell)
 
     def states(self, group: CheckpointGroup) -> States:
         """Resource id -> its state in this group."""
@@ -132,7 +132,7 @@ class Groups:
             but_in_place=but_in_place,
         )
 
-    def began_with(self, plan_id: str) -> States:
+    def initial_states(self, plan_id: str) -> States:
         """The states the sandboxes were made with; empty before they are."""
         if origins := self.origins(plan_id):
             return origins

@@ -208,7 +208,7 @@ class CheckpointManager:
                         "something wrote to it in the meantime; run the command again",
                     )
 
-    def making_last(self, plan_id: str, staged: "Staged") -> Callable[[], None]:
+    def sync_switched(self, plan_id: str, staged: "Staged") -> Callable[[], None]:
         """Brings to disk what was switched and removes what it replaced; for any thread."""
         current = self.sandboxes(plan_id)
         switched = [(current[rid], one) for rid, one in staged.resources.items()]

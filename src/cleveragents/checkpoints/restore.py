@@ -247,7 +247,7 @@ def _switch(
     commit_restoration(groups.store, leased, restoration, group, intent_id)
     if not restoration.made:
         groups.remember_newest(plan_id, group)
-    leased.run_in_background(intent_id, groups.manager.making_last(plan_id, staged))
+    leased.run_in_background(intent_id, groups.manager.sync_switched(plan_id, staged))
 
 
 def _give_up(

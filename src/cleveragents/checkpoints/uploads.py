@@ -25,7 +25,7 @@ from cleveragents.model.resource import SandboxRecord, SandboxState
 from cleveragents.model.units import plural
 from cleveragents.store import Store
 from cleveragents.store.clock import utc_now
-from cleveragents.store.segments import ToBring
+from cleveragents.store.segments import PendingUpload
 
 PAUSE = 2.0
 """Seconds until the bucket is asked again after it did not answer."""
@@ -111,7 +111,7 @@ class Uploads:
             f"when it answers: agents plan resume {plan_id}",
         )
 
-    def let_arrive(self, plan_id: str, tell: Callable[[], None]) -> None:
+    def finish_uploads(self, plan_id: str, tell: Callable[[], None]) -> None:
         """Wait for what is on its way. A bucket that is away is not waited for.
 
         `plan_id`: of that plan alone, empty: of all. `tell`: if it takes longer than a moment.
@@ -129,7 +129,7 @@ class Uploads:
         if self._thread is None:
             return ""
         with self._changed:
-            self.let_arrive("", tell)
+            self.finish_uploads("", tell)
             left = len(self._wanted) + bool(self._at_work) + len(self._failed)
             why = next(iter(self._failed.values()), self.problem)
             self._is_closing = True
@@ -163,7 +163,7 @@ class Uploads:
         plan_id = self._at_work
         try:
             self._note_left(plan_id)
-            while not _brought(desk, plan_id):
+            while not _upload_plan(desk, plan_id):
                 pass
             with suppress(OSError):
                 fsio.unlink_if_there(f"{self._left}/{plan_id}")
@@ -193,9 +193,9 @@ class Uploads:
             self._changed.wait_for(lambda: self._is_closing, PAUSE)
 
 
-def _brought(desk: Desk, plan_id: str) -> bool:
+def _upload_plan(desk: Desk, plan_id: str) -> bool:
     try:
-        bring(desk, plan_id)
+        upload(desk, plan_id)
     except LeaseLost:
         # Taken by the next command here, or elsewhere, or there is another bucket: look again.
         desk.bucket, desk.plan = "", ("", 0)
@@ -203,10 +203,10 @@ def _brought(desk: Desk, plan_id: str) -> bool:
     return True
 
 
-def bring(desk: Desk, plan_id: str) -> None:
+def upload(desk: Desk, plan_id: str) -> None:
     """Bring all groups that are not there yet; of one that is made meanwhile we are told."""
     store = desk.store
-    todo = store.segments.to_bring(plan_id)
+    todo = store.segments.to_upload(plan_id)
     if not todo.groups:
         return
     records = _records(desk, plan_id, todo)
@@ -230,7 +230,7 @@ def bring(desk: Desk, plan_id: str) -> None:
         desk.packs.index.there.learn(root, name, entries)
 
 
-def _records(desk: Desk, plan_id: str, todo: ToBring) -> list[SandboxRecord]:
+def _records(desk: Desk, plan_id: str, todo: PendingUpload) -> list[SandboxRecord]:
     """The plan's sandboxes, asked for once for each lease of it and each new resource."""
     if desk.plan != (plan_id, todo.epoch) or not todo.resources <= desk.records.keys():
         found = desk.store.resources.sandboxes(plan_id)

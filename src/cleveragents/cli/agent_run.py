@@ -129,7 +129,7 @@ def _review(ws: Workspace, options: Options, plan: PlanHandle) -> None:
                 _go_back(ws, plan)
                 continue
             if chosen == "some":
-                _leave_out_others(plan)
+                _keep_only_typed(plan)
             todo = plan.preview_apply()
             options.confirm(apply_question(todo, dropped_backups(ws, plan, todo)), "")
             plan.apply()
@@ -147,7 +147,7 @@ def _choice(typed: str) -> str:
     return found[0]
 
 
-def _leave_out_others(plan: PlanHandle) -> None:
+def _keep_only_typed(plan: PlanHandle) -> None:
     """Roll back everything but the typed paths; earlier groups keep the rest."""
     files = plan.diff().files
     _show(Table(("change", "path"), tuple((file.status, file.path) for file in files)))

@@ -136,7 +136,7 @@ def run_command(
                 settings = settings_here(overrides=options.settings)
                 with open_workspace(settings=settings, talk=voice.talk) as workspace:
                     notes = workspace.recovered
-                    _take_in(workspace)
+                    _record_left_events(workspace)
                     with _telemetry(workspace, started):
                         reply = function(workspace, options, **arguments)
             else:
@@ -172,7 +172,7 @@ def run_command(
     return reply.exit_code
 
 
-def _take_in(workspace: Workspace) -> None:
+def _record_left_events(workspace: Workspace) -> None:
     """Record agents' events that hooks left in files; nearly always none."""
     settings = workspace.ctx.settings
     if not os.path.isdir(folder := f"{settings.home}/sidecars"):
@@ -180,9 +180,9 @@ def _take_in(workspace: Workspace) -> None:
     from cleveragents.maintenance.sidecars import events_wait
 
     if events_wait(folder) and not workspace.ctx.store.read_only:
-        from cleveragents.integrations.launch import take_in
+        from cleveragents.integrations.launch import record_left_events
 
-        take_in(settings)
+        record_left_events(settings)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ class NoReader(BaseException):
     """The reader of the answer is gone, as with `| head`; not an error to report."""
 
 
-class _Over(io.FileIO):
+class _Checked(io.FileIO):
     """Writes to a stream's descriptor; keeps the stream, which would close it when collected."""
 
     def __init__(self, stream: Any) -> None:
@@ -34,7 +34,7 @@ class _Over(io.FileIO):
         self._stream = stream
 
 
-class _Answer(_Over):
+class _Answer(_Checked):
     def write(self, data: Any) -> int:
         try:
             while (written := super().write(data)) is None:  # the descriptor is non-blocking
@@ -46,7 +46,7 @@ class _Answer(_Over):
         return written
 
 
-class _Remarks(_Over):
+class _Remarks(_Checked):
     """Remarks beside the answer: failing to write them does not fail the command."""
 
     def write(self, data: Any) -> int:
@@ -82,8 +82,8 @@ def _has_threads() -> bool:
 def run() -> NoReturn:
     """Run the command line, in a process that continues afterwards."""
     _have_streams()
-    sys.stdout = _over(_Answer, sys.stdout)
-    sys.stderr = _over(_Remarks, sys.stderr)
+    sys.stdout = _checked(_Answer, sys.stdout)
+    sys.stderr = _checked(_Remarks, sys.stderr)
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, a tool's exit code would be lost
     try:
@@ -124,7 +124,7 @@ def _have_streams() -> None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
-def _over(kind: type[_Over], stream: TextIO) -> TextIO:
+def _checked(kind: type[_Checked], stream: TextIO) -> TextIO:
     """The same stream, handling failed writes as `kind` does."""
     at_once = bool(stream.line_buffering) or getattr(stream, "write_through", False)
     try:

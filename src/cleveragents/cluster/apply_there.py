@@ -77,7 +77,7 @@ def _brought(ctx: Context, plan: Plan) -> Plan:
         return plan
     with work_on(ctx, plan.plan_id, "plan apply", patient=True) as leased:
         ctx.checkpoints.create_checkpoint(CheckpointType.PRE_APPLY, leased, CheckpointRequest())
-        ctx.checkpoints.wait_until_there(plan.plan_id)
+        ctx.checkpoints.wait_until_uploaded(plan.plan_id)
         return leased.plan
 
 

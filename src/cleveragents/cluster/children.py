@@ -60,7 +60,7 @@ def _ended_elsewhere(ctx: Context, queue: Queue, child: Plan, order: Order) -> b
             return False
         assert child.parent_plan_id is not None
         # Whoever continued the parent elsewhere would else not know of this child.
-        ctx.checkpoints.wait_until_there(child.parent_plan_id)
+        ctx.checkpoints.wait_until_uploaded(child.parent_plan_id)
         submit(ctx, plan_id, queue, order)
     try:
         while (job := queue.job(plan_id)) is not None:

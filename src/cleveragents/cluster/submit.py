@@ -57,11 +57,11 @@ def submit(ctx: Context, plan_id: str, queue: Queue, order: Order) -> None:
             executor.strategize()
             executor.prepare()
         # A worker on another machine sees only what is in the bucket.
-        ctx.checkpoints.let_arrive(plan_id, lambda: None)
+        ctx.checkpoints.finish_uploads(plan_id, lambda: None)
         if ctx.settings.content_url and ctx.store.segments.pending(plan_id):
             ctx.talk.tell("uploading", {})
         try:
-            ctx.checkpoints.wait_until_there(plan_id)
+            ctx.checkpoints.wait_until_uploaded(plan_id)
         except NotInBucket as error:
             again = f"when it answers: agents plan submit {plan_id}"
             raise NotInBucket(error.message, again) from None

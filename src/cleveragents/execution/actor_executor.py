@@ -82,7 +82,7 @@ class ActorExecutor(PlanExecutor):
 
     def decide(self, asked: DecisionProposal, parent: str | None = None) -> Decision:
         """Record a decision, with its group; later steps depend on it."""
-        self._go_on()
+        self._clear_failure()
         if asked.parent is not None:
             parent = self._named(asked.parent)
         decision = Decision(
@@ -121,7 +121,7 @@ class ActorExecutor(PlanExecutor):
         return self._run_proposed(StepSpec(id=step_id, tool=SUBPLAN, subplan=child), decision_id)
 
     def _run_proposed(self, spec: StepSpec, decision_id: str | None) -> Ran:
-        self._go_on()
+        self._clear_failure()
         self._last_call = None
         number = self._add(spec, decision_id or self._last_decision)
         ok = self._run(number)
@@ -144,11 +144,11 @@ class ActorExecutor(PlanExecutor):
                 f"a state of {size:,} bytes: at most {LARGEST_STATE:,} are kept with each group",
                 "keep what is large in a file of a sandbox: it is rolled back with the files",
             )
-        self._go_on()
+        self._clear_failure()
         self._leased.commit(actor_state=state, view_changed=True)
         self._state = state
 
-    def forget_undone(self) -> None:
+    def drop_undone(self) -> None:
         """Drop proposals that were not done: the actor proposes again."""
         store, plan_id = self._ctx.store, self._leased.plan.plan_id
         decisions = store.plans.decisions(plan_id)
@@ -172,7 +172,7 @@ class ActorExecutor(PlanExecutor):
                     self._ctx.store.plans.commit(cancelled)
         self._steps = [step for step in self._steps if step.step_id not in gone]
 
-    def _go_on(self) -> None:
+    def _clear_failure(self) -> None:
         """Clear a failure that the actor was told of and that did not end the plan."""
         leased = self._leased
         if leased.plan.state is State.ERRORED:
@@ -236,7 +236,7 @@ class ActorExecutor(PlanExecutor):
     def _work(self) -> bool:
         try:
             while True:
-                self.forget_undone()
+                self.drop_undone()
                 if not super()._work():
                     return False
                 ended = self._converse()

@@ -133,7 +133,7 @@ class _CallerExecutor(ActorExecutor):
             self._ctx.store.journal.put(entry)
             leased.write(phase=Phase.EXECUTE, state=State.PROCESSING, error=None)
         try:
-            self.forget_undone()
+            self.drop_undone()
             yield
             if not self._stopped:
                 # Failures that the block handled are over.

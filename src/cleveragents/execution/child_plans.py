@@ -249,7 +249,7 @@ def _both_ends(ctx: Context, child: Plan, batch: Batch) -> tuple[States, States]
     child = ctx.store.plans.get(child.plan_id)
     # The child ran with its own store: our cached rows are older.
     ctx.manager.forget(child.plan_id)
-    began = ctx.checkpoints.began_with(child.plan_id)
+    began = ctx.checkpoints.initial_states(child.plan_id)
     if child.head_group_id is None:
         # Without groups: `rollback_enabled: false`.
         return began, ctx.manager.create_checkpoint(child.plan_id, batch, {})

@@ -32,9 +32,9 @@ def take(
         ctx.store, plan_id, verb, ctx.now, whatever_waits=whatever_waits, patient=patient
     ) as leased:
         if ctx.settings.content_url:
-            from cleveragents.checkpoints.elsewhere import bring_here
+            from cleveragents.checkpoints.elsewhere import move_here
 
-            bring_here(ctx.checkpoints, leased, verb)
+            move_here(ctx.checkpoints, leased, verb)
         for intent in ctx.store.intents.of_plan(plan_id):
             if intent.kind == "restore" and intent.is_done:
                 ctx.checkpoints.confirm_rollback(leased, intent)

@@ -77,7 +77,7 @@ class Listener:
             self._ctx.talk.tell("output", told)
 
 
-def listened(context: CallContext, listener: Listener) -> CallContext:
+def with_listener(context: CallContext, listener: Listener) -> CallContext:
     """The call, with a listener."""
     return msgspec.structs.replace(meanwhile(context, listener.idle), hear=listener.hear)
 

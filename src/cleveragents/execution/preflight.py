@@ -34,7 +34,7 @@ from cleveragents.tools.confinement.confine import (
     mechanism,
     why_not,
 )
-from cleveragents.tools.confinement.mounts import is_inside, seen_at_own_paths
+from cleveragents.tools.confinement.mounts import is_inside, mounted_at_own_paths
 
 LEAST_FREE = 4 << 20
 """Bytes, apart from the reserve, without which nothing is begun."""
@@ -57,7 +57,7 @@ def preflight(ctx: Context, spec: PlanSpec, source: str, folder: str = ".") -> N
         ctx.talk.tell("warning", {"message": text})
 
 
-def besides(ctx: Context, error: PlanFileError, source: str) -> PlanFileError:
+def with_other_problems(ctx: Context, error: PlanFileError, source: str) -> PlanFileError:
     """The error of a partly unreadable plan file, with the other problems found."""
     if not isinstance(error.spec, PlanSpec):
         return error
@@ -304,7 +304,7 @@ def confinement_warnings(spec: PlanSpec, bounds: Bounds, setting: str) -> list[s
         names = ", ".join(cut_off)
         warnings.append(f"network: false cannot be enforced here, it is only noted: {names}")
     if how == BWRAP:
-        aside = seen_at_own_paths(bounds.stand_ins).elsewhere
+        aside = mounted_at_own_paths(bounds.stand_ins).elsewhere
         folders = [one for one in aside if one.is_folder]
         why = "it holds a link to an inner sandbox and cannot be mounted there"
         warnings += [text for one in folders for text in _naming(one.name, one.root, one.own, why)]

@@ -62,7 +62,7 @@ def execute_plan(
         entry = leased.opened(Operation.RESUME)
         if revise is not None and revise(leased):
             return resumption
-        return _go_on(ctx, leased, resumption, entry)
+        return _continue(ctx, leased, resumption, entry)
 
 
 @contextmanager
@@ -71,10 +71,10 @@ def _arrived(ctx: Context, plan_id: str) -> Generator[None]:
     try:
         yield
     finally:
-        ctx.checkpoints.let_arrive(plan_id, lambda: ctx.talk.tell("uploading", {}))
+        ctx.checkpoints.finish_uploads(plan_id, lambda: ctx.talk.tell("uploading", {}))
 
 
-def _go_on(
+def _continue(
     ctx: Context, leased: LeasedPlan, resumption: Resumption, entry: JournalEntry
 ) -> Resumption:
     upcoming = next_step(ctx, leased.plan)

@@ -25,7 +25,7 @@ class StepWrites:
         plan_id, head = leased.plan.plan_id, ctx.checkpoints.head(leased)
         if (head.group_id if head else None) != self._head:
             self._head, self._known = head.group_id if head else None, {}
-        before = ctx.checkpoints.states(head) if head else ctx.checkpoints.began_with(plan_id)
+        before = ctx.checkpoints.states(head) if head else ctx.checkpoints.initial_states(plan_id)
         found = ctx.checkpoints.look(
             plan_id, lambda now: ctx.checkpoints.diff(plan_id, before, now)
         )

@@ -26,13 +26,13 @@ class PlanFile(msgspec.Struct, frozen=True):
 
 def read_plan(ctx: Context, file: str) -> PlanFile:
     """Read a plan file; an invalid one is refused, naming all problems."""
-    from cleveragents.execution.preflight import besides, preflight
+    from cleveragents.execution.preflight import preflight, with_other_problems
     from cleveragents.planfile import read_plan_file
 
     try:
         spec, text = read_plan_file(file, kinds())
     except PlanFileError as error:
-        raise besides(ctx, error, file) from None
+        raise with_other_problems(ctx, error, file) from None
     path = os.path.abspath(file)
     preflight(ctx, spec, file, os.path.dirname(path))
     return PlanFile(path, text, spec)

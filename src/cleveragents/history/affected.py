@@ -79,7 +79,7 @@ def work_out(ctx: Context, plan: Plan, roots: tuple[Decision, ...], request: Req
     facts = Facts(ctx, plan)
     names = {root.decision_id for root in roots} | facts.decisions_of(_undone(facts, revision))
     found = affected(facts.deeds, names, cascade=request.cascade)
-    group, paths = facts.way_back(set(found))
+    group, paths = facts.rollback_point(set(found))
     by_id = {d.decision_id: d for d in facts.decisions}
     steps = facts.steps_of(set(found))
     again = [s.step_id for s in facts.steps if s.step_id in steps or not s.done]

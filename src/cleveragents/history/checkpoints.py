@@ -56,7 +56,7 @@ def create_manual(ctx: Context, plan: Plan, label: str | None) -> CheckpointGrou
             raise NotAllowed(
                 f"plan {plan.name!r} has no sandbox yet", f"agents plan execute {plan.plan_id}"
             )
-        if _died_in_a_step(ctx, leased):
+        if _is_step_interrupted(ctx, leased):
             from cleveragents.execution.reconcile import reconcile
 
             reconcile(ctx, leased, discard_edits=False)
@@ -66,7 +66,7 @@ def create_manual(ctx: Context, plan: Plan, label: str | None) -> CheckpointGrou
         return _asked_for(ctx, leased, label)
 
 
-def _died_in_a_step(ctx: Context, leased: LeasedPlan) -> bool:
+def _is_step_interrupted(ctx: Context, leased: LeasedPlan) -> bool:
     """Whether the sandboxes may hold half a step's work, which is not a manual edit."""
     failure = leased.plan.error
     if failure is not None and failure.undo_to is not None:

@@ -40,7 +40,7 @@ from cleveragents.history.rollback import (
     require_children_free,
     require_own,
 )
-from cleveragents.history.steps_again import left_behind, merged, source_fields, steps_after
+from cleveragents.history.steps_again import failed_attempts, merged, source_fields, steps_after
 from cleveragents.lease import LeasedPlan
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType
 from cleveragents.model.decision import (
@@ -198,7 +198,7 @@ def _prepare(
     again, removed = steps_after(ctx, leased, {s.step_id for s in steps}, request.plan_file)
     now = store.plans.steps(plan.plan_id)
     done = [s.index for s in merged(now, again, removed) if s.done]
-    others = tuple(d for d in left_behind(store, plan, again, removed) if d not in decisions)
+    others = tuple(d for d in failed_attempts(store, plan, again, removed) if d not in decisions)
     fields = _fields_after(store, plan, outlook, request.plan_file, max(done, default=-1))
     return correction, Restoration(
         group_id=group_id,

@@ -107,7 +107,7 @@ class Facts:
             found[rid] = sandboxes[rid].ignored(tuple(changes.values()), state)
         return found
 
-    def way_back(self, gone: set[str]) -> tuple[str | None, dict[str, set[bytes]]]:
+    def rollback_point(self, gone: set[str]) -> tuple[str | None, dict[str, set[bytes]]]:
         """The group from before the set's first call, and the paths to roll back to it."""
         in_force = {d.decision_id for d in self.decisions}
         paths: dict[str, set[bytes]] = {}

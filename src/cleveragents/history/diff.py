@@ -291,7 +291,9 @@ def comparing(
     on: tuple[str, ...] = (),
 ) -> Generator[Comparison]:
     """Compare two groups; by default the plan's start with now."""
-    before = ctx.checkpoints.states(start) if start else ctx.checkpoints.began_with(plan.plan_id)
+    before = (
+        ctx.checkpoints.states(start) if start else ctx.checkpoints.initial_states(plan.plan_id)
+    )
     head = plan.head_group_id
     gone = any(r.state == "removed" for r in ctx.store.resources.sandboxes(plan.plan_id))
     if end is None and (gone or ctx.store.identity.is_elsewhere) and head is not None:

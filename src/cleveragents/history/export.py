@@ -64,7 +64,7 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True):
     text: bytes
 
 
-def way_here(
+def current_line(
     groups: list[CheckpointGroup],
     head: str | None,
     entries: list[JournalEntry],
@@ -74,7 +74,7 @@ def way_here(
 
     `in_force`: groups whose decision is in force and whose steps are all still done.
     """
-    left = left_behind(groups, entries)
+    left = abandoned(groups, entries)
     return [
         group
         for group in groups
@@ -87,7 +87,7 @@ def way_here(
     ]
 
 
-def left_behind(groups: list[CheckpointGroup], entries: list[JournalEntry]) -> frozenset[str]:
+def abandoned(groups: list[CheckpointGroup], entries: list[JournalEntry]) -> frozenset[str]:
     """The groups abandoned by a rollback or undo in force (pure)."""
     done = {entry.entry_id for entry in undo_stack(entries)[0]}
     left: set[str] = set()
@@ -141,7 +141,7 @@ def leading_here(store: Store, plan: Plan) -> list[CheckpointGroup]:
     head = store.checkpoints.number(plan.head_group_id) if plan.head_group_id else math.inf
     order = store.order_of(plan.plan_id)
     until = [g for g in groups if order[g.group_id] <= head]
-    return way_here(until, plan.head_group_id, entries, in_force)
+    return current_line(until, plan.head_group_id, entries, in_force)
 
 
 def pieces_of(
@@ -153,7 +153,7 @@ def pieces_of(
     hold what was corrected: the kept work of each comes first, then the group's own changes.
     """
     rid = sandbox.place.resource.resource_id
-    before = ctx.checkpoints.began_with(plan.plan_id)[rid]
+    before = ctx.checkpoints.initial_states(plan.plan_id)[rid]
     wrote = _kept_without_group(ctx.store, plan, groups, rid)
     found: list[Piece] = []
     for group in groups:
@@ -193,7 +193,7 @@ def export_branch(
     sandbox = _repository(ctx, plan, on)
     groups = exported_groups(ctx.store, plan)
     decisions = {d.decision_id: d for d in ctx.store.plans.decisions(plan.plan_id)}
-    origin = ctx.checkpoints.began_with(plan.plan_id)[sandbox.place.resource.resource_id]
+    origin = ctx.checkpoints.initial_states(plan.plan_id)[sandbox.place.resource.resource_id]
     with ctx.manager.packs.preview() as batch:
         pieces = pieces_of(ctx, plan, sandbox, groups, batch)
         words = [_words(plan, piece, decisions) for piece in pieces]
@@ -250,7 +250,7 @@ def _patches_of(
     decisions: dict[str, Decision],
 ) -> list[Patch]:
     found: list[tuple[Piece, int, bytes]] = []
-    before = ctx.checkpoints.began_with(plan.plan_id)[sandbox.place.resource.resource_id]
+    before = ctx.checkpoints.initial_states(plan.plan_id)[sandbox.place.resource.resource_id]
     with ctx.manager.packs.preview() as batch:
         for piece in pieces_of(ctx, plan, sandbox, groups, batch):
             files, patch = exact_patch(ctx, sandbox, before, piece.state)

@@ -192,11 +192,11 @@ def buried(path: bytes, verdict: Verdict, now: str, kept: Sequence[bytes]) -> bo
     return any(other.startswith(path + b"/") for other in kept)
 
 
-def is_kept_for_others(verdict: Verdict) -> bool:
+def is_others(verdict: Verdict) -> bool:
     return verdict.action is Action.KEEP and verdict.owner in (Owner.OTHERS, Owner.BOTH)
 
 
-def made_repositories(histories: Mapping[bytes, History]) -> list[bytes]:
+def new_repositories(histories: Mapping[bytes, History]) -> list[bytes]:
     """Git directories made since the checkpoint."""
     tops = [path[:-5] for path in histories if path.endswith(b"/HEAD")]
     return [

@@ -7,7 +7,7 @@ from cleveragents.execution.run import Resumption, execute_plan
 from cleveragents.execution.use import PlanFile
 from cleveragents.history.affected import Request, work_out
 from cleveragents.history.correct import redo_dependents
-from cleveragents.history.steps_again import left_behind, revised_steps, source_fields
+from cleveragents.history.steps_again import failed_attempts, revised_steps, source_fields
 from cleveragents.lease import LeasedPlan
 from cleveragents.model.revision import revised
 from cleveragents.tools import resolve_tool
@@ -58,7 +58,7 @@ def take_file(ctx: Context, leased: LeasedPlan, file: PlanFile) -> None:
     steps, removed = revised_steps(
         ctx.store.plans.steps(plan.plan_id), file.spec.steps, set(), plan.plan_id
     )
-    failed = left_behind(ctx.store, plan, steps, removed)
+    failed = failed_attempts(ctx.store, plan, steps, removed)
     leased.commit(
         steps=tuple(steps),
         decisions=tuple(decision.superseded() for decision in failed),

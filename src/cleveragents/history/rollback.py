@@ -153,10 +153,10 @@ def rollback(
         # Leftovers of a failed step are no work: rolling back must not need disk space for them.
         lossy = accept_loss or leased.plan.state is State.ERRORED
         todo = remembering(msgspec.structs.replace(todo, entry=entry), remember)
-        return go_back(ctx, leased, group, todo, lossy, choices)
+        return roll_back_to(ctx, leased, group, todo, lossy, choices)
 
 
-def go_back(
+def roll_back_to(
     ctx: Context,
     leased: LeasedPlan,
     group: CheckpointGroup,
@@ -205,7 +205,7 @@ def _result(
         checkpoint_id=rows[0].checkpoint_id,
         label=group.label,
         changes=changes,
-        child_plans_invalidated=len(todo.cancelled_children) + _going_back(ctx, todo),
+        child_plans_invalidated=len(todo.cancelled_children) + _children_to_roll_back(ctx, todo),
         decisions_after=sum(d.state is DecisionState.SUPERSEDED for d in todo.decisions),
         tool_calls_after=ctx.store.calls.count(
             plan.plan_id, after=ctx.store.checkpoints.number(group.group_id)
@@ -219,7 +219,7 @@ def _result(
     )
 
 
-def _going_back(ctx: Context, todo: Restoration) -> int:
+def _children_to_roll_back(ctx: Context, todo: Restoration) -> int:
     """Child plans that have to be rolled back too."""
     pairs = ((ctx.store.plans.get(child), below) for child, below in todo.children.items())
     return sum(

@@ -62,7 +62,7 @@ class _Resource:
         self.histories[path] = history
         self.verdicts[path] = self.choices.chosen(names, history, verdict)
 
-    def keep_what_is_inside(self) -> None:
+    def keep_contents(self) -> None:
         """Make a conflict of a folder that would become a file and holds others' work."""
         kept = [p for p, v in self.verdicts.items() if v.action is Action.KEEP]
         for path, verdict in self.verdicts.items():
@@ -76,8 +76,8 @@ class _Resource:
 
     def keep_repositories_whole(self) -> None:
         """Keep a repository that the agent made if somebody has committed to it since."""
-        kept = [p for p, v in self.verdicts.items() if owners.is_kept_for_others(v)]
-        for top in owners.made_repositories(self.histories):
+        kept = [p for p, v in self.verdicts.items() if owners.is_others(v)]
+        for top in owners.new_repositories(self.histories):
             if any(path.startswith(top + b"/") for path in kept):
                 for path in self.verdicts:
                     if path == top or path.startswith(top + b"/"):
@@ -183,7 +183,7 @@ def outlook(
                     history = _with_earlier(history, owned, path, earlier)
                 one.judge(path, history)
             one.keep_repositories_whole()
-            one.keep_what_is_inside()
+            one.keep_contents()
             judged.append(one)
             wanted = one.wanted()
             _require_git_idle(sandbox.place.root, wanted)

@@ -59,7 +59,7 @@ def revised_steps(
     return changed, [step.step_id for step in now if step.step_id not in kept]
 
 
-def left_behind(
+def failed_attempts(
     store: Store, plan: Plan, changed: list[Step], removed: list[str]
 ) -> tuple[Decision, ...]:
     """Decisions of failed attempts at steps that are decided again or removed."""

@@ -16,7 +16,7 @@ import msgspec
 from cleveragents.context import Context
 from cleveragents.errors import AgentsError
 from cleveragents.history.diff import ByHand, Comparison, Diff, Ends, FileDiff, Part, read_files
-from cleveragents.history.export import leading_here, left_behind
+from cleveragents.history.export import abandoned, leading_here
 from cleveragents.history.owners import Owner
 from cleveragents.lease import holder
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType, SandboxCheckpoint
@@ -188,7 +188,7 @@ def _edits(ctx: Context, plan: Plan, ends: Ends) -> list[tuple[CheckpointGroup, 
     found: list[tuple[CheckpointGroup, CheckpointGroup]] = []
     led: CheckpointGroup | None = None
     groups = ctx.store.checkpoints.groups(plan.plan_id)
-    left = left_behind(groups, ctx.store.journal.of_plan(plan.plan_id))
+    left = abandoned(groups, ctx.store.journal.of_plan(plan.plan_id))
     for group in groups:
         if group.group_id in left or group.checkpoint_type is CheckpointType.ON_ERROR:
             continue

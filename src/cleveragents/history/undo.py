@@ -15,10 +15,10 @@ from cleveragents.execution.manual_edits import adopt_edits, has_edits
 from cleveragents.history.rollback import (
     Remember,
     accepted,
-    go_back,
     previewed,
     remembering,
     require_own,
+    roll_back_to,
     with_effects,
 )
 from cleveragents.lease import LeasedPlan
@@ -92,7 +92,7 @@ def _travel(
         entry = _next_entry(ctx, leased.plan, way)
         moment = entry.before if way is Operation.UNDO else entry.after
         assert moment is not None
-        result = _go(ctx, leased, moment, leased.opened(way), entry, accept_loss, remember)
+        result = _return_to(ctx, leased, moment, leased.opened(way), entry, accept_loss, remember)
         return _undone(entry, result)
 
 
@@ -127,7 +127,7 @@ def _next_entry(ctx: Context, plan: Plan, way: Operation) -> JournalEntry:
     return stack[-1]
 
 
-def _go(
+def _return_to(
     ctx: Context,
     leased: LeasedPlan,
     moment: Moment,
@@ -142,4 +142,4 @@ def _go(
     todo = accepted(todo, accept_loss, command)
     opened = with_effects(msgspec.structs.replace(opened, target=entry.entry_id), todo)
     todo = msgspec.structs.replace(todo, entry=opened)
-    return go_back(ctx, leased, group, remembering(todo, remember))
+    return roll_back_to(ctx, leased, group, remembering(todo, remember))

@@ -23,7 +23,7 @@ from cleveragents.integrations.files.session_files import (
     read_records,
     write_copy,
 )
-from cleveragents.integrations.files.settings_files import HOOKS, TIMEOUT, hooked, shell_command
+from cleveragents.integrations.files.settings_files import HOOKS, TIMEOUT, shell_command, with_hooks
 from cleveragents.integrations.files.translation import (
     NamesItsEvents,
     Readers,
@@ -69,7 +69,7 @@ class ClaudeCode(NamesItsEvents):
         # Our command names this machine's Python, so it must not go into the project's shared file.
         own = ".claude/settings.json" if scope == "user" else ".claude/settings.local.json"
         path = os.path.join(home if scope == "user" else project, own)
-        return (hooked(path, None if hook is None else _entries(hook)),)
+        return (with_hooks(path, None if hook is None else _entries(hook)),)
 
     def launch(self, argv: Sequence[str], hook: Sequence[str], private_dir: str) -> Launch:
         rest, settings = _own_settings(list(argv[1:]))

@@ -52,7 +52,7 @@ def main(words: list[str]) -> int:
     event, payload = given[2] if len(given) > 2 else "", b""
     try:
         payload = sys.stdin.buffer.read(LARGEST + 1)
-        said = told(given[0], given[1], event, payload, flags)
+        said = ask_or_start(given[0], given[1], event, payload, flags)
     except Exception as error:  # noqa: BLE001 - a hook that fails must not stop the agent
         said = f"failed {type(error).__name__}: {error}".encode()
     word, _, text = said.partition(b"\n")
@@ -73,7 +73,7 @@ def begins(event: str, payload: bytes) -> bool:
     return event in BEGINS or any(f'"{name}"'.encode() in payload for name in BEGINS)
 
 
-def told(folder: str, agent: str, event: str, payload: bytes, flags: list[str]) -> bytes:
+def ask_or_start(folder: str, agent: str, event: str, payload: bytes, flags: list[str]) -> bytes:
     """The sidecar's answer; starts a sidecar if there is none."""
     start = "--no-start" not in flags
     if start and INSIDE in os.environ:
@@ -85,39 +85,39 @@ def told(folder: str, agent: str, event: str, payload: bytes, flags: list[str]) 
     own = value_of(flags, "--own=", f"{time.monotonic_ns():020}-{os.getpid()}")
     message = f"{agent}\t{event}\t{own}\n".encode() + payload
     budget = float(value_of(flags, "--budget=", "2"))
-    said = LATE if "--late" in flags else answered(folder, name, message, budget, start)
+    said = LATE if "--late" in flags else answer(folder, name, message, budget, start)
     if not said:
         return b"failed nobody listens"
     refused = CLOSED in flags and begins(event, payload)
     if said.startswith(LATE) and not refused:
         # In a sandbox the pid is a different one, and the sidecar does not need it.
         pid = agent_process(os.getpid()) if start else 0
-        head = f"{agent}\t{event}\t{pid}\t{began(pid)}\n".encode()
+        head = f"{agent}\t{event}\t{pid}\t{start_time(pid)}\n".encode()
         keep(f"{folder}/{name.removesuffix('.sock')}.{own}.event", head + payload)
     return said
 
 
-def answered(folder: str, name: str, message: bytes, budget: float, start: bool) -> bytes:
+def answer(folder: str, name: str, message: bytes, budget: float, start: bool) -> bytes:
     """The answer, or word that it takes too long; "" if no sidecar runs or may be started."""
     until, started = time.monotonic() + budget, False
     while True:
-        line = connected(folder, name)
+        line = open_socket(folder, name)
         # A sidecar that is ending gives no answer; the next one does.
-        if line is not None and (said := asked(line, message, budget)):
+        if line is not None and (said := ask(line, message, budget)):
             return said
         if not start:
             return b""
         late = time.monotonic() > until
         # Try once more: the first may have met the lock of an ending sidecar.
         if late or not started or line is not None:
-            detached((*START, name), folder)
+            start_detached((*START, name), folder)
             started = True
         if late:
             return LATE
         time.sleep(PAUSE)
 
 
-def asked(line: "_socket.socket", message: bytes, budget: float) -> bytes:
+def ask(line: "_socket.socket", message: bytes, budget: float) -> bytes:
     parts: list[bytes] = []
     try:
         line.settimeout(budget + GRACE)
@@ -164,7 +164,7 @@ def parent(pid: int) -> int:
     return int(stat_of(pid)[1])
 
 
-def began(pid: int) -> str:
+def start_time(pid: int) -> str:
     """When a process started, in the kernel's own ticks."""
     return stat_of(pid)[19].decode()
 
@@ -196,7 +196,7 @@ def socket_name(session: bytes) -> str:
     return f"{value:016x}.sock"
 
 
-def connected(folder: str, name: str) -> "_socket.socket | None":
+def open_socket(folder: str, name: str) -> "_socket.socket | None":
     line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -214,7 +214,7 @@ def connected(folder: str, name: str) -> "_socket.socket | None":
     return None
 
 
-def detached(words: tuple[str, ...], folder: str) -> None:
+def start_detached(words: tuple[str, ...], folder: str) -> None:
     """Start ourselves in full, in a session of its own, on the same store."""
     child = os.fork()
     if child:

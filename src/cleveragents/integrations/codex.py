@@ -22,7 +22,7 @@ from cleveragents.integrations.files.session_files import (
     program,
     read_records,
 )
-from cleveragents.integrations.files.settings_files import HOOKS, TIMEOUT, hooked, shell_command
+from cleveragents.integrations.files.settings_files import HOOKS, TIMEOUT, shell_command, with_hooks
 from cleveragents.integrations.files.translation import (
     NamesItsEvents,
     Readers,
@@ -59,7 +59,7 @@ class Codex(NamesItsEvents):
         self, scope: str, home: str, project: str, hook: Sequence[str] | None
     ) -> tuple[SettingsChange, ...]:
         folder = os.path.join(home if scope == "user" else project, ".codex")
-        change = hooked(
+        change = with_hooks(
             os.path.join(folder, "hooks.json"), None if hook is None else _entries(hook)
         )
         if hook is None:

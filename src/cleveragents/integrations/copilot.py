@@ -18,7 +18,7 @@ from cleveragents.integrations.events import Answer, Event, StepEnded
 from cleveragents.integrations.files.payload import items, mapping, shown, text
 from cleveragents.integrations.files.session_files import (
     FILES_ONLY,
-    hung,
+    chained,
     next_prompt,
     not_in_it,
     not_understood,
@@ -27,9 +27,9 @@ from cleveragents.integrations.files.session_files import (
 )
 from cleveragents.integrations.files.settings_files import (
     TIMEOUT,
-    hooked,
-    link_all_but,
+    link_settings,
     shell_command,
+    with_hooks,
 )
 from cleveragents.integrations.files.translation import (
     Readers,
@@ -90,14 +90,14 @@ class Copilot:
     ) -> tuple[SettingsChange, ...]:
         folder = f"{home}/.copilot" if scope == "user" else f"{project}/.github"
         path = os.path.join(folder, _HOOKS, _FILE)
-        return (hooked(path, None if hook is None else _entries(hook), {"version": 1}),)
+        return (with_hooks(path, None if hook is None else _entries(hook), {"version": 1}),)
 
     def launch(self, argv: Sequence[str], hook: Sequence[str], private_dir: str) -> Launch:
         real, home = _home(os.environ), os.path.join(private_dir, _OWN_HOME)
-        link_all_but(_HOOKS, real, home, _STATE)
+        link_settings(_HOOKS, real, home, _STATE)
         own = os.path.join(home, _HOOKS)
         os.makedirs(os.path.join(real, _HOOKS), exist_ok=True)
-        link_all_but(_FILE, os.path.join(real, _HOOKS), own, ())
+        link_settings(_FILE, os.path.join(real, _HOOKS), own, ())
         with open(os.path.join(own, _FILE), "w", encoding="utf-8") as file:
             lists = {event: [entry] for event, entry in _entries(hook).items()}
             json.dump({"version": 1, "hooks": lists}, file)
@@ -181,7 +181,7 @@ def cut(
         raise not_understood(path, "an event has no id or no time")
     said = [one for one in records if not text(one, "type").startswith(_NOT_SAID)]
     kept = said[: _end(said, path, anchor, point)]
-    linked = hung(kept, "id", "parentId")
+    linked = chained(kept, "id", "parentId")
     return linked if any(text(one, "type") == "user.message" for one in linked) else []
 
 

@@ -19,9 +19,9 @@ from cleveragents.integrations.files.session_files import (
     write_records,
 )
 from cleveragents.integrations.files.settings_files import (
-    hooked,
-    hooked_home,
+    home_with_hooks,
     named_entries,
+    with_hooks,
 )
 from cleveragents.integrations.files.translation import (
     NamesItsEvents,
@@ -73,12 +73,12 @@ class Gemini(NamesItsEvents):
     ) -> tuple[SettingsChange, ...]:
         folder = home if scope == "user" else project
         path = os.path.join(folder, _FOLDER, _SETTINGS)
-        return (hooked(path, None if hook is None else _entries(hook)),)
+        return (with_hooks(path, None if hook is None else _entries(hook)),)
 
     def launch(self, argv: Sequence[str], hook: Sequence[str], private_dir: str) -> Launch:
         real = os.path.join(os.environ.get(_HOME) or os.path.expanduser("~"), _FOLDER)
         home = os.path.join(private_dir, _OWN_HOME)
-        hooked_home(_SETTINGS, real, os.path.join(home, _FOLDER), _STATE, _entries(hook))
+        home_with_hooks(_SETTINGS, real, os.path.join(home, _FOLDER), _STATE, _entries(hook))
         return Launch(argv=tuple(argv), env={_HOME: home}, pass_env=PASS_ENV, state=(real, home))
 
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:

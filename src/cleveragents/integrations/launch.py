@@ -27,7 +27,7 @@ from cleveragents.integrations.agent import Launch, agent_named
 from cleveragents.integrations.hook import folder_of, hook_words
 from cleveragents.integrations.observer import Observer
 from cleveragents.integrations.session import MAIN, is_in_place, session_spec
-from cleveragents.integrations.sidecar import Sidecar, kept, locked, take_in_sessions
+from cleveragents.integrations.sidecar import Sidecar, kept, locked, record_left_sessions
 from cleveragents.maintenance.sidecars import FOLDER, RUN_FOLDER, runs, sweep
 from cleveragents.model.conversation import Anchor
 from cleveragents.model.lifecycle import require_not_final
@@ -199,10 +199,10 @@ def _followed(ctx: Context, plan_id: str, private: str) -> Generator[Sidecar]:
         thread.join()
 
 
-def take_in(settings: Settings) -> None:
+def record_left_events(settings: Settings) -> None:
     """Record events that hooks left in files, before a command reads anything."""
-    take_in_sessions(settings)
+    record_left_sessions(settings)
     for private, plan_id in runs(folder_of(settings)):
         if kept(private, client.ONLY):
-            _sidecar(settings, plan_id, private).take_in()
+            _sidecar(settings, plan_id, private).record_left_events()
     sweep(folder_of(settings))

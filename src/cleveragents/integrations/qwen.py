@@ -14,7 +14,7 @@ from cleveragents.integrations.claude_code import SPEAKS, ClaudeCode
 from cleveragents.integrations.events import Event, StepEnded
 from cleveragents.integrations.files.payload import items, mapping, shown, text
 from cleveragents.integrations.files.session_files import (
-    hung,
+    chained,
     next_prompt,
     not_in_it,
     not_understood,
@@ -22,9 +22,9 @@ from cleveragents.integrations.files.session_files import (
     write_copy,
 )
 from cleveragents.integrations.files.settings_files import (
-    hooked,
-    hooked_home,
+    home_with_hooks,
     named_entries,
+    with_hooks,
 )
 from cleveragents.integrations.files.translation import (
     Readers,
@@ -63,12 +63,12 @@ class Qwen(ClaudeCode):
     ) -> tuple[SettingsChange, ...]:
         folder = home if scope == "user" else project
         path = os.path.join(folder, ".qwen", _SETTINGS)
-        return (hooked(path, None if hook is None else _entries(hook)),)
+        return (with_hooks(path, None if hook is None else _entries(hook)),)
 
     def launch(self, argv: Sequence[str], hook: Sequence[str], private_dir: str) -> Launch:
         real = os.environ.get(_HOME) or os.path.expanduser("~/.qwen")
         home = os.path.join(private_dir, _OWN_HOME)
-        hooked_home(_SETTINGS, real, home, _STATE, _entries(hook))
+        home_with_hooks(_SETTINGS, real, home, _STATE, _entries(hook))
         return Launch(argv=tuple(argv), env={_HOME: home}, pass_env=PASS_ENV, state=(real, home))
 
     def fork(self, anchor: Anchor, point: Point, env: Mapping[str, str]) -> Conversation:
@@ -128,7 +128,7 @@ def cut(records: list[dict[str, Any]], anchor: Anchor, point: Point) -> list[dic
         kept = _until_call(kept, anchor, point)
     else:
         kept = kept[: next_prompt(kept, "user", anchor.turn_id)]
-    linked = hung(kept, "uuid", "parentUuid")
+    linked = chained(kept, "uuid", "parentUuid")
     return linked if any(text(one, "type") == "user" for one in linked) else []
 
 

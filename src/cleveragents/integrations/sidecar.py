@@ -112,12 +112,12 @@ class Sidecar:
         self._line = line
         return True
 
-    def take_in(self) -> None:
+    def record_left_events(self) -> None:
         """Record events left in files, answering nobody; a living sidecar would do it itself."""
         if self._take_lock():
             try:
                 with self._opened() as observer:
-                    self._take_in(observer)
+                    self._record_left_events(observer)
             finally:
                 self._remove()
 
@@ -219,11 +219,11 @@ class Sidecar:
         with self._opened() as observer:
             while (job := self._next(observer)) is not None:
                 # Earlier events that were not recorded yet come first.
-                self._take_in(observer)
+                self._record_left_events(observer)
                 if not job.done.is_set() and self._do(observer, job):
                     self._ended.set()
             # Without the lock, unknown files are another sidecar's.
-            self._take_in(observer, new=self._stays)
+            self._record_left_events(observer, new=self._stays)
             if self._stays or self._is_alone():
                 observer.end_all()
 
@@ -232,10 +232,10 @@ class Sidecar:
             try:
                 return self._jobs.get(timeout=LOOK)
             except queue.Empty:
-                self._take_in(observer)
+                self._record_left_events(observer)
                 observer.drain()
 
-    def _take_in(self, observer: Observer, new: bool = True) -> None:
+    def _record_left_events(self, observer: Observer, new: bool = True) -> None:
         """Record events left in files, in order, and remove the files."""
         for path in kept(self._folder, self._name):
             own = path.removesuffix(EVENT).rpartition(".")[2]
@@ -326,7 +326,7 @@ def kept(folder: str, name: str) -> list[str]:
 def read(path: str) -> Job | None:
     """The event in such a file; None if there is no valid one."""
     with suppress(OSError, ValueError, AgentsError):
-        came = int(path.rpartition("-")[0].rpartition(".")[2])  # see `client.told`
+        came = int(path.rpartition("-")[0].rpartition(".")[2])  # see `client.ask_or_start`
         there = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(there, "rb") as file:
             head, _, payload = file.read(client.LARGEST + (1 << 16)).partition(b"\n")
@@ -338,13 +338,13 @@ def read(path: str) -> Job | None:
     return None
 
 
-def take_in_sessions(settings: Settings) -> None:
+def record_left_sessions(settings: Settings) -> None:
     """Record events that hooks left in files and no living sidecar will record."""
     folder = folder_of(settings)
     names = {name.partition(".")[0] for name in os.listdir(folder) if name.endswith(EVENT)}
     for name in sorted(names):
         opened = partial(observing, settings, wait=0.0)
-        Sidecar(folder, f"{name}.sock", opened, settings.hook_budget).take_in()
+        Sidecar(folder, f"{name}.sock", opened, settings.hook_budget).record_left_events()
 
 
 def handle_alone(observer: Observer, hooked: Hooked, pid: int) -> tuple[Any, str]:

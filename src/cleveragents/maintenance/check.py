@@ -57,7 +57,7 @@ def check(ctx: Context, read_data: bool = False) -> Checked:
             except AgentsError as error:
                 problems.append(error.message)
     mendable = [
-        text for look in (_places, _bases, _unseen) for text in _looked_at(ctx, look, problems)
+        text for look in (_places, _bases, _unseen) for text in _examined(ctx, look, problems)
     ]
     return Checked(
         plans=ctx.store.plans.count(),
@@ -69,9 +69,7 @@ def check(ctx: Context, read_data: bool = False) -> Checked:
     )
 
 
-def _looked_at(
-    ctx: Context, look: Callable[[Context], list[str]], problems: list[str]
-) -> list[str]:
+def _examined(ctx: Context, look: Callable[[Context], list[str]], problems: list[str]) -> list[str]:
     """What a look finds; in a damaged store it may get no further than to the damage."""
     try:
         return look(ctx)

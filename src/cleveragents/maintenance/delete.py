@@ -38,7 +38,7 @@ def cancel(ctx: Context, plan: Plan) -> Plan:
 
 def unapplied(ctx: Context, plan: Plan) -> int:
     """How many changes the plan's sandboxes hold that were never applied."""
-    before = ctx.checkpoints.began_with(plan.plan_id)
+    before = ctx.checkpoints.initial_states(plan.plan_id)
     if plan.state is State.APPLIED or not before:
         return 0
     sandboxes = ctx.manager.sandboxes(plan.plan_id)

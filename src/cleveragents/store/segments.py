@@ -15,7 +15,7 @@ class Behind(NamedTuple):
     """When the oldest of them was made."""
 
 
-class ToBring(NamedTuple):
+class PendingUpload(NamedTuple):
     """The part of a plan that is not in the bucket yet."""
 
     epoch: int
@@ -78,7 +78,7 @@ class SegmentRepository:
             lost(plan_id),
         )
 
-    def to_bring(self, plan_id: str) -> ToBring:
+    def to_upload(self, plan_id: str) -> PendingUpload:
         """The kept groups that are not in the bucket yet, and what is needed to upload them."""
         rows = self._db.execute(
             "SELECT g.group_id, m.resource_id, c.root_key,"
@@ -89,7 +89,7 @@ class SegmentRepository:
             " WHERE g.plan_id = ? AND g.pruned_at IS NULL AND t.group_id IS NULL ORDER BY g.seq",
             (plan_id,),
         ).fetchall()
-        return ToBring(
+        return PendingUpload(
             epoch=rows[0][3] or 0 if rows else 0,
             groups=list(dict.fromkeys(row[0] for row in rows)),
             roots=list(dict.fromkeys(row[2] for row in rows if row[2])),

@@ -195,7 +195,7 @@ class Attached:
             return True
         if self._hold(self._routes[reader], data):
             return True
-        self._let_held_out()
+        self._flush_held()
         return self._write(reader, self._routes[reader], data)
 
     def _hold(self, target: int, data: bytes) -> bool:
@@ -208,7 +208,7 @@ class Attached:
         self._held = target, said
         return True
 
-    def _let_held_out(self) -> None:
+    def _flush_held(self) -> None:
         if self._held is not None:
             (target, data), self._held = self._held, None
             self._write(-1, target, data)
@@ -239,7 +239,7 @@ class Attached:
                     break
         if self._held and exit_code == 1 and failure(self._held[1].decode("utf-8", "replace")):
             self._held = None  # bwrap's own message, which we report in our words
-        self._let_held_out()
+        self._flush_held()
 
 
 def _in_foreground() -> bool:

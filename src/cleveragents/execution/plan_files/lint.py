@@ -7,10 +7,10 @@ import msgspec
 from cleveragents.context import Context
 from cleveragents.errors import PlanFileError, Problem
 from cleveragents.execution.preflight import (
-    besides,
     foreign_paths,
     problems_with,
     refused_confinement,
+    with_other_problems,
 )
 from cleveragents.planfile import read_plan_file
 from cleveragents.planfile.node import Node, Problems
@@ -29,7 +29,11 @@ def lint(ctx: Context, file: str) -> Linted:
     try:
         spec, _ = read_plan_file(file, kinds())
     except PlanFileError as error:
-        more = [one for one in besides(ctx, error, file).problems if one not in error.problems]
+        more = [
+            one
+            for one in with_other_problems(ctx, error, file).problems
+            if one not in error.problems
+        ]
         found = [*error.found, *(_located(file, more) if more else ())]
         return Linted(tuple(sorted(found, key=lambda one: one.line)))
     found = problems_with(ctx, spec, file, os.path.dirname(os.path.abspath(file)))

@@ -14,7 +14,7 @@ from cleveragents.context import Context
 from cleveragents.errors import CheckpointFailed, DiskFull, MergeConflict, SandboxError
 from cleveragents.execution import in_place_writes
 from cleveragents.execution.failure import roll_back_failure
-from cleveragents.execution.listening import Listener, listened, meanwhile
+from cleveragents.execution.listening import Listener, meanwhile, with_listener
 from cleveragents.execution.manual_edits import changes_since
 from cleveragents.execution.step_writes import StepWrites, writes_of
 from cleveragents.execution.steps.quiet import QuietPoints
@@ -129,7 +129,7 @@ class StepExecutor:
             return call, internal(self._ctx, self._leased, **spec.inputs)
         context = self._context(spec)
         listener = Listener(self._ctx, self._leased, call, context.secrets)
-        heard = listened(context, listener)
+        heard = with_listener(context, listener)
         if tool.builtin == COMMAND and self._are_points_wanted():
             self._points = QuietPoints(self._ctx, self._leased, call, self._steps[number])
             heard = meanwhile(heard, self._points.look)
@@ -176,7 +176,7 @@ class StepExecutor:
     def _wait_if_outside(self, tool: ToolSpec) -> None:
         """Wait for the bucket before and after: else a machine taking over would repeat it."""
         if effects.class_of(tool) in DECLARED:
-            self._ctx.checkpoints.wait_until_there(self._leased.plan.plan_id)
+            self._ctx.checkpoints.wait_until_uploaded(self._leased.plan.plan_id)
 
     def _context(self, spec: StepSpec) -> CallContext:
         return call_context(self._ctx, self._leased, spec.id, spec.on)
@@ -338,7 +338,7 @@ class StepExecutor:
         step = self._put(number, state=StepState.ERRORED, error=call.error)
         hint = f"agents plan resume {leased.plan.plan_id}"
         policy = spec.on_failure or leased.spec.policy.on_failure
-        back = self._way_back(policy, safe)
+        back = self._after_failure(policy, safe)
         failure = Failure(
             "MergeConflict" if conflict else "ToolFailed",
             f"step {spec.id}: {call.error}",
@@ -383,7 +383,7 @@ class StepExecutor:
             leased.write(steps=(step,), state=State.ERRORED, error=failure)
         return None
 
-    def _way_back(self, policy: OnFailure, safe: str | None) -> str | None:
+    def _after_failure(self, policy: OnFailure, safe: str | None) -> str | None:
         if policy is OnFailure.ROLLBACK_STEP:
             return safe
         groups = self._ctx.store.checkpoints.groups(self._leased.plan.plan_id)

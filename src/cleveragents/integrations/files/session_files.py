@@ -79,7 +79,7 @@ def write_copy(path: str, session: str, records: Iterable[Mapping[str, Any]]) ->
         write_records(os.path.join(os.path.dirname(path), f"{session}.jsonl"), own)
 
 
-def hung(records: Iterable[dict[str, Any]], own: str, above: str) -> list[dict[str, Any]]:
+def chained(records: Iterable[dict[str, Any]], own: str, above: str) -> list[dict[str, Any]]:
     """Link each record to the one before; `own` and `above` are the keys of the two ids."""
     linked: list[dict[str, Any]] = []
     for record in records:

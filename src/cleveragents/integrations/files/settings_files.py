@@ -44,7 +44,7 @@ def is_ours(value: Any) -> bool:
     return any(MARK in text for text in entry.values() if isinstance(text, str))
 
 
-def hooked(
+def with_hooks(
     path: str, entries: Mapping[str, Any] | None, fresh: Mapping[str, Any] | None = None
 ) -> SettingsChange:
     """A JSON settings file with `entries` (event -> one entry) below `hooks`; None: without ours.
@@ -128,7 +128,7 @@ def named_entries(events: Iterable[str], hook: Sequence[str]) -> dict[str, Any]:
     return {event: {HOOKS: [entry]} for event in events}
 
 
-def link_all_but(settings: str, real: str, own: str, state: Sequence[str]) -> None:
+def link_settings(settings: str, real: str, own: str, state: Sequence[str]) -> None:
     """Make a settings folder for one run, with links to all of the person's other files.
 
     For agents that take no settings file on the command line. `state`: folders that must exist, as
@@ -142,12 +142,12 @@ def link_all_but(settings: str, real: str, own: str, state: Sequence[str]) -> No
             os.symlink(os.path.join(real, name), os.path.join(own, name))
 
 
-def hooked_home(
+def home_with_hooks(
     settings: str, real: str, own: str, state: Sequence[str], entries: Mapping[str, Any]
 ) -> None:
     """The same, with the person's settings and our hooks."""
-    link_all_but(settings, real, own, state)
-    merged = hooked(os.path.join(real, settings), entries).after or b""
+    link_settings(settings, real, own, state)
+    merged = with_hooks(os.path.join(real, settings), entries).after or b""
     with open(os.path.join(own, settings), "wb") as file:
         file.write(merged)
 

@@ -15,7 +15,7 @@ from cleveragents.errors import NotAllowed
 from cleveragents.tools.confinement import bwrap, landlock, syscalls
 from cleveragents.tools.confinement.capabilities import UNDER_LANDLOCK, dropping
 from cleveragents.tools.confinement.doors import doors
-from cleveragents.tools.confinement.mounts import Mount, Seen, seen_as_they_are, seen_at_own_paths
+from cleveragents.tools.confinement.mounts import Mount, Seen, mounted_at_own_paths, not_mounted
 from cleveragents.tools.confinement.sides import Sides, beside
 
 BWRAP, LANDLOCK, OFF = "bwrap", "landlock", "off"
@@ -99,7 +99,7 @@ class Cell:
     def __init__(self, bounds: Bounds, temp: str, plan_dir: str) -> None:
         self.how: str = mechanism(bounds.confine)
         self._bounds = bounds
-        look = seen_at_own_paths if self.how == BWRAP else seen_as_they_are
+        look = mounted_at_own_paths if self.how == BWRAP else not_mounted
         self.seen: Seen = look(bounds.stand_ins)
         folders = [one.folder for one in bounds.stand_ins]
         self._roots = [temp] if bounds.look_only else [*folders, temp]

@@ -91,7 +91,7 @@ def restriction(writable: Iterable[str], network: bool) -> Generator[Callable[[]
     try:
         for path in (*writable, *DEVICES):
             _allow(rules, path, handled)
-        yield _take_on(rules)
+        yield _applying(rules)
     finally:
         os.close(rules)
 
@@ -107,7 +107,7 @@ def scope() -> Generator[Callable[[], None] | None]:
         return
     rules = _create(abi(), 0, 0)
     try:
-        yield _take_on(rules)
+        yield _applying(rules)
     finally:
         os.close(rules)
 
@@ -132,7 +132,7 @@ def _allow(rules: int, path: str, handled: int) -> None:
         os.close(fd)
 
 
-def _take_on(rules: int) -> Callable[[], None]:
+def _applying(rules: int) -> Callable[[], None]:
     libc = _libc()
     prctl, syscall = libc.prctl, libc.syscall
 

@@ -60,7 +60,7 @@ class Seen(msgspec.Struct, frozen=True):
         return next((one for one in self.elsewhere if is_inside(path, one.own)), None)
 
 
-def seen_at_own_paths(stand_ins: Iterable[Mount]) -> Seen:
+def mounted_at_own_paths(stand_ins: Iterable[Mount]) -> Seen:
     """The resources that can be mounted at their own path, outer before inner.
 
     A sandbox with relative links to inner ones, as older versions made, is not mounted: the links
@@ -85,7 +85,7 @@ def seen_at_own_paths(stand_ins: Iterable[Mount]) -> Seen:
     return Seen(tuple(mounted), tuple(linked), _deepest(*elsewhere))
 
 
-def seen_as_they_are(stand_ins: Iterable[Mount]) -> Seen:
+def not_mounted(stand_ins: Iterable[Mount]) -> Seen:
     """Nothing is mounted."""
     return Seen(elsewhere=_deepest(*(one for one in stand_ins if one.is_copy)))
 

@@ -4,7 +4,7 @@ from shlex import quote
 
 import msgspec
 
-from cleveragents.history.export import left_behind
+from cleveragents.history.export import abandoned
 from cleveragents.lease import holder
 from cleveragents.lookup import typed_plan
 from cleveragents.model.checkpoint import CheckpointGroup
@@ -99,7 +99,7 @@ def facts_of(ws: Workspace, plan_id: str) -> Facts:
         wrote=store.calls.that_wrote(plan_id),
         order=store.order_of(plan_id),
         entries=tuple(entries),
-        left=left_behind(groups, entries),
+        left=abandoned(groups, entries),
         undone=_undone(entries),
         effects=tuple(store.effects.of_plan(plan_id)),
         corrections=tuple(store.corrections.of_plan(plan_id)),
