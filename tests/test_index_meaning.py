@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from cleveragents.sandbox.git.index_entries import meaning_of
+from cleveragents.workspace import open_workspace
+
+AGENT = "-c user.name=agent -c user.email=agent@example.org"
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -68,3 +71,29 @@ def test_what_is_no_index_has_no_meaning(data: bytes) -> None:
 def test_a_format_that_is_not_read_has_none_either(repository: Path) -> None:
     git(repository, "update-index", "--index-version", "4")
     assert meaning(repository) is None
+
+
+def test_looking_between_calls_is_nobodys_change_also_when_their_checkpoints_were_pruned(
+    tmp_path: Path, unconfined: None
+) -> None:
+    git(tmp_path, "init", "-q")
+    calm = tmp_path / "calm"
+    for name in ("calm", "file"):
+        (tmp_path / name).write_text("old\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    app = {"kind": "git-checkout", "path": str(tmp_path), "strategy": "in_place"}
+    with open_workspace() as ws:
+        plan = ws.plan("p", resources={"app": app}, policy={"max_checkpoints_per_plan": 3})
+        for number in range(8):
+            with plan.decision(f"number {number}") as one:
+                one.call("shell", command=f"echo {number} > file; git {AGENT} commit -aqm {number}")
+            calm.chmod(calm.stat().st_mode)  # a new ctime: git notes it in the index
+            git(tmp_path, "status")
+        plan.complete()
+        assert len(plan.checkpoints()) < 16, "none was pruned"
+        plan.rollback(plan.checkpoints()[0].group_id)
+    shown = subprocess.run(
+        ["git", "status", "--porcelain"], cwd=tmp_path, capture_output=True, check=True
+    )
+    assert shown.stdout == b""

@@ -43,3 +43,8 @@ def matches(key: bytes, data: bytes | memoryview) -> bool:
 
 def show_key(key: bytes) -> str:
     return key[:1].decode("ascii") + key[1:].hex()
+
+
+def shown_key(text: str) -> bytes:
+    """The key that `show_key` made this of."""
+    return text[:1].encode("ascii") + bytes.fromhex(text[1:])

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from cleveragents.content import trees
 from cleveragents.content.entry import Entry, EntryKind
 from cleveragents.content.files import content_blocks
+from cleveragents.content.keys import shown_key
 from cleveragents.content.packs import Batch
 from cleveragents.content.restore.grafting import graft
 from cleveragents.content.tree_diff import Difference
@@ -51,12 +52,17 @@ class OwnedTree:
             return text
         try:
             entry = self._entry(path, text)
-            found = meaning_of(self._content(entry)) if entry is not None else None
+        except ContentDamaged:
+            # Of a write whose checkpoint was pruned; its content stays until somebody runs gc.
+            entry = None
+        try:
+            found = meaning_of(self._read(entry.key if entry else _key_in(text)))
         except ContentDamaged:
             return text
         if found is None:
             return text
-        self._plain.setdefault((path, found), text)
+        if entry is not None:
+            self._plain.setdefault((path, found), text)
         return found
 
     def merge(self, path: bytes, base: str, ours: str, theirs: str) -> str | None:
@@ -109,7 +115,10 @@ class OwnedTree:
         raise ContentDamaged("no checkpoint is kept that has this content")
 
     def _content(self, entry: Entry) -> bytes:
-        return b"".join(content_blocks(self._sandbox.read, entry.key))
+        return self._read(entry.key)
+
+    def _read(self, key: bytes) -> bytes:
+        return b"".join(content_blocks(self._sandbox.read, key))
 
 
 def _in_words(entry: Entry | None) -> str:
@@ -121,6 +130,14 @@ def _in_words(entry: Entry | None) -> str:
     if entry.kind is EntryKind.LINK:
         return f"a symlink to {os.fsdecode(entry.key)}"
     return "a directory" if entry.kind is EntryKind.DIRECTORY else "a special file"
+
+
+def _key_in(text: str) -> bytes:
+    """Of what describes an entry: where its content lies, if it is a file."""
+    kind, _, key, *_ = text.split(":")
+    if kind != EntryKind.FILE:
+        raise ContentDamaged(f"{text} has no content")
+    return shown_key(key)
 
 
 def _is_gits(path: bytes) -> bool:
