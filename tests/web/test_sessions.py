@@ -193,6 +193,7 @@ def test_a_call_that_failed_is_one_of_its_prompt_and_what_it_wrote_is_in_force(
         assert classes(page) == ["moment", "moment", "moment here"]
         assert "s2" not in words(page)
         panel = words(visitor.get(f"/plans/{plan_id}/panel?at="))
+        assert "log.txt + 1 / 0 test.py + 1 / 0" in panel, "each line below its file"
         assert "2 calls Write test.py" in panel
         assert "Bash python test.py failed" in panel
         rig.plan.rollback("s1")

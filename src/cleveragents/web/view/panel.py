@@ -121,11 +121,19 @@ def _compared(handle: PlanHandle, row: Row, after: str) -> Changed:
         diff = handle.diff(row.before_id, after)
     except AgentsError as error:
         return (), (), error.message
-    pieces = pieces_of(diff.patch, most=PEEK * 8)
-    lines = [line for piece in pieces for line in piece.lines if line.kind in ("add", "del")]
-    first = pieces[0] if pieces else None
-    peek = () if first is None else (msgspec.structs.replace(first, lines=tuple(lines[:PEEK])),)
-    return diff.files, peek, ""
+    return diff.files, _beginning(pieces_of(diff.patch, most=PEEK * 8)), ""
+
+
+def _beginning(pieces: list[Piece]) -> tuple[Piece, ...]:
+    """The first lines that differ, of one file after the other."""
+    found: list[Piece] = []
+    left = PEEK
+    for piece in pieces:
+        lines = [line for line in piece.lines if line.kind in ("add", "del")][:left]
+        if lines:
+            found.append(msgspec.structs.replace(piece, lines=tuple(lines)))
+            left -= len(lines)
+    return tuple(found)
 
 
 def _output(ws: Workspace, row: Row) -> tuple[str, str, str]:
