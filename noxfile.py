@@ -36,8 +36,8 @@ HEAVY = {  # what `nox -s faults` asks of the tests of faults
     "KILL_STRIDE": "1",
 }
 FAULTS = ("capture", "clock", "crash", "crash_correction", "four_resources", "full_disk")
-FAULTS += ("in_place_machine", "killed_sessions", "planfile", "postgres", "power_cut")
-FAULTS += ("revert_postgres", "state_machine", "tree_merge")
+FAULTS += ("in_place_machine", "killed_sessions", "lost_answers", "planfile", "postgres")
+FAULTS += ("power_cut", "revert_postgres", "state_machine", "tree_merge")
 FRAMEWORKS = ("tests/test_frameworks.py", "tests/test_langgraph.py")
 # always in one order: what fails in CI is the change's fault; `nox -s tests` shuffles
 IN_ORDER = ("-p", "no:randomly")

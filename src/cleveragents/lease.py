@@ -16,7 +16,7 @@ import msgspec
 from cleveragents import codec
 from cleveragents.content.background import Background
 from cleveragents.content.fsio import boot_id
-from cleveragents.errors import NotAllowed, PlanBusy
+from cleveragents.errors import LeaseLost, MachineError, NotAllowed, PlanBusy
 from cleveragents.model.decision import Decision
 from cleveragents.model.ids import new_id
 from cleveragents.model.journal import EntryState, JournalEntry, Moment, Operation
@@ -40,6 +40,8 @@ class LeasedPlan:
         self.now = now
         self._read: tuple[dict[str, Any], PlanSpec] | None = None
         self._background: tuple[str, Background[None]] | None = None
+        self._unanswered: BaseException | None = None
+        """What a commit ended with of which nobody knows whether the server has done it."""
 
     @property
     def spec(self) -> PlanSpec:
@@ -116,9 +118,13 @@ class LeasedPlan:
             with self.store.transaction(self.lease, lasts=lasts, checks=not by_write):
                 yield
                 assert not by_write or self.plan is not before, "nothing checked the lease"
-        except BaseException:
+        except BaseException as error:
             self.plan, self._background = before, behind
             self.store.forget(before.plan_id)
+            if isinstance(error, LeaseLost) and self._unanswered is not None:
+                raise self._unanswered from error  # nobody took the plan: it was done
+            is_known = not isinstance(error, MachineError | KeyboardInterrupt)
+            self._unanswered = None if is_known else error
             raise
 
     def write(
@@ -179,7 +185,8 @@ DUE = 2 / 3
 """Of the time of a lease: whoever was not heard of for longer has missed a sign of life."""
 
 _released: set[tuple[str, int]] = set()
-"""Plan and epoch of leases that this process released while the store could not be written."""
+"""Plan and epoch of leases that this process let go of, or never learned that it got, while the
+store could not be written."""
 
 
 def host_name() -> str:
@@ -204,8 +211,15 @@ def is_here(store: Store, lease: Lease) -> bool:
     return lease.host == host_name() and lease.home in ("", store.home_id)
 
 
+def _is_ours(lease: Lease) -> bool:
+    """Whether it is of this process."""
+    return (lease.host, lease.boot_id, lease.pid) == (host_name(), boot_id(), os.getpid())
+
+
 def is_alive(store: Store, lease: Lease) -> bool:
-    if not lease.held or (lease.plan_id, lease.epoch) in _released:
+    if not lease.held:
+        return False
+    if (lease.plan_id, lease.epoch) in _released and _is_ours(lease):
         return False
     if not is_here(store, lease):
         # A clock that was set back must not let a dead host hold the plan until it has caught up.
@@ -311,6 +325,9 @@ def _acquire(store: Store, plan_id: str, verb: str, clock: Callable[[], str]) ->
         except Raced:
             # Somebody took it between our look and our commit: look who, and whether they live.
             continue
+        except BaseException:
+            _released.add((lease.plan_id, lease.epoch))  # the server may have it
+            raise
         store.taken(lease)
         return lease
 
