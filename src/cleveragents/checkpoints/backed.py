@@ -1,4 +1,4 @@
-"""A plan's sandboxes and content where there is a bucket; nobody else imports this."""
+"""A plan's sandboxes and content with a bucket; imported only then."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ from cleveragents.store import Store, open_store
 
 
 class BackedManager(CheckpointManager):
-    """Of all segments, only those of the plan that is worked on are sure to stay."""
+    """The manager with a bucket; only segments of the plan in use are certain to stay."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class BackedManager(CheckpointManager):
         strict: bool = True,
         but_in_place: bool = False,
     ) -> States:
-        """Of sandboxes on another machine only what is in the bucket can be seen from here."""
+        """Capture; of sandboxes on another machine only states in the bucket are visible here."""
         if not self.sandboxes(plan_id).elsewhere:
             return super().create_checkpoint(plan_id, batch, previous, strict, but_in_place)
         group = newest_uploaded(self._store, self._store.plans.get(plan_id))
@@ -70,7 +70,7 @@ class BackedManager(CheckpointManager):
 
 
 def newest_uploaded(store: Store, plan: Plan) -> CheckpointGroup | None:
-    """The plan's newest group if it is in the bucket, else the last one before it that is."""
+    """The plan's newest group that is in the bucket."""
     there = store.segments.there(plan.plan_id)
     if plan.head_group_id is None or plan.head_group_id in there:
         return store.checkpoints.group(plan.head_group_id) if plan.head_group_id else None

@@ -1,4 +1,4 @@
-"""Make a checkpoint group: capture every sandbox, decide what that is, commit it with the plan."""
+"""Makes a checkpoint group: capture every sandbox, decide what to write, commit with the plan."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ LENIENT = frozenset({CheckpointType.PRE_ROLLBACK, CheckpointType.ON_ERROR})
 
 
 class CheckpointRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a group is made for, and what is written in the same commit."""
+    """Why a group is made, and what to write in the same commit."""
 
     reason: str | Callable[[States, States], str] = ""
     """Text, or what makes it of the states of the last group and of now; else the trigger."""
@@ -52,7 +52,7 @@ class CheckpointRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capture(NamedTuple):
-    """The plan's newest group with its states, and the states of now."""
+    """The plan's newest group with its states, and the states now."""
 
     head: CheckpointGroup | None
     before: States
@@ -60,7 +60,7 @@ class Capture(NamedTuple):
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """What a capture becomes: the head under one more name, or a group with these rows."""
+    """The outcome of a capture: one more trigger on the head, or a group with these rows."""
 
     head: CheckpointGroup | None = None
     rows: States = {}
@@ -76,7 +76,7 @@ def decide(
     view_mark: int,
     resources: Mapping[str, Resource],
 ) -> Choice:
-    """Where neither a resource nor the view changed, the last group gets the trigger's name."""
+    """Decide: if neither a resource nor the view changed, the last group gets the trigger."""
     head, before, now = capture
     changed = {
         rid: state
@@ -90,7 +90,7 @@ def decide(
     return Choice(
         head=head,
         is_written=request.keeps_head or (trigger in head.triggers and not more),
-        # What is left behind at once need not be kept twice: only times can differ.
+        # A state that is rolled back from at once is not kept twice: only times can differ.
         keeps_content=request.prepare is None,
     )
 
@@ -113,7 +113,7 @@ def create(
     try:
         return _create(groups, trigger, leased, request)
     except Collected:
-        # A collection took content that was just found in the store: look once more.
+        # Garbage collection removed content just found in the store: capture again.
         groups.manager.doubt(plan.plan_id)
         return _create(groups, trigger, leased, request)
 
@@ -131,7 +131,7 @@ def _create(
         choice = decide(trigger, request, capture, leased.plan.view_mark, resources)
         if choice.head is not None and choice.is_written:
             return choice.head
-        # The disk works on the content while the rows are written; COMMIT waits for it.
+        # The content is synced while the rows are written; COMMIT waits for it.
         wait = batch.begin_seal() if choice.keeps_content else _nothing
         if request.prepare is not None:
             request.prepare(capture.now)
@@ -146,7 +146,7 @@ def _create(
             if choice.head is None:
                 dropped = groups.prune(leased, capture.head, request.spares)
             if choice.keeps_content:
-                # Here, after what a server of a shared store has to do meanwhile.
+                # Last, so that the server of a shared store works meanwhile.
                 groups.keep_content(batch)
             wait()
     groups.remember_newest(plan_id, group, is_new=choice.head is None)

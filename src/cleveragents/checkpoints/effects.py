@@ -1,4 +1,4 @@
-"""The ledger of effects outside the sandboxes: written before each call, read on the way back."""
+"""The ledger of effects outside the sandboxes: written before each call, read on rollback."""
 
 from collections.abc import Collection, Iterable
 
@@ -21,7 +21,7 @@ UNDONE = (EffectState.COMPENSATED, EffectState.COMPENSATING)
 
 
 def class_of(tool: ToolSpec) -> EffectClass | None:
-    """What a call of the tool may do outside the sandboxes; None: nothing (pure)."""
+    """The class of a tool's effects outside the sandboxes; None for none (pure)."""
     if tool.side_effects:
         return EffectClass.COMPENSABLE if tool.compensate else EffectClass.IRREVERSIBLE
     if tool.unsafe or (runs_process(tool) and tool.network and not tool.read_only):
@@ -30,7 +30,7 @@ def class_of(tool: ToolSpec) -> EffectClass | None:
 
 
 def note(store: Store, tool: ToolSpec, call: ToolCall, resource: str | None) -> None:
-    """Put the intent down, inside the commit that says the call is running."""
+    """Record the effect, in the commit that says the call is running."""
     effect_class = class_of(tool)
     if effect_class is None:
         return
@@ -57,7 +57,7 @@ def note(store: Store, tool: ToolSpec, call: ToolCall, resource: str | None) -> 
 
 
 def foreseen(discarded: Iterable[Effect]) -> Outlook:
-    """What becomes of effects that the plan rolls back past (pure)."""
+    """The outcome for effects that the plan rolls back past (pure)."""
     standing = [effect for effect in discarded if effect.state in STANDING]
     last_first = sorted(standing, key=lambda effect: effect.seq, reverse=True)
 
@@ -103,7 +103,7 @@ def _below(store: Store, children: Iterable[str]) -> list[Effect]:
 def outlook_at(
     store: Store, plan_id: str, group_id: str, view: View, children: Iterable[str] = ()
 ) -> Outlook:
-    """What a return of the plan to a group and that view means for the world outside."""
+    """The effects of returning to a group and view on the outside."""
     discarded: list[Effect] = []
     since = store.checkpoints.number(group_id)
     latest: dict[str, Effect] = {}
@@ -112,7 +112,7 @@ def outlook_at(
         if effect.seq > since or step is None or step.decision_id != effect.decision_id:
             discarded.append(effect)
         elif step.state is StepState.PROCESSING:
-            discarded.append(effect)  # its call ran when the group was made, and went on
+            discarded.append(effect)  # its call was running when the group was made
         elif step.done:
             latest[step.step_id] = effect
     discarded += _below(store, children)
@@ -134,7 +134,7 @@ def joined(first: Outlook, *others: Outlook) -> Outlook:
 
 
 def marks(outlook: Outlook, without_way_back: EffectState) -> dict[str, tuple[str, ...]]:
-    """State -> the effects that come into it when the plan was rolled back (pure)."""
+    """State -> the effects that enter it once the plan is rolled back (pure)."""
     lost = (*outlook.irreversible, *outlook.unknown)
     found = {
         EffectState.COMPENSATING: outlook.compensable,
@@ -149,7 +149,7 @@ def marks(outlook: Outlook, without_way_back: EffectState) -> dict[str, tuple[st
 
 
 def mark(store: Store, outlook: Outlook, now: str) -> None:
-    """The same inside a transaction of the caller, who was told what cannot be undone."""
+    """Apply the marks in the caller's transaction, after what cannot be undone was accepted."""
     for state, effect_ids in marks(outlook, EffectState.ACCEPTED).items():
         store.effects.mark(effect_ids, EffectState(state), now)
 
@@ -173,7 +173,7 @@ def require_accepted(outlook: Outlook, accept_loss: bool, command: str) -> None:
 def in_doubt(
     effects: Iterable[Effect], steps: Iterable[Step], plan: Plan, spec: PlanSpec
 ) -> list[Effect]:
-    """Effects of steps that would be repeated, that may have happened and would again (pure)."""
+    """Effects of steps to repeat that may have happened and would happen again (pure)."""
     going_back = plan.error is not None and plan.error.undo_to is not None
     waiting = {step.step_id: step for step in steps if not step.done}
     found: list[Effect] = []
@@ -182,7 +182,7 @@ def in_doubt(
         declared = effect.effect_class is not EffectClass.UNKNOWN
         if step is None or tool is None or tool.idempotent or not declared:
             continue
-        # What the step of a dead process did is compensated before the step runs again.
+        # A dead step's effects are compensated before the step runs again.
         undone = (
             effect.effect_class is EffectClass.COMPENSABLE
             and (going_back or step.state is StepState.PROCESSING)
@@ -199,7 +199,7 @@ def doubtful(store: Store, plan: Plan) -> list[Effect]:
 
 
 def require_repeatable(leased: LeasedPlan, repeat: Collection[str], command: str = "") -> None:
-    """Refuse to repeat by accident what may have happened; `command` does it anyway."""
+    """Refuse to repeat effects that may have happened; `command` repeats them anyway."""
     doubts = doubtful(leased.store, leased.plan)
     left = [effect for effect in doubts if effect.step_id not in repeat]
     if left:

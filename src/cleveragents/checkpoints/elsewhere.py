@@ -1,7 +1,7 @@
-"""Continue a plan whose sandboxes are on another machine: they are made here, from the bucket.
+"""Continues a plan whose sandboxes are on another machine: they are made here, from the bucket.
 
-Other machines see only groups that are there. Steps after the newest of those count as not done; a
-step with declared effects is never among them, because it waited.
+Other machines see only groups in the bucket. Steps after the newest of those count as not done; a
+step with declared effects is never among them, because it waited for the bucket.
 """
 
 import os
@@ -84,7 +84,7 @@ def _require_movable(current: PlanSandboxes, away: list[SandboxRecord]) -> None:
 
 
 def _refreshed(groups: Groups, plan_id: str) -> PlanSandboxes:
-    """A process that lives long may have held the plan before another machine did."""
+    """Read again: this process may have leased the plan before another machine did."""
     packs, current = groups.manager.packs, groups.manager.sandboxes(plan_id)
     assert isinstance(packs, BackedPacks)
     packs.index.refresh()
@@ -98,7 +98,7 @@ def _refreshed(groups: Groups, plan_id: str) -> PlanSandboxes:
 def _rewind(
     groups: Groups, leased: LeasedPlan, group: CheckpointGroup, verb: str, made_on: str
 ) -> None:
-    """What never reached the bucket is given up, if its machine died or a person chose so."""
+    """Drop work that never reached the bucket, if its machine died or a person chose so."""
     plan = leased.plan
     lost = groups.store.segments.pending(plan.plan_id)
     if verb not in GIVES_UP and _is_kept_there(groups, plan, lost):
@@ -121,7 +121,7 @@ def _rewind(
 
 
 def _has_died(plan: Plan) -> bool:
-    """Whether the process that worked on it ended without ending its work.
+    """Whether the process that worked on it died.
 
     A child plan is taken by its parent's process, which decided that already.
     """
@@ -130,7 +130,7 @@ def _has_died(plan: Plan) -> bool:
 
 
 def _is_kept_there(groups: Groups, plan: Plan, lost: list[str]) -> bool:
-    """Whether these groups hold work that the machine which made them can still bring."""
+    """Whether the machine that made these groups can still upload their work."""
     found = (groups.store.checkpoints.group(one).checkpoint_type for one in lost)
     return any(one not in BEGINNING for one in found) and not _has_died(plan)
 
@@ -138,9 +138,9 @@ def _is_kept_there(groups: Groups, plan: Plan, lost: list[str]) -> bool:
 def _start_over(
     groups: Groups, leased: LeasedPlan, away: list[SandboxRecord], made_on: str
 ) -> None:
-    """Its machine died before anything was in the bucket: all of it is done again, from the start.
+    """Start again: the machine died before anything was in the bucket.
 
-    That needs what the user has. Nothing was done outside: such a step would have waited.
+    That needs the user's resources. Nothing was done outside: such a step would have waited.
     """
     plan, store = leased.plan, groups.store
     resources = store.resources.of_plan(plan.plan_id)
@@ -175,7 +175,7 @@ def _start_over(
 
 
 def _commit(groups: Groups, leased: LeasedPlan, todo: Restoration, group: CheckpointGroup) -> None:
-    """The plan's view goes back; the files of its child plans are made when those continue."""
+    """Roll the plan's view back; files of child plans are made when those continue."""
     for child_id, below in todo.children.items():
         with hold(groups.store, child_id, "rollback of the parent plan", groups.now) as lease:
             child = LeasedPlan(groups.store, groups.store.plans.get(child_id), lease, groups.now)
@@ -186,7 +186,7 @@ def _commit(groups: Groups, leased: LeasedPlan, todo: Restoration, group: Checkp
 def _places_here(
     groups: Groups, plan_id: str, away: list[SandboxRecord], here: str
 ) -> PlanSandboxes:
-    """The sandboxes as they will be on this machine, not made yet."""
+    """The sandboxes as they will be on this machine."""
     return open_sandboxes(
         groups.manager.packs,
         groups.store.resources.of_plan(plan_id),
@@ -203,7 +203,7 @@ def _places_here(
 def _records_here(
     groups: Groups, plan_id: str, away: list[SandboxRecord], about: dict[str, Any]
 ) -> list[SandboxRecord]:
-    """The rows with places on this machine; `about`: what else is said of them, empty: nothing."""
+    """The rows with places on this machine; `about`: further fields, if any."""
     places = layout(groups.store.resources.of_plan(plan_id), groups.settings.sandboxes, plan_id)
     records: list[SandboxRecord] = []
     for record in away:
@@ -233,7 +233,7 @@ def _make(
         if traits_of(sandbox.place.resource.kind).server is None:
             sandbox.remove()
         else:
-            removal.remove_tree(record.root)  # what is on its server is there from everywhere
+            removal.remove_tree(record.root)  # databases on a server are reached from everywhere
         removal.remove_tree(staging)
         origin: dict[str, Any] = sandbox.create_at(state, staging)
         removal.remove_tree(staging)

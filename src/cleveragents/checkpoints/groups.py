@@ -1,4 +1,4 @@
-"""The checkpoint groups of plans: what they hold, how one is written, which may go."""
+"""The checkpoint groups of plans: reading, writing and pruning them."""
 
 from collections.abc import Callable, Set
 from contextlib import suppress
@@ -36,7 +36,7 @@ MANY = 10_000
 
 
 class Collected(CheckpointFailed):
-    """Content that was found in the store was collected before it could be used again."""
+    """Content found in the store was garbage-collected before it could be reused."""
 
 
 class About(NamedTuple):
@@ -50,7 +50,7 @@ class About(NamedTuple):
 
 
 class Groups:
-    """The groups of a store, with what this process remembers of them."""
+    """The groups of a store, cached by this process."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Groups:
     def remember_newest(
         self, plan_id: str, group: CheckpointGroup | None, *, is_new: bool = True
     ) -> None:
-        """After a commit; None before one, which may fail. `is_new`: it has to go to the bucket."""
+        """Cache after a commit; None before one, which may fail. `is_new`: upload it."""
         if group is None:
             self._newest.pop(plan_id, None)
         else:
@@ -92,17 +92,17 @@ class Groups:
                 self.uploads.begin(plan_id)
 
     def require_bucket(self) -> None:
-        """Before a plan is worked on: a bucket that loses what it has is refused."""
+        """Refuse a bucket that loses content, before work on a plan."""
         if self.uploads is not None:
             self.uploads.require_usable(self.store, self.manager.packs)
 
     def wait_until_uploaded(self, plan_id: str) -> None:
-        """Before an effect outside: who continues elsewhere must not have to repeat it."""
+        """Wait before an outside effect: another machine must not have to repeat it."""
         if self.uploads is not None:
             self.uploads.wait_for(plan_id)
 
     def finish_uploads(self, plan_id: str, tell: Callable[[], None]) -> None:
-        """Before a plan is released that others may take: wait until they see all of it."""
+        """Wait before releasing a plan, until other machines can see all of it."""
         if self.uploads is not None and self.store.is_shared:
             self.uploads.finish_uploads(plan_id, tell)
 
@@ -116,13 +116,13 @@ class Groups:
         return {rid: self._snapshots[row] for rid, row in group.members.items()}
 
     def look(self, plan_id: str, use: Callable[[States], T], *, but_in_place: bool = False) -> T:
-        """What `use` makes of the states as they are now; nothing of them is kept."""
+        """The result of `use` on the current states, of which nothing is stored."""
         with self.manager.packs.preview() as batch:
             look = self.manager.create_checkpoint
             return use(look(plan_id, batch, {}, strict=False, but_in_place=but_in_place))
 
     def is_at(self, plan_id: str, group_id: str, *, but_in_place: bool = False) -> bool:
-        """Whether every sandbox has the state of a group; what is in place may be left out."""
+        """Whether every sandbox has the state of a group, optionally without those in place."""
         wanted = self.states(self.store.checkpoints.group(group_id))
         left_out = self.manager.sandboxes(plan_id).in_place if but_in_place else ()
         wanted = {rid: state for rid, state in wanted.items() if rid not in left_out}
@@ -133,7 +133,7 @@ class Groups:
         )
 
     def initial_states(self, plan_id: str) -> States:
-        """The states the sandboxes were made with; empty before they are."""
+        """The states that the sandboxes started with; empty before they are made."""
         if origins := self.origins(plan_id):
             return origins
         groups = self.store.checkpoints.groups(plan_id)
@@ -148,7 +148,7 @@ class Groups:
         }
 
     def require_readable(self, group: CheckpointGroup) -> None:
-        """The manifests of a group are in the store; else a clear error before anything moves."""
+        """Refuse, before anything changes, a group whose manifests are missing."""
         self.manager.sandboxes(group.plan_id).require_not_only_elsewhere()
         for row in self.store.checkpoints.of_members(group).values():
             if row.root_key and not self.manager.packs.has(row.root_key):
@@ -157,7 +157,7 @@ class Groups:
                 )
 
     def keep_states(self, leased: LeasedPlan, previous: States) -> States:
-        """The states as they are now, their content kept, without a group."""
+        """Store the current states' content, without a group."""
         with self.manager.packs.batch() as batch:
             now = self.manager.create_checkpoint(leased.plan.plan_id, batch, previous)
             batch.seal()
@@ -166,9 +166,9 @@ class Groups:
         return now
 
     def keep_borrowed(self, leased: LeasedPlan, again: bool = False) -> None:
-        """Before sandboxes go: everything that a kept group needs is held, or in the store.
+        """Before removing sandboxes: hold or store everything that a kept group needs.
 
-        `again`: also for those that are gone already.
+        `again`: also for removed sandboxes.
         """
         plan_id = leased.plan.plan_id
         sandboxes = self.manager.sandboxes(plan_id)
@@ -186,7 +186,7 @@ class Groups:
                 self.keep_content(batch)
 
     def keep_origins(self, leased: LeasedPlan) -> None:
-        """For a plan without groups: note in each sandbox's row what it was made with."""
+        """For a plan without groups: record in each sandbox's row its initial state."""
         self.manager.sync(leased.plan.plan_id)
         for rid, state in self.keep_states(leased, {}).items():
             record = self.manager.sandboxes(leased.plan.plan_id).records[rid]
@@ -198,7 +198,7 @@ class Groups:
     def keep_content(self, batch: Batch) -> None:
         self.store.objects.add(batch.located.items())
         missing = self.store.objects.reuse(batch.reused)
-        # What is not in a pack of this machine may be in the bucket.
+        # Content that is in no pack of this machine may be in the bucket.
         if missing and (missing := [k for k in missing if not self.manager.packs.index.has(k)]):
             raise Collected(
                 f"{plural(len(missing), 'piece')} of content needed again had been collected",
@@ -243,7 +243,7 @@ class Groups:
     def prune(
         self, leased: LeasedPlan, before: CheckpointGroup | None, spared: str | None = None
     ) -> list[str]:
-        """Keep to the limit; the group that was newest until now may be needed for a rollback."""
+        """Prune to the limit; the group that was newest so far may be needed for a rollback."""
         policy = policy_of(leased.spec.policy, self.settings)
         if policy.keep_within and (newest := leased.plan.head_group_id) is not None:
             note_clock(self.store, newest, self._clock())
@@ -261,7 +261,7 @@ class Groups:
     def verdicts(
         self, leased: LeasedPlan, safe: Set[str | None] = frozenset()
     ) -> tuple[Verdict, ...]:
-        """What retention says of each group; those in `safe` stay, and others go for them."""
+        """Retention's verdict on each group; those in `safe` stay, others are dropped instead."""
         policy = policy_of(leased.spec.policy, self.settings)
         return verdicts_on(self.store, leased.plan, policy, self._clock(), safe)
 
@@ -275,9 +275,9 @@ class Groups:
         return gone
 
     def release_dropped(self, plan_id: str) -> None:
-        """What kinds keep outside of the store goes when no kept group needs it any more.
+        """Release states that kinds keep outside the store and no kept group needs.
 
-        What cannot be reached now is released by the next call.
+        Those that cannot be reached now are released by the next call.
         """
         sandboxes = self.manager.sandboxes(plan_id)
         elsewhere = [
@@ -288,7 +288,7 @@ class Groups:
         if not elsewhere:
             return
         if any(not intent.is_done for intent in self.store.intents.of_plan(plan_id)):
-            return  # it may stand on something that looks left over
+            return  # it may need something that looks left over
         for rid, sandbox in elsewhere:
             record = sandboxes.records.get(rid)
             if record is None:

@@ -1,4 +1,4 @@
-"""Where a rollback leads what is worked on in place: nowhere, unless somebody asked for it."""
+"""Resources in place during a rollback: left alone, unless somebody asked for it."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,7 +15,7 @@ RESTORE = "@restore"
 
 
 class Way(NamedTuple):
-    """What there is now, and between which states an interrupted rollback was under way."""
+    """The current state, and the two states of an interrupted rollback."""
 
     now: States
     before: States
@@ -23,14 +23,14 @@ class Way(NamedTuple):
 
 
 def left(manager: CheckpointManager, plan_id: str, now: States) -> States:
-    """What stays as it is."""
+    """The resources that stay as they are."""
     return {rid: now[rid] for rid in manager.sandboxes(plan_id).in_place if rid in now}
 
 
 def unfinished(manager: CheckpointManager, plan_id: str, way: Way, batch: Batch) -> States:
-    """The states that finish it: what is as it was before goes on, all else stays.
+    """The states that finish it: unswitched paths are switched, all others stay.
 
-    What is neither as before nor as wanted, somebody wrote since the crash.
+    A path in neither state was written by somebody since the crash.
     """
     found: States = {}
     sandboxes = manager.sandboxes(plan_id)
@@ -70,7 +70,7 @@ def still_to_do(
 def restored(
     sandboxes: PlanSandboxes, plan_id: str, group_id: str, changes: tuple[Change, ...]
 ) -> list[Write]:
-    """What a restore writes in place is on record as well, under the group that it makes."""
+    """Record a restore's writes in place, under the group that it makes."""
     ids = {sandboxes.resources[rid].name: rid for rid in sandboxes.in_place}
     return [
         Write(

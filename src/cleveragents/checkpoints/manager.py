@@ -1,4 +1,4 @@
-"""The states of a plan's sandboxes, taken and put back: the half that knows no database rows."""
+"""Captures and restores the states of a plan's sandboxes; knows no database rows."""
 
 import functools
 import os
@@ -27,7 +27,7 @@ States = dict[str, SandboxCheckpoint]
 
 
 def _spot(staging: str, rid: str, present: Collection[str]) -> str:
-    """Where one of several resources is staged; a single one needs no folder inside the other."""
+    """The staging folder of one of several resources; a single one needs none of its own."""
     return staging if len(present) == 1 else f"{staging}/{rid}"
 
 
@@ -35,7 +35,7 @@ def _untold(_resource: str, _done: int, _of: int) -> None: ...
 
 
 class Staged(msgspec.Struct, frozen=True):
-    """A way that is prepared and not yet gone."""
+    """A prepared switch."""
 
     directory: str
     resources: dict[str, dict[str, Any]]
@@ -52,7 +52,7 @@ class CheckpointManager:
         settings: Settings,
         tell: Callable[[str, int, int], None] = _untold,
     ) -> None:
-        """`tell`: how many bytes of a resource are captured, of how many, if that takes long."""
+        """`tell`: called with a resource's captured and total bytes, if that takes long."""
         self._store = store
         self._tell = tell
         self.packs = packs
@@ -95,7 +95,7 @@ class CheckpointManager:
                 sandbox.discard_staged()
 
     def _taken(self, lease: Lease) -> None:
-        """Somebody else may have had the plan since: what was opened then is opened anew."""
+        """Reopen sandboxes: another process may have held the plan since."""
         if self._epochs.get(lease.plan_id) != lease.epoch - 1:
             self.forget(lease.plan_id)
         self._epochs[lease.plan_id] = lease.epoch
@@ -110,15 +110,15 @@ class CheckpointManager:
             sandbox.follow()
 
     def drain(self, plan_id: str) -> int:
-        """Take in what the trackers were told; to be called often while a tool runs.
+        """Read the trackers' events; to be called often while a tool runs.
 
-        Another number than the last time: something was written since.
+        A new number means new writes.
         """
         return sum(sandbox.drain() for sandbox in self.sandboxes(plan_id).opened.values())
 
     @contextmanager
     def unseen(self) -> Generator[None]:
-        """Capture without a word of how far it is: the terminal is somebody else's."""
+        """Capture without progress: the terminal is in use by somebody else."""
         tell, self._tell = self._tell, _untold
         try:
             yield
@@ -126,12 +126,12 @@ class CheckpointManager:
             self._tell = tell
 
     def doubt(self, plan_id: str) -> None:
-        """The next capture looks at everything, whatever was told."""
+        """Make the next capture look at everything."""
         for sandbox in self.sandboxes(plan_id).capturable.values():
             sandbox.doubt()
 
     def require_seen(self, plan_id: str) -> None:
-        """In another boot what is there may be damage, which no group may take for work."""
+        """After a reboot, refuse to capture before damage has been repaired."""
         if self.sandboxes(plan_id).from_another_boot():
             raise CheckpointFailed(
                 "the machine was restarted and the sandbox was not compared with its group yet",
@@ -146,7 +146,7 @@ class CheckpointManager:
         strict: bool = True,
         but_in_place: bool = False,
     ) -> States:
-        """The state of every sandbox now, its content in the batch; or of those that are ours."""
+        """Capture every sandbox, or only those that are ours, with content in the batch."""
         current = self.sandboxes(plan_id)
         current.require_ours()
         found: States = {}
@@ -160,16 +160,16 @@ class CheckpointManager:
         return found
 
     def head_of(self, plan: Plan) -> str | None:
-        """The newest group that can be read here."""
+        """The newest group that is readable here."""
         return plan.head_group_id
 
     def switch_in_place(self, plan_id: str, staged: "Staged", undone: Callable[[], None]) -> None:
-        """Switch what is not ours, all of it or nothing: if one cannot be, the others go back.
+        """Switch resources in place, all or nothing: if one fails, the others are undone.
 
         `undone` is called when they are back; what can go neither on nor back is left as it is.
         """
         current, begun = self.sandboxes(plan_id), list[tuple[str, InPlace, dict[str, Any]]]()
-        # What somebody may have locked comes first: a file can always be exchanged back.
+        # Databases that may be locked come first: a file can always be exchanged back.
         in_place = sorted(current.in_place, key=lambda rid: os.path.isdir(current[rid].place.path))
         try:
             for rid in (rid for rid in in_place if rid in staged.resources):
@@ -187,7 +187,7 @@ class CheckpointManager:
             raise
 
     def rollback_to(self, plan_id: str, staged: "Staged", targets: States) -> None:
-        """Switch every sandbox to what was staged, then compare each with its target by hash."""
+        """Switch every sandbox to its staged state, and compare it with its target by hash."""
         current = self.sandboxes(plan_id)
         for rid, one in staged.resources.items():
             sandbox, staging = current[rid], _spot(staged.directory, rid, staged.resources)
@@ -209,7 +209,7 @@ class CheckpointManager:
                     )
 
     def sync_switched(self, plan_id: str, staged: "Staged") -> Callable[[], None]:
-        """Brings to disk what was switched and removes what it replaced; for any thread."""
+        """A function, for any thread, that syncs a switch and removes what it replaced."""
         current = self.sandboxes(plan_id)
         switched = [(current[rid], one) for rid, one in staged.resources.items()]
 
@@ -224,14 +224,14 @@ class CheckpointManager:
         return make_last
 
     def sync(self, plan_id: str) -> None:
-        """Bring everything that is in the sandboxes to disk."""
+        """Sync everything in the sandboxes."""
         for sandbox in self.sandboxes(plan_id).opened.values():
             if os.path.isdir(sandbox.place.root):
                 with fsio.directory(sandbox.place.root) as fd:
                     fsio.sync_all(fd)
 
     def distrust(self, plan_id: str) -> None:
-        """The next capture reads every file, from the disk where the kernel lets it."""
+        """Make the next capture read every file, from disk if the kernel allows it."""
         for sandbox in self.sandboxes(plan_id).opened.values():
             if sandbox.place.cache is not None:
                 fsio.unlink_if_there(sandbox.place.cache)
@@ -242,14 +242,14 @@ class CheckpointManager:
     def _is_there(
         self, sandbox: Sandbox, found: SandboxCheckpoint, target: SandboxCheckpoint
     ) -> bool:
-        """Whether a restore succeeded; folders with excluded things in them had to stay."""
+        """Whether a restore succeeded; folders with excluded files had to stay."""
         return found.state_hash == target.state_hash or all(
             change.action is Action.REMOVED and change.before.startswith("d:")
             for change in sandbox.changes(found, target)
         )
 
     def stage(self, plan_id: str, current: States, targets: States, staging: str) -> "Staged":
-        """Prepare the way to the targets, verified; says what will change."""
+        """Stage the targets, verified; also returns what will change."""
         sandboxes = self.sandboxes(plan_id)
         removal.remove_tree(staging)
         staged: dict[str, dict[str, Any]] = {}
@@ -277,7 +277,7 @@ class CheckpointManager:
         return [row.snapshot for row in rows if not row.root_key or self.packs.has(row.root_key)]
 
     def delete_checkpoint(self, plan_id: str, group_ids: list[str], now: str) -> None:
-        """Take groups out; their content leaves the disk with `gc`."""
+        """Delete groups; `gc` frees their content."""
         self._store.checkpoints.prune(plan_id, group_ids, now)
 
     def close(self) -> None:

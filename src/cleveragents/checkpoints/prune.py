@@ -1,4 +1,4 @@
-"""Ask the retention rule about a plan's groups, with what the store knows of them."""
+"""Applies the retention rule to a plan's groups."""
 
 from collections.abc import Set
 from datetime import datetime, timedelta
@@ -37,7 +37,7 @@ class Jump(msgspec.Struct, frozen=True):
 
 
 class Noted(msgspec.Struct, frozen=True):
-    """What the clocks showed when the last group was made whose age counts, and jumps till then."""
+    """The clocks at the last group whose age counts, and earlier jumps."""
 
     clock: Clock
     jumps: tuple[Jump, ...] = ()
@@ -49,7 +49,7 @@ _JUMPS = 100
 
 
 def note_clock(store: Store, group_id: str, clock: Clock) -> None:
-    """Called in the commit that makes a group of a plan that keeps groups by age."""
+    """Record the clocks, in a group's commit, for a plan that keeps groups by age."""
     noted = _noted(store)
     jumps = noted.jumps if noted else ()
     if jump := jump_between(noted.clock if noted else None, clock):
@@ -106,9 +106,9 @@ def verdicts_on(
 
 
 def reachable_groups(store: Store, plan: Plan) -> set[str | None]:
-    """Where the plan stands, what undo and redo can come back to, and a failed state kept.
+    """The current group, those that undo and redo can return to, and a kept failed state.
 
-    And where a call began that still runs: if it fails or dies, the plan returns there.
+    Also where a running call began: if it fails or dies, the plan returns there.
     """
     found = {plan.head_group_id, *(call.group_id for call in store.calls.running(plan.plan_id))}
     if plan.error is not None:

@@ -1,4 +1,4 @@
-"""What a rollback to an earlier group means, as plain data, and the commit that ends it."""
+"""A rollback to an earlier group as plain data, and the commit that ends it."""
 
 import functools
 from typing import Any, get_type_hints
@@ -19,7 +19,7 @@ from cleveragents.store import Store, View
 
 
 class Restoration(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to go and what the plan will be afterwards; kept in the intent."""
+    """The target group and the plan's view afterwards; kept in the intent."""
 
     group_id: str
     plan: dict[str, Any]
@@ -71,7 +71,7 @@ def commit_restoration(
         if todo.correction_id is not None:
             store.corrections.restored(todo.correction_id)
         if todo.entry is not None:
-            # Undo must find what was there just before, manual edits included.
+            # Undo must find the state just before, manual edits included.
             before = Moment(came_from, todo.entry.before.version)
             entry = msgspec.structs.replace(todo.entry, before=before)
             store.journal.put(leased.closed(entry))
@@ -79,7 +79,7 @@ def commit_restoration(
             store.effects.mark(effect_ids, EffectState(state), leased.now())
         for child in todo.cancelled_children:
             cancel_child(store, store.plans.get(child))
-        # After a power cut the files may not be what was committed: this tells what to do again.
+        # After a power cut the files may differ from the commit: this says what to repeat.
         store.intents.done(
             intent_id,
             {
@@ -100,9 +100,9 @@ def cancel_child(store: Store, child: Plan) -> None:
 def rewound_steps(
     now: list[Step], then: dict[str, Step], keeps_failed: bool = False
 ) -> tuple[list[Step], list[str]]:
-    """The steps as they will be, and the ids of those that did not exist then (pure).
+    """The steps afterwards, and the ids of those that did not exist then (pure).
 
-    `keeps_failed`: a step that had failed by then is not to be done again.
+    `keeps_failed`: steps that had failed by then are not done again.
     """
     changed: list[Step] = []
     for step in now:
@@ -133,14 +133,14 @@ def rewound_decisions(now: list[Decision], then: dict[str, Decision]) -> list[De
 
 
 def restoration_to(store: Store, plan: Plan, group: CheckpointGroup, **fields: Any) -> Restoration:
-    """What a rollback to a group means for the plan; `fields` are set too."""
+    """The restoration of a plan to a group; `fields` are set too."""
     return restoration(store, plan, group, store.plans.view_at(plan.plan_id, group.version), fields)
 
 
 def restoration(
     store: Store, plan: Plan, group: CheckpointGroup, view: View, fields: dict[str, Any]
 ) -> Restoration:
-    # An agent that we observe does not do again what failed; what it does next is another step.
+    # An observed agent does not repeat a failed step; its next call is another step.
     is_observed = plan.spec["actor"]["kind"] == OBSERVED
     keeps_failed = is_observed or fields.get("state") is State.ERRORED
     steps, removed = rewound_steps(store.plans.steps(plan.plan_id), view.steps, keeps_failed)
@@ -173,21 +173,21 @@ def restoration(
 
 
 def _is_in_last_step(group: CheckpointGroup, view: View) -> bool:
-    """A point that was made while the last step ran: what that did so far can be applied."""
+    """Whether the group was made while the last step ran; its work so far can be applied."""
     return group.checkpoint_type is CheckpointType.ON_QUIET and all(
         step.done or step.state is StepState.PROCESSING for step in view.steps.values()
     )
 
 
 def marked_above(todo: Restoration) -> Restoration:
-    """A child plan's way back; what it did outside is marked with the parent's."""
+    """A child plan's restoration; its outside effects are marked with the parent's."""
     return msgspec.structs.replace(todo, effects={})
 
 
 def _children(
     store: Store, plan: Plan, group: CheckpointGroup
 ) -> tuple[dict[str, Restoration], list[str]]:
-    """Child plans that existed return to where they were; later ones are to be cancelled."""
+    """The child plans to roll back, and later ones to cancel."""
     back: dict[str, Restoration] = {}
     later: list[str] = []
     for child in store.plans.children(plan.plan_id):
@@ -202,7 +202,7 @@ def _children(
 
 
 def _child_back(store: Store, child: Plan, moment: ChildMoment) -> Restoration | None:
-    """None if the child never had a group: there is nothing to bring back but its view."""
+    """A child's restoration; None if it never had a group: then only its view is restored."""
     groups = {g.group_id: g for g in store.checkpoints.groups(child.plan_id)}
     if not groups:
         return None
@@ -217,7 +217,7 @@ def _child_back(store: Store, child: Plan, moment: ChildMoment) -> Restoration |
 
 
 def fields_then(view: View) -> dict[str, Any]:
-    """The plan's own fields as they were at a moment; nothing is being worked on after it."""
+    """The plan's own fields at that moment, with no work in progress."""
     standing = view.standing
     state = State.QUEUED if standing.state is State.PROCESSING else standing.state
     return {

@@ -1,4 +1,4 @@
-"""Bring the sandboxes and the plan to a group: stage, intent, switch, one commit."""
+"""Restores the sandboxes and the plan to a group: stage, intent, switch, one commit."""
 
 from collections.abc import Callable
 
@@ -32,16 +32,16 @@ def roll_back(
     reason: str = REASON,
     lossy: bool = False,
 ) -> tuple[Change, ...]:
-    """Bring every sandbox and the plan's view back to a group, all or nothing, verified.
+    """Roll every sandbox and the plan's view back to a group, all or nothing, verified.
 
-    What is worked on in place stays as it is: that is rolled back only when a person asks for
-    it, by owners (`history/rollback_in_place.py`).
+    Resources in place stay as they are: they are rolled back only when a person asks for it, by
+    owners (`history/rollback_in_place.py`).
 
-    `lossy`: where there is no room to keep what the sandboxes hold now, it is given up.
+    `lossy`: without room to keep the current state of the sandboxes, it is dropped.
 
-    Everything that could fail happens before the intent is committed: capturing, reading the
-    target's content, staging it. After that the way is forward only: `finish` goes the rest
-    of it if this process dies.
+    Everything that can fail happens before the intent is committed: capturing, reading the
+    target's content, staging it. After that it only goes forward: `finish` completes it if this
+    process dies.
     """
     plan_id, intent_id = leased.plan.plan_id, new_id()
     group = groups.store.checkpoints.group(restoration.group_id)
@@ -92,7 +92,7 @@ def _keep_before(
     lossy: bool,
     label: str | None = None,
 ) -> None:
-    """Keep what is there in a `pre_rollback` group; `note` is part of its commit."""
+    """Keep the current state in a `pre_rollback` group; `note` is part of its commit."""
     try:
         request = CheckpointRequest(
             label=label, reason=reason, prepare=prepare, record=lambda _before, _now: note()
@@ -122,16 +122,16 @@ def restore_made(
     check: Callable[[States, Batch], None] | None = None,
     spared: str | None = None,
 ) -> tuple[Change, ...]:
-    """Bring the sandboxes to a state that nobody had yet, made from the one they have.
+    """Bring the sandboxes to a new state, made from the current one.
 
-    `make` gets the states now and may raise, with nothing changed; what it returns becomes
-    the group `todo.group_id`. `also(now)` runs in the commit of that group and of the intent,
-    with the group that keeps what was there; the way from then on is that of a rollback.
-    `check` gets the same states first and may raise, with not even what was there kept.
-    `spared`: the group that `make` needs; keeping what was there must not push it out.
+    `make` gets the current states and may raise, with nothing changed; its result becomes the
+    group `todo.group_id`. `also(now)` runs in the commit of that group and the intent, with the
+    group that keeps the old state; from then on it is like a rollback. `check` gets the states
+    first and may raise before anything is kept. `spared`: the group that `make` needs, which
+    must not be pruned.
     """
     plan_id, intent_id = leased.plan.plan_id, new_id()
-    # What the sandboxes have now: the last group if it holds that, else one more.
+    # The sandboxes' current state: the last group if it holds that, else one more.
     request = CheckpointRequest(
         reason=f"before: {about.reason}", keeps_head=True, check=check, spares=spared
     )
@@ -173,10 +173,10 @@ def restore_made(
 
 
 def finish(groups: Groups, leased: LeasedPlan, intent: Intent) -> None:
-    """Go the rest of the way after a crash: look at what is there, stage and switch again."""
+    """Complete a restore after a crash: capture, stage and switch again."""
     plan_id = leased.plan.plan_id
     restoration = codec.convert(intent.body, Restoration)
-    # What is there now may be half of each: it is kept, but undo goes to what was whole.
+    # The current state may be half of each: it is kept, but undo goes to the whole one.
     came_from = restoration.came_from or leased.plan.head_group_id
     restoration = msgspec.structs.replace(restoration, came_from=came_from)
     intent = msgspec.structs.replace(intent, body=msgspec.to_builtins(restoration))
@@ -206,10 +206,10 @@ def finish(groups: Groups, leased: LeasedPlan, intent: Intent) -> None:
 
 
 def confirm(groups: Groups, leased: LeasedPlan, intent: Intent) -> bool:
-    """A committed rollback whose end nobody saw: verified by reading, or done again.
+    """Verify a committed rollback that may not be on disk by reading, or repeat it.
 
-    True if it was done again. That a sync succeeds now proves nothing: if one failed before,
-    the kernel may have dropped the pages that it could not write.
+    True if it was repeated. A successful sync proves nothing now: if one failed before, the kernel
+    may have dropped the pages that it could not write.
     """
     plan, noted = leased.plan, intent.body
     if plan.version == noted["version"]:
@@ -253,7 +253,7 @@ def _switch(
 def _give_up(
     groups: Groups, leased: LeasedPlan, todo: Restoration, staged: Staged, intent_id: str
 ) -> None:
-    """What is in place could not be switched and is as it was: nothing of the rollback stays."""
+    """Abandon a rollback whose resources in place could not be switched."""
     plan_id = leased.plan.plan_id
     with leased.transaction():
         groups.store.intents.remove(intent_id)

@@ -1,4 +1,4 @@
-"""The sandboxes of a plan: made once, found again by every later command."""
+"""The sandboxes of a plan, opened by every command."""
 
 import os
 
@@ -49,7 +49,7 @@ class PlanSandboxes:
 
     @property
     def capturable(self) -> dict[str, Sandbox]:
-        """Those that can be checkpointed."""
+        """The sandboxes that can be checkpointed."""
         return {
             rid: sandbox
             for rid, sandbox in self.opened.items()
@@ -57,32 +57,32 @@ class PlanSandboxes:
         }
 
     def has_copy(self, record: SandboxRecord) -> bool:
-        """Whether it is a copy that we made, and not the resource itself."""
+        """Whether it is a private copy, and not the resource itself."""
         return has_copy(self.resources[record.resource_id])
 
     @property
     def in_place(self) -> tuple[str, ...]:
-        """Those whose sandbox is the user's own resource."""
+        """The resources in place."""
         return tuple(rid for rid, item in self.resources.items() if item.is_in_place)
 
     @property
     def elsewhere(self) -> tuple[SandboxRecord, ...]:
-        """Those that another home made: they are not on this machine."""
+        """The sandboxes that another home made, not on this machine."""
         return tuple(r for r in self.records.values() if is_elsewhere(r, self.home_id))
 
     @property
     def only_on(self) -> str | None:
-        """The machine that alone has what they hold; None: it is here, or in a bucket."""
+        """The one machine that has their content; None if it is here or in a bucket."""
         if self.in_bucket or not self.elsewhere:
             return None
         origin = self.elsewhere[0].origin
         return origin.get("is_on") or origin["made_on"]
 
     def from_another_boot(self) -> tuple[SandboxRecord, ...]:
-        """Those that a power cut may have damaged since their content was last compared.
+        """The sandboxes that a power cut may have damaged since they were last verified.
 
         Also if only their disk failed, and was mounted again.
-        What is worked on in place is the user's: whatever is there now is taken as it is.
+        Resources in place are the user's, and taken as they are.
         """
         return tuple(
             r
@@ -102,7 +102,7 @@ class PlanSandboxes:
             )
 
     def require_ours(self) -> None:
-        """Each is there and is the directory we made; else nothing may be restored into it."""
+        """Refuse to restore into a sandbox that is missing or not the one we made."""
         if self._identity.is_elsewhere:
             raise StoreElsewhere(self._identity.message, self._identity.hint)
         self.require_not_only_elsewhere()
@@ -128,7 +128,7 @@ class PlanSandboxes:
             self.require_marked(record)
 
     def require_marked(self, record: SandboxRecord) -> None:
-        """The mark beside it says that it is this sandbox of this plan of this store."""
+        """Refuse a sandbox without the mark of this sandbox, plan and store."""
         if record.sandbox_id in self._marked:
             return
         if not is_marked(self._identity.store_id, record):
@@ -139,7 +139,7 @@ class PlanSandboxes:
         self._marked.add(record.sandbox_id)
 
     def may_remove(self, record: SandboxRecord) -> bool:
-        """Whether nothing is there, or what is there is ours."""
+        """Whether the place is empty or ours."""
         return not os.path.lexists(record.root) or is_marked(self._identity.store_id, record)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Coordinated checkpoints: content through the manager, rows through the repository, one commit.
 
-`CheckpointService` is what the rest of the program talks to; it alone brings sandboxes, content
-and rows together with the plan's own view.
+The rest of the program uses `CheckpointService`; it alone combines sandboxes, content and rows with
+the plan's own view.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class CheckpointService(Groups):
         if not (request.writes or request.view_changed or request.record):
             return None
         if not leased.plan.rollback_enabled and any(step.done for step in request.steps):
-            # No group holds what the step did: only the sandbox's own files can last.
+            # No group holds the step's changes: only the sandbox's own files can last.
             self.manager.sync(leased.plan.plan_id)
         with leased.transaction():
             leased.write(
@@ -69,9 +69,9 @@ class CheckpointService(Groups):
         reason: str = restore.REASON,
         lossy: bool = False,
     ) -> tuple[Change, ...]:
-        """Bring every sandbox and the plan's view back to a group, all or nothing, verified.
+        """Roll every sandbox and the plan's view back to a group, all or nothing, verified.
 
-        `lossy`: where there is no room to keep what the sandboxes hold now, it is given up.
+        `lossy`: without room to keep the current state of the sandboxes, it is dropped.
         """
         return restore.roll_back(self, leased, restoration, label=label, reason=reason, lossy=lossy)
 
@@ -85,15 +85,15 @@ class CheckpointService(Groups):
         check: Callable[[States, Batch], None] | None = None,
         spared: str | None = None,
     ) -> tuple[Change, ...]:
-        """Bring the sandboxes to a state that nobody had yet, made from the one they have."""
+        """Bring the sandboxes to a new state, made from the current one."""
         return restore.restore_made(self, leased, about, make, todo, also, check, spared)
 
     def finish_rollback(self, leased: LeasedPlan, intent: Intent) -> None:
-        """Go the rest of the way after a crash."""
+        """Complete a rollback after a crash."""
         restore.finish(self, leased, intent)
 
     def confirm_rollback(self, leased: LeasedPlan, intent: Intent) -> bool:
-        """A committed rollback whose end nobody saw: verified; True if it was done again."""
+        """Verify a committed rollback that may not be on disk; True if it was repeated."""
         return restore.confirm(self, leased, intent)
 
     def list_checkpoints(self, plan_id: str) -> list[Checkpoint]:
@@ -106,7 +106,7 @@ class CheckpointService(Groups):
         return self.manager.changes(plan_id, before, after)
 
     def prune_checkpoints(self, leased: LeasedPlan) -> tuple[Verdict, ...]:
-        """Prune now; returns the verdict on every group there was."""
+        """Prune now; returns the verdict on every group."""
         verdicts = self.verdicts(leased)
         with leased.transaction():
             self.drop(leased, verdicts)

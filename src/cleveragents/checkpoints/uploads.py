@@ -1,8 +1,8 @@
-"""Content on its way to the bucket: in a thread of its own, with a connection of its own.
+"""Uploads content to the bucket, in a thread with its own connection.
 
-A group is made on this machine and counts here at once. What it needs that its root plan's segments
-lack becomes one segment; when the bucket has taken it, one commit writes the segment's row and says
-that the group is there, unless somebody else has taken the plan meanwhile.
+A group is valid on this machine at once. The content that its root plan's segments lack becomes one
+segment; once the bucket has stored it, one commit writes the segment's row and marks the group as
+uploaded, unless another process has taken the plan meanwhile.
 """
 
 import os
@@ -35,7 +35,7 @@ NOTED = "bucket"
 
 
 class Desk(msgspec.Struct, kw_only=True):
-    """What the thread works with, and what it has found so far."""
+    """The thread's connections, and what it has read so far."""
 
     store: Store
     packs: BackedPacks
@@ -49,7 +49,7 @@ class Desk(msgspec.Struct, kw_only=True):
 
 
 class Uploads:
-    """Brings groups to the bucket while their plans continue."""
+    """Uploads groups while their plans continue."""
 
     def __init__(
         self, open_desk: Callable[[], AbstractContextManager[Desk]], home: str, wait: float
@@ -69,7 +69,7 @@ class Uploads:
         """Plans that cannot be brought whatever the bucket does, until they have another group."""
 
     def begin(self, plan_id: str) -> None:
-        """The plan has a group that may have to go."""
+        """Start uploading a plan's groups."""
         with self._changed:
             self._failed.pop(plan_id, None)
             if plan_id not in self._wanted:
@@ -80,13 +80,13 @@ class Uploads:
             self._changed.notify_all()
 
     def require_usable(self, store: Store, packs: Packs) -> None:
-        """One that does not answer now is asked again when there is something to bring."""
+        """Check the bucket; if it does not answer now, it is asked again before an upload."""
         assert isinstance(packs, BackedPacks)
         with suppress(BucketUnreachable):
             require_bucket(store, packs)
 
     def left_over(self) -> list[str]:
-        """Plans of which an earlier command did not get everything there."""
+        """Plans that an earlier command did not upload completely."""
         try:
             return [name for name in os.listdir(self._left) if is_id(name)]
         except FileNotFoundError:
@@ -98,7 +98,7 @@ class Uploads:
         return plan_id in (*self._wanted, self._at_work)
 
     def wait_for(self, plan_id: str) -> None:
-        """Until all groups of the plan are there; an error after the limit."""
+        """Wait until all groups of the plan are uploaded; an error after the limit."""
         self.begin(plan_id)
         with self._changed:
             done = self._changed.wait_for(lambda: not self._is_busy(plan_id), self.limit)
@@ -112,7 +112,7 @@ class Uploads:
         )
 
     def finish_uploads(self, plan_id: str, tell: Callable[[], None]) -> None:
-        """Wait for what is on its way. A bucket that is away is not waited for.
+        """Wait for pending uploads, but not for a bucket that does not answer.
 
         `plan_id`: of that plan alone, empty: of all. `tell`: if it takes longer than a moment.
         """
@@ -125,7 +125,7 @@ class Uploads:
                 tell()
 
     def close(self, tell: Callable[[], None]) -> str:
-        """Wait for what is on its way; says what is left."""
+        """Wait for pending uploads, and report what is left."""
         if self._thread is None:
             return ""
         with self._changed:
@@ -148,7 +148,7 @@ class Uploads:
                     self._attempt(desk)
         except AgentsError as error:
             self._fail(error)
-        except Exception as error:  # noqa: BLE001 - whoever waits has to be told
+        except Exception as error:  # noqa: BLE001 - raised by `wait_for`
             self._fail(NotInBucket(f"content cannot be uploaded: {error!r}"))
 
     def _next(self) -> bool:
@@ -168,7 +168,7 @@ class Uploads:
             with suppress(OSError):
                 fsio.unlink_if_there(f"{self._left}/{plan_id}")
         except (BucketUnreachable, MachineError) as error:
-            self._fail(error)  # it, or the database, may be back soon
+            self._fail(error)  # the bucket or the database may be back soon
             return
         except AgentsError as error:
             self._failed[plan_id] = error
@@ -183,7 +183,7 @@ class Uploads:
             pass
 
     def _fail(self, error: AgentsError) -> None:
-        """Tell whoever waits, and try again in a while."""
+        """Report the error to those waiting, and retry later."""
         with self._changed:
             self.problem = error
             if self._at_work and self._at_work not in self._wanted:
@@ -197,14 +197,14 @@ def _upload_plan(desk: Desk, plan_id: str) -> bool:
     try:
         upload(desk, plan_id)
     except LeaseLost:
-        # Taken by the next command here, or elsewhere, or there is another bucket: look again.
+        # The plan was leased again, here or elsewhere, or the bucket changed: read again.
         desk.bucket, desk.plan = "", ("", 0)
         return False
     return True
 
 
 def upload(desk: Desk, plan_id: str) -> None:
-    """Bring all groups that are not there yet; of one that is made meanwhile we are told."""
+    """Upload all missing groups; later groups start another upload."""
     store = desk.store
     todo = store.segments.to_upload(plan_id)
     if not todo.groups:
@@ -231,7 +231,7 @@ def upload(desk: Desk, plan_id: str) -> None:
 
 
 def _records(desk: Desk, plan_id: str, todo: PendingUpload) -> list[SandboxRecord]:
-    """The plan's sandboxes, asked for once for each lease of it and each new resource."""
+    """The plan's sandboxes, read once for each lease and each new resource."""
     if desk.plan != (plan_id, todo.epoch) or not todo.resources <= desk.records.keys():
         found = desk.store.resources.sandboxes(plan_id)
         desk.records = {record.resource_id: record for record in found}
@@ -244,9 +244,9 @@ def _records(desk: Desk, plan_id: str, todo: PendingUpload) -> list[SandboxRecor
 
 
 def missing_of(desk: Desk, root: str, roots: list[bytes]) -> list[bytes]:
-    """Every key below that the root plan's segments lack; what they have, they have with all of it.
+    """Every key below that the root plan's segments lack; a key they have implies all below it.
 
-    Content that is only borrowed from the user's repository comes with the base pack.
+    Content borrowed from the user's repository comes with the base pack.
     """
     there = desk.packs.index.there.seen(root)
     seen, found = set(there), list[bytes]()
@@ -271,9 +271,9 @@ def _may_lack(key: bytes) -> bool:
 
 
 def require_bucket(store: Store, packs: BackedPacks) -> str:
-    """Before the first object: the bucket keeps what it has, and the key is the one it had.
+    """Before the first object: check that the bucket keeps objects and the key is the same.
 
-    Returns what the store notes of it.
+    Returns the store's note of the bucket.
     """
     bucket = packs.cache.bucket
     noted, now = store.noted(NOTED), f"{bucket.url} {bucket.fingerprint}".strip()
@@ -294,7 +294,7 @@ def require_bucket(store: Store, packs: BackedPacks) -> str:
 
 
 def _require_moved(store: Store, bucket: Bucket, old: str) -> None:
-    """Another address is taken when everything is there that was at the old one."""
+    """Accept another address only if everything from the old one is there."""
     missing = set(store.segments.names()) - set(bucket.names(store.identity.store_id))
     if missing:
         count = plural(len(missing), "segment", "segments")

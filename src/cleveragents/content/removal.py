@@ -34,7 +34,7 @@ def _empty(name: str | bytes, dir_fd: int | None, level: int) -> None:
         allow_deep()
     if os.geteuid() != 0:
         # Tools leave directories that even their owner may not list or change.
-        _add_mode(name, dir_fd, 0o700, 0)
+        _add_mode(name, dir_fd, 0)
     with directory(name, dir_fd) as fd:
         with os.scandir(fd) as entries:
             names = [(os.fsencode(e.name), e.is_dir(follow_symlinks=False)) for e in entries]
@@ -84,7 +84,7 @@ def open_up(root: str) -> None:
 def _open_up(name: str | bytes, dir_fd: int | None, level: int) -> None:
     if level == DEEP:
         allow_deep()
-    kind = _add_mode(name, dir_fd, 0o700, 0o400)
+    kind = _add_mode(name, dir_fd, 0o400)
     if not stat.S_ISDIR(kind):
         return
     with suppress(NotADirectoryError), directory(name, dir_fd) as fd:
@@ -95,13 +95,13 @@ def _open_up(name: str | bytes, dir_fd: int | None, level: int) -> None:
                 _open_up(inner, fd, level + 1)
 
 
-def _add_mode(name: str | bytes, dir_fd: int | None, for_dir: int, for_file: int) -> int:
-    """Give a directory or a file at least these permissions; returns what it is.
+def _add_mode(name: str | bytes, dir_fd: int | None, for_file: int) -> int:
+    """Give a directory 0700, or a file at least `for_file`; returns the mode before.
 
     Read and changed through one descriptor: a file that a tool swaps in stays as it is.
     """
     mode = os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode
-    least = for_dir if stat.S_ISDIR(mode) else for_file
+    least = stat.S_IRWXU if stat.S_ISDIR(mode) else for_file
     if stat.S_ISLNK(mode) or mode & least == least:
         return mode
     if sys.platform != "linux":
@@ -111,7 +111,7 @@ def _add_mode(name: str | bytes, dir_fd: int | None, for_dir: int, for_file: int
     try:
         mode = os.fstat(fd).st_mode
         if not stat.S_ISLNK(mode):
-            least = for_dir if stat.S_ISDIR(mode) else for_file
+            least = stat.S_IRWXU if stat.S_ISDIR(mode) else for_file
             os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(mode) | least)
         return mode
     finally:

@@ -87,10 +87,10 @@ def show_when(moment: str, now: datetime | None = None) -> str:
     raise AssertionError(seconds)
 
 
-def show_moment(moment: str, now: datetime | None = None) -> str:
+def show_moment(moment: str) -> str:
     """The same with the local time to the second: `5m ago, 2026-11-19 14:02:31`."""
     exact = datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    said = show_when(moment, now)
+    said = show_when(moment)
     return exact if exact.startswith(said) else f"{said}, {exact}"
 
 

@@ -1,4 +1,4 @@
-"""What changes something: a page that says what would happen, and the form that does it."""
+"""Pages that change something: a preview, and the form that does it."""
 
 import secrets
 from urllib.parse import parse_qs
@@ -39,7 +39,7 @@ class Acts(Site):
         query: dict[str, str],
         failed: Outcome | None = None,
     ) -> Response:
-        """What would happen; after a command that failed also why it did."""
+        """The preview; after a failed command also the reason."""
         notice = Notice(failed.message, failed.hint, failed=True) if failed else None
         status = 409 if failed else 200
         try:
@@ -52,7 +52,7 @@ class Acts(Site):
         return self.html("preview.html", status=status, **values)
 
     async def act(self, request: Request) -> Response:
-        """A form of the page: its command is run, and the browser sent to what it made."""
+        """Run a form's command, and redirect the browser to the result."""
         body = await request.body()
         fields = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=False)
         sent = (fields.get("form") or [""])[0]
@@ -72,7 +72,7 @@ class Acts(Site):
             return RedirectResponse(f"/plans/{name}", 303)
 
         def works() -> bool:
-            """Whether the command has begun on what may take long."""
+            """Whether the command has started its long work."""
             held, job = holder(ws.ctx.store, name), self.commands.of(name)
             return (
                 verb in RUNS_STEPS and held is not None and job is not None and held.pid == job.pid

@@ -1,7 +1,7 @@
-"""What the page does, it does by running the command it shows, as a process of its own.
+"""Runs the command that a page shows, as a process of its own.
 
-So the guards, questions and recovery are those of the command line, a change never holds up the
-server, and work that was begun from the page continues when the page is closed.
+So checks, questions and recovery are those of the command line, a change never blocks the server,
+and work started from the page continues when the page is closed.
 """
 
 import json
@@ -26,7 +26,7 @@ INTERRUPTED = 130
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a command ended, in its own words."""
+    """A command's result, in its own words."""
 
     ok: bool
     interrupted: bool = False
@@ -38,11 +38,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job:
-    """One command that was begun here."""
+    """One command started here."""
 
     def __init__(self, argv: Sequence[str], settings: Settings, overrides: dict[str, str]) -> None:
         self.argv: tuple[str, ...] = tuple(argv)
-        # Read when the command has ended, which may be when nobody waits any more.
+        # Read after the command has ended, perhaps when nobody waits any more.
         self._out = tempfile.TemporaryFile()  # noqa: SIM115
         env = {**os.environ, "CLEVERAGENTS_HOME": settings.home}
         more = [word for item in overrides.items() for word in ("--set", "=".join(item))]
@@ -113,7 +113,7 @@ class Commands:
     def run(
         self, plan_id: str, argv: Sequence[str], until: Callable[[], bool] = lambda: False
     ) -> Outcome | None:
-        """Begin it, and wait until it has ended, or `until` says that it works; then None."""
+        """Start it and wait until it has ended, or until `until` says it is working (None)."""
         job = Job(argv, self._settings, self._overrides)
         if plan_id in self._jobs:
             self._earlier.append(self._jobs[plan_id])
@@ -125,7 +125,7 @@ class Commands:
         return outcome
 
     def running(self) -> list[Job]:
-        """Those that still run; they continue."""
+        """The commands still running, which continue."""
         jobs = [*self._earlier, *self._jobs.values()]
         return [job for job in jobs if job.ended() is None]
 

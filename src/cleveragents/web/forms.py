@@ -1,6 +1,6 @@
 """The command that a form of the page stands for (pure).
 
-What somebody typed is part of an option's own word, so it can never become another option.
+User input is part of an option's own argument, so it can never become another option.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Who may talk to the page: the browser that was given its address, from the page itself.
+"""Access to the page: only for the browser that got its address, from the page itself.
 
 Every program on this machine, and every site in a browser on it, can reach a port on loopback. So
 a request needs the cookie that the one-time token was exchanged for, the right Host (another name
@@ -33,7 +33,7 @@ HEADERS = {
 
 
 class Keys:
-    """The token that is in the address, good for once, and what it is exchanged for."""
+    """The address's one-time token, and the cookie that it is exchanged for."""
 
     def __init__(self) -> None:
         self._token: str | None = secrets.token_urlsafe(24)
@@ -73,7 +73,7 @@ class Guard:
         await (refused or self._app)(scope, receive, _with_headers(send))
 
     def _refused(self, scope: Scope) -> Response | None:
-        """Why a request is not let in, or what the token is answered with."""
+        """The refusal of a request, or the answer to the token."""
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if host not in self._hosts:

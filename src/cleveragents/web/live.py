@@ -1,7 +1,7 @@
 """A plan that runs: its output and its state as server-sent events.
 
-The store is asked again and again: whoever executes the plan, this process or another, writes there
-what its step has printed so far.
+The store is polled: the process that executes the plan, this one or another, saves its step's
+output there.
 """
 
 import json
@@ -26,7 +26,7 @@ TAIL = 1 << 14
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
-    """The call at work, and what it has printed."""
+    """The running call and its output."""
 
     call: ToolCall
     output: str
@@ -37,7 +37,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """How a plan stands at one moment."""
+    """A plan's status at one moment."""
 
     sentence: str
     step: tuple[str, ...]

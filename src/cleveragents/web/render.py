@@ -1,4 +1,4 @@
-"""Templates: everything is escaped; what is markup of our own says so."""
+"""Templates: everything is escaped, except markup of our own, which is marked."""
 
 import shlex
 import stat
@@ -48,7 +48,7 @@ def environment(is_report: bool = False) -> Environment:
 
 
 class _Empty(StrictUndefined):
-    """What a page does not have may be asked for, but nothing may be done with it."""
+    """A missing value: it may be tested, but not used."""
 
     def __bool__(self) -> bool:
         return False
@@ -71,7 +71,7 @@ def shown_mode(mode: str) -> str:
 
 
 def mode_words(modes: tuple[str, str]) -> str:
-    """What that means, where it can be said."""
+    """The change of mode in words, where there are any."""
     before, after = (bool(int(mode, 8) & 0o111) for mode in modes)
     if before == after:
         return ""

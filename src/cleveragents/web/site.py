@@ -1,4 +1,4 @@
-"""What all pages share: a workspace per request, templates, what was worked out before."""
+"""Shared by all pages: a workspace per request, templates, cached results."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ Page = Callable[[Workspace, Request], Response]
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """What is said at the top of a page."""
+    """A message at the top of a page."""
 
     text: str
     hint: str = ""
@@ -62,7 +62,7 @@ class Site:
         )
 
     def told(self, plan_id: str, done: str) -> Notice | None:
-        """What the last command said that was begun here."""
+        """The message of the last command started here."""
         job = self.commands.of(plan_id)
         outcome = job.ended() if job else None
         if job is None or outcome is None or (outcome.ok and not done):

@@ -1,6 +1,6 @@
-"""What can be done to a plan from the page: a preview by GET, the command by POST.
+"""Actions on a plan from the page: a preview by GET, the command by POST.
 
-A preview is the library's own; where it refuses, the page says so in its words and has no button.
+A preview is the library's own; if it refuses, the page shows its message and no button.
 """
 
 import os
@@ -39,7 +39,7 @@ MOST_PATHS = 200
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """A page that says what would happen, with one button."""
+    """A preview page with one button."""
 
     verb: str
     title: str
@@ -70,12 +70,12 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def picture(self) -> Markup:
-        """What stays and what goes, in one line."""
+        """The decisions that stay and go, as one line."""
         return mini([Sign(fate.sign, fate.is_target) for fate in self.fates])
 
     @property
     def unknown(self) -> str:
-        """The steps of which nobody knows what they did outside."""
+        """The steps with unknown outside effects."""
         names = self.effects.unknown_steps
         more = f"{len(names) - 4:,} more" if len(names) > 5 else ""
         return listed([*names[:4], more] if more else names)
@@ -126,7 +126,7 @@ def _typed(ws: Workspace, handle: PlanHandle) -> str:
 
 
 def _yours(paths: Iterable[OwnedPath]) -> tuple[OwnedPath, ...]:
-    """What is not the agent's alone, nor git's own."""
+    """Paths that are neither the agent's alone nor git's own."""
     return tuple(
         item for item in paths if item.owner != Owner.AGENT and not item.path.startswith(b".git/")
     )

@@ -14,7 +14,6 @@ from cleveragents.errors import BucketRefused, BucketUnreachable, ConfigError
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore
 
-SCHEMES = ("s3://", "gs://", "az://", "file:///")
 CONNECT, ANSWER = timedelta(seconds=5), timedelta(seconds=60)
 NOT_INSTALLED = "pip install 'cleveragents[bucket]'"
 

@@ -1,1 +1,1 @@
-"""What the page shows, worked out from the store: rows, folds, words and small drawings."""
+"""What the page shows, computed from the store: rows, folds, text and small drawings."""

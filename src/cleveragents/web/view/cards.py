@@ -1,4 +1,4 @@
-"""What differs between two moments as cards: one for each file, one for each table of a database.
+"""The differences between two moments as cards: one per file, one per database table.
 
 Many files of one folder are one card, but for those with a person's edits.
 """

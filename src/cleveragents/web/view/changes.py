@@ -1,6 +1,6 @@
-"""What a row changed, in words: quickly from the trees of two groups, exactly from their contents.
+"""A row's changes in words: quickly from the trees of two groups, exactly from their contents.
 
-Groups never change, so what two of them differ in is worked out once and kept.
+Groups never change, so the difference between two is computed once and cached.
 """
 
 import posixpath
@@ -39,7 +39,7 @@ class Did(msgspec.Struct, frozen=True):
 
 
 class Shelf:
-    """Differences between groups that were looked at before."""
+    """A cache of differences between groups."""
 
     def __init__(self) -> None:
         self._quick: dict[tuple[str, str], Did] = {}
@@ -195,7 +195,7 @@ def table_back_words(table: Any) -> str:
 
 
 def _rows(table: Any) -> str:
-    """How many differ; where the columns differ too, those that are listed are counted."""
+    """The number of changed rows; if columns changed too, of the listed ones."""
     number = max(table.rows_added or 0, table.rows_removed or 0) or len(table.rows)
     if table.rows_left_out and number == len(table.rows):
         return f"more than {count(number, 'row')}"

@@ -1,4 +1,4 @@
-"""Everything the store knows of one plan, read once: a fixed number of questions, however long."""
+"""Everything the store knows of one plan, read in a fixed number of queries."""
 
 from shlex import quote
 
@@ -70,7 +70,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_quiet(self) -> bool:
-        """A session in which nothing runs: it is continued in its agent, also after a failure."""
+        """Whether it is an idle session, which its agent continues, even after a failure."""
         return self.plan.state is State.QUEUED and self.is_session and self.held is None
 
     def state(self, group: CheckpointGroup) -> dict[str, str]:

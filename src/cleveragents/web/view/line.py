@@ -1,4 +1,4 @@
-"""Where a plan's rows led: what is in force, where it stands, who set aside what is not (pure)."""
+"""Which rows of a plan are in force, where it is now, and what set others aside (pure)."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ from cleveragents.web.view.rows import EDITED, Row, decided_rows
 
 def rows_of(facts: Facts) -> list[Row]:
     """All rows of a plan, oldest first."""
-    # The call at work is shown as such, and has not led anywhere yet.
+    # The running call is shown as such, and is not on the line yet.
     rows = [row for row in decided_rows(facts) if not (facts.held and _is_at_work(row))]
     _turns(facts, rows)
     _finish(facts, rows)
@@ -82,7 +82,7 @@ OPERATIONS = {
 
 
 def _finish(facts: Facts, rows: list[Row]) -> None:
-    """What is in force, where the plan stands, and who set aside what is not."""
+    """Mark the rows in force, the current one, and what set the others aside."""
     done = {step.step_id: step for step in facts.steps if step.done or _stays(facts, step)}
     running = {s.step_id for s in facts.steps if s.state is StepState.PROCESSING}
     by_step = _last_rows(rows)
@@ -138,7 +138,7 @@ def _last_rows(rows: Iterable[Row]) -> dict[str, Row]:
 
 
 def _words(facts: Facts, row: Row) -> None:
-    """What has no decision to speak for it."""
+    """Titles for rows without a decision."""
     if row.title:
         return
     group = next((g for g in facts.groups if g.group_id == row.key), None)

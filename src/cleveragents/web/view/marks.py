@@ -9,7 +9,6 @@ from cleveragents.web.view.fold import Divider, Fold, Item
 from cleveragents.web.view.rows import Row
 
 GAP, EDGE, WIDEST = 17, 12, 256
-HAIRS = 14
 
 
 class Sign(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""How a plan stands, in a sentence; what undo and redo would take next."""
+"""A plan's status in a sentence, and what undo and redo would do next."""
 
 from typing import Any
 
