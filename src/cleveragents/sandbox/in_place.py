@@ -27,7 +27,7 @@ from cleveragents.content.tree_diff import Difference
 from cleveragents.errors import ApplyRefused, CheckpointFailed, SandboxError
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import IN_PLACE, Resource, show_path
-from cleveragents.sandbox.merge import holds
+from cleveragents.sandbox.merge import has_git_folder, holds
 from cleveragents.sandbox.owned import OwnedTree
 from cleveragents.sandbox.protocol import Applied, ApplyOptions, Making, Place, Proposal
 from cleveragents.sandbox.tree import TreeSandbox
@@ -181,8 +181,8 @@ class DirectoryInPlace(NothingToApply, TreeSandbox):
         """Beside the user's files only where a rename from our own folder is not possible."""
         if _mount_of(self.place.ours) == _mount_of(self.place.root):
             return staging
-        top = f"{self.place.root}/.git"
-        top = top if os.path.isdir(top) else self.place.root
+        root = self.place.root
+        top = f"{root}/.git" if has_git_folder(root) else root
         return f"{top}/{self._beside}{blake3(os.fsencode(staging)).hexdigest()[:12]}"
 
     @property
