@@ -236,6 +236,19 @@ def test_the_users_own_tree_may_be_a_linked_worktree(agents: Agents) -> None:
     assert not list((main / ".git").glob("refs/cleveragents/*"))
 
 
+def test_a_git_directory_may_be_reached_by_a_link(agents: Agents) -> None:
+    app = repository(agents, a="1")
+    elsewhere = agents.work / "elsewhere"
+    (app / ".git").rename(elsewhere)
+    (app / ".git").symlink_to(elsewhere)
+    plan(agents, "echo 2 > a; echo b > b")
+    assert apply(agents)["mode"] == "commit"
+    assert git(agents, app, "status", "--porcelain") == ""
+    assert (app / "b").read_text() == "b\n"
+    fsck(agents, app)
+    assert (app / ".git").is_symlink()
+
+
 def test_names_in_any_bytes_are_committed_as_they_are(agents: Agents) -> None:
     app = repository(agents, own="own\n")
     plan(

@@ -1,6 +1,7 @@
 """What works on the resource itself keeps the same contract for its states and the way back."""
 
 import os
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -70,6 +71,22 @@ class TestDirectoryInPlace(InPlaceContract):
         made.go(made.capture(first), first)
         about = [os.stat(made.path / name) for name in ("readme.txt", "gone/only.txt")]
         assert [(one.st_uid, one.st_gid) for one in about] == [(1234, 1235), (1236, 1237)]
+
+    def test_a_folder_that_is_put_back_belongs_to_whom_the_one_above_does(
+        self, made: Bench
+    ) -> None:
+        if os.geteuid() != 0:
+            pytest.skip("only root can give files away")
+        inner = made.path / "own/inner"
+        inner.mkdir(parents=True)
+        (inner / "file").write_text("theirs\n")
+        for path in (made.path / "own", inner, inner / "file"):
+            os.chown(path, 1234, 1235)
+        first = made.capture()
+        shutil.rmtree(inner)
+        made.go(made.capture(first), first)
+        about = [os.stat(path) for path in (inner, inner / "file")]
+        assert [(one.st_uid, one.st_gid) for one in about] == [(1234, 1235)] * 2
 
 
 class TestRepositoryInPlace(InPlaceContract):

@@ -48,10 +48,13 @@ def test_a_checkpoint_is_opened_as_it_was_and_cannot_be_written(yard: Yard) -> N
             "deep/er/f": "x\n",
             "deep/l": "-> ../f",
         }
-        modes = {p: stat.S_IMODE(p.lstat().st_mode) for p in Path("look").rglob("*")}
-        assert {m for p, m in modes.items() if p.is_dir()} == {0o555}
-        assert modes[Path("look/app/deep/er/f")] == 0o555
-        assert modes[Path("look/app/old.txt")] == 0o444
+        modes = {
+            p: stat.S_IMODE(p.lstat().st_mode) for p in (Path("look"), *Path("look").rglob("*"))
+        }
+        # For whoever opened it alone: what was closed to others stays so.
+        assert {m for p, m in modes.items() if p.is_dir()} == {0o500}
+        assert modes[Path("look/app/deep/er/f")] == 0o500
+        assert modes[Path("look/app/old.txt")] == 0o400
         assert os.stat("look/app/old.txt").st_mtime_ns == os.stat(yard.app / "old.txt").st_mtime_ns
         assert before == {p: p.lstat() for p in box(plan).rglob("*")}
         assert app.state_hash in {row.state_hash for row in plan.checkpoints()}

@@ -493,6 +493,22 @@ def test_what_a_linked_work_tree_has_elsewhere_is_named(place: Place) -> None:
     assert place.git("log", "-1", "--format=%s") == "one\n"
 
 
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_what_a_repository_has_elsewhere_is_named(place: Place, kind: str) -> None:
+    elsewhere = place.agents.work / "elsewhere"
+    (place.repo / ".git").rename(elsewhere)
+    if kind == "file":
+        (place.repo / ".git").write_text(f"gitdir: {elsewhere}\n")
+    else:
+        (place.repo / ".git").symlink_to(elsewhere)
+    place.agents.env["CLEVERAGENTS_SANDBOX_CONFINE"] = "off"
+    place.ran(step("one", f"echo 1 > one.txt; git add .; {AS_AGENT} commit -q -m one"))
+    done = place.agents.run("plan", "rollback", "p", "first", "--yes", "--json").expect(0)
+    told = f"not covered, and so left as now: HEAD, branch and index, which are in {elsewhere}"
+    assert any(told in message for message in done.json["messages"])
+    assert place.read("one.txt") is None
+
+
 def test_covered_ignored_files_are_rolled_back(place: Place) -> None:
     (place.repo / "build").mkdir()
     (place.repo / "build/small").write_text("x")

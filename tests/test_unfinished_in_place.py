@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,3 +122,25 @@ def test_a_full_disk_keeps_nothing_of_what_was_to_be_put_there(yard: Yard, arm: 
             plan.rollback(plan.checkpoints()[0].group_id)
         arm(None)
         assert files(docs) == before
+
+
+def test_what_is_done_is_not_said_to_have_failed_because_leftovers_stay(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docs = yard.top / "docs"
+    for name in ("a", "d/c", "sub/b"):
+        (docs / name).parent.mkdir(parents=True, exist_ok=True)
+        (docs / name).write_text("old\n")
+    old, rmdir = files(docs), os.rmdir
+
+    def refuse(path: str | bytes, **options: Any) -> None:
+        if ".staging-" in os.fsdecode(path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        rmdir(path, **options)
+
+    with open_workspace() as ws:
+        plan = ws.use(yard.plan(PLAN))
+        plan.execute()
+        monkeypatch.setattr(os, "rmdir", refuse)
+        plan.rollback(plan.checkpoints()[0].group_id)
+        assert files(docs) == old

@@ -3,7 +3,7 @@
 import functools
 import os
 from collections.abc import Callable, Collection, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -219,7 +219,8 @@ class CheckpointManager:
                     sandbox.make_last(one)
                 if isinstance(sandbox, InPlace):
                     sandbox.discard_staged()
-            removal.remove_tree(staged.directory)
+            with suppress(OSError):  # it is done: what cannot be removed goes with the plan
+                removal.remove_tree(staged.directory)
 
         return make_last
 

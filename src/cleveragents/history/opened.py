@@ -12,7 +12,8 @@ from cleveragents.errors import NotAllowed, UsageError
 from cleveragents.model.checkpoint import CheckpointGroup
 from cleveragents.model.plan import Plan
 
-READ_ONLY = 0o444
+READ_ONLY = 0o500
+"""What is left of a mode: what was closed to others is not opened to them here."""
 
 
 class OpenedResource(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +58,7 @@ def open_group(
             found.append(
                 OpenedResource(resource=name, path=target, files=files, state_hash=state.state_hash)
             )
-        os.chmod(where, 0o555)
+        os.chmod(where, READ_ONLY)
     return Opened(
         plan_id=plan.plan_id, group_id=group.group_id, folder=where, resources=tuple(found)
     )
@@ -91,6 +92,6 @@ def _protect(top: bytes) -> int:
             mode = os.lstat(name, dir_fd=fd).st_mode
             count += not stat.S_ISDIR(mode)
             if stat.S_ISREG(mode):
-                os.chmod(name, READ_ONLY | (0o111 if mode & 0o100 else 0), dir_fd=fd)
-        os.fchmod(fd, 0o555)
+                os.chmod(name, mode & READ_ONLY, dir_fd=fd)
+        os.fchmod(fd, READ_ONLY)
     return count

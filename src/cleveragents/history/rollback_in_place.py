@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -27,7 +26,7 @@ from cleveragents.model.plan import Plan
 from cleveragents.model.resource import Change, show_path
 from cleveragents.model.tool import Write
 from cleveragents.model.units import plural, show_bytes
-from cleveragents.sandbox.protocol import Conflict, InPlace, Owned
+from cleveragents.sandbox.protocol import Conflict, InPlace, Owned, Place
 from cleveragents.sandbox.sqlite.holders import holder_of
 
 Spot = tuple[str, bytes]
@@ -190,7 +189,7 @@ def outlook(
             _require_databases_closed(sandbox.place.path, wanted)
             if not choices.everything:
                 states[rid] = owned.assembled(now[rid], targets[rid], wanted)
-            notes += [*one.notes(), *_not_covered(one.name, sandbox.place.origin)]
+            notes += [*one.notes(), *_not_covered(one.name, sandbox.place)]
         conflicts = tuple(conflict for one in judged for conflict in one.conflicts())
     return Outlook(
         states=states,
@@ -274,11 +273,16 @@ def _require_databases_closed(root: str, wanted: dict[bytes, str]) -> None:
         )
 
 
-def _not_covered(name: str, origin: dict[str, Any]) -> list[str]:
-    shown = [f"{path} ({show_bytes(size)})" for path, size in origin.get("not_covered", {}).items()]
-    repository = origin.get("repository")
-    if repository is not None and repository["git_dir"] != repository["common_dir"]:
-        shown.append("HEAD, branch and index of this linked work tree")
+def _not_covered(name: str, place: Place) -> list[str]:
+    uncovered = place.origin.get("not_covered", {})
+    shown = [f"{path} ({show_bytes(size)})" for path, size in uncovered.items()]
+    repository = place.origin.get("repository")
+    if repository is not None:
+        git_dir = os.path.realpath(repository["git_dir"])
+        if repository["git_dir"] != repository["common_dir"]:
+            shown.append("HEAD, branch and index of this linked work tree")
+        elif git_dir != f"{os.path.realpath(place.root)}/.git":
+            shown.append(f"HEAD, branch and index, which are in {git_dir}")
     return [f"{name}: not covered, and so left as now: {', '.join(shown)}"] if shown else []
 
 

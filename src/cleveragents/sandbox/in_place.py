@@ -19,7 +19,7 @@ from cleveragents.content.capture.engine import TreeEngine
 from cleveragents.content.entry import Entry, EntryKind
 from cleveragents.content.fsio import Inode, inode_of
 from cleveragents.content.packs import Batch
-from cleveragents.content.restore.operation import Op
+from cleveragents.content.restore.operation import Op, is_directory
 from cleveragents.content.restore.staging import stage
 from cleveragents.content.restore.switch import Switch, restore_times
 from cleveragents.content.scope import Scope
@@ -27,7 +27,7 @@ from cleveragents.content.tree_diff import Difference
 from cleveragents.errors import ApplyRefused, CheckpointFailed, SandboxError
 from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.resource import IN_PLACE, Resource, show_path
-from cleveragents.sandbox.merge import holds
+from cleveragents.sandbox.merge import has_git_folder, holds
 from cleveragents.sandbox.owned import OwnedTree
 from cleveragents.sandbox.protocol import Applied, ApplyOptions, Making, Place, Proposal
 from cleveragents.sandbox.tree import TreeSandbox
@@ -181,8 +181,8 @@ class DirectoryInPlace(NothingToApply, TreeSandbox):
         """Our own folder, or beside the user's files if a rename would cross file systems."""
         if _mount_of(self.place.ours) == _mount_of(self.place.root):
             return staging
-        top = f"{self.place.root}/.git"
-        top = top if os.path.isdir(top) else self.place.root
+        root = self.place.root
+        top = f"{root}/.git" if has_git_folder(root) else root
         return f"{top}/{self._beside}{blake3(os.fsencode(staging)).hexdigest()[:12]}"
 
     @property
@@ -207,6 +207,7 @@ class DirectoryInPlace(NothingToApply, TreeSandbox):
             except ApplyRefused as error:
                 text = error.message.replace("being applied", "being rolled back")
                 raise SandboxError(text, AGAIN) from error
+            _keep_folders_owners(self.place.root, ops)
         restore_times(self.place.root, _touched_of(staged))
         self._set_root(staged["start"], staged["end"])
 
@@ -316,11 +317,9 @@ def _keep_owner(root: int, fd: int, new: bytes, item: Difference) -> None:
     """Give a restored file the owner of the file it replaces, or else of the folder."""
     if os.geteuid() != 0 or item.after is None:
         return
-    found = None
-    with suppress(OSError), fsio.parent_of(root, item.path) as (parent, name):
-        found = fsio.lstat_at(parent, name) or os.fstat(parent)
+    found = _nearest(root, item.path)
     made = os.stat(new, dir_fd=fd, follow_symlinks=False)
-    if found is None or (found.st_uid, found.st_gid) == (made.st_uid, made.st_gid):
+    if (found.st_uid, found.st_gid) == (made.st_uid, made.st_gid):
         return
     os.chown(new, found.st_uid, found.st_gid, dir_fd=fd, follow_symlinks=False)
     if item.after.kind is EntryKind.FILE:
@@ -328,6 +327,29 @@ def _keep_owner(root: int, fd: int, new: bytes, item: Difference) -> None:
         where = attributes.where(fd, new)
         attributes.set_all(where, item.after.xattrs)
         os.chmod(where, item.after.mode)
+
+
+def _nearest(root: int, path: bytes) -> os.stat_result:
+    """What is there now, or the folder it would be in, or the nearest one above that exists."""
+    while path:
+        with suppress(OSError), fsio.parent_of(root, path) as (parent, name):
+            return fsio.lstat_at(parent, name) or os.fstat(parent)
+        path = path.rpartition(b"/")[0]
+    return os.fstat(root)
+
+
+def _keep_folders_owners(path: str, ops: Iterable[Op]) -> None:
+    """The same of folders that were made anew: they are not staged."""
+    if os.geteuid() != 0:
+        return
+    with fsio.directory(path) as root:
+        for op in ops:
+            if not is_directory(op.after) or is_directory(op.before):
+                continue
+            with suppress(OSError), fsio.parent_of(root, op.path) as (fd, name):
+                above, made = os.fstat(fd), fsio.lstat_at(fd, name)
+                if made is not None and stat.S_ISDIR(made.st_mode) and made.st_uid == 0:
+                    os.chown(name, above.st_uid, above.st_gid, dir_fd=fd, follow_symlinks=False)
 
 
 def _mount_of(path: str) -> tuple[int, str]:

@@ -47,7 +47,12 @@ class Merge(msgspec.Struct):
 def staging_beside(target: str, name: str) -> str:
     """A staging directory on the target's file system: renames must not cross one."""
     plain, inside = staging_places(target, name)
-    return inside if os.path.isdir(f"{target}/.git") else plain
+    return inside if has_git_folder(target) else plain
+
+
+def has_git_folder(root: str) -> bool:
+    """A link is not followed: it may lead to another file system."""
+    return os.path.isdir(f"{root}/.git") and not os.path.islink(f"{root}/.git")
 
 
 def staging_places(target: str, name: str) -> tuple[str, str]:
