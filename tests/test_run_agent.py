@@ -379,6 +379,7 @@ def test_at_a_terminal_letters_are_enough_and_who_leaves_has_applied_nothing(
     assert "internal error" not in done.seen
     plan = done.word(r"^next: agents plan diff (\w+)$")
     assert f"\n      agents plan apply {plan}\n" in done.seen
+    assert f"\n      agents plan resume {plan}\n" in done.seen
     assert os.listdir(agents.work) == ["a.txt"]
 
 

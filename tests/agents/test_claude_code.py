@@ -1,6 +1,7 @@
 """Claude Code 2.1: recorded payloads, settings, and sessions cut at a point."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,45 @@ class TestAnswers:
 
 
 class TestLaunch:
+    @pytest.fixture(autouse=True)
+    def home(self, tmp_path, monkeypatch) -> Path:
+        monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        return tmp_path / "home"
+
+    def test_what_it_asked_its_person_once_is_kept_in_the_folder_that_it_may_write(
+        self, tmp_path, home
+    ):
+        """It replaces ~/.claude.json as a whole, which a sandbox cannot let it do in a home."""
+
+        def launched() -> dict:
+            launch = AGENT.launch(("claude",), HOOK, str(tmp_path))
+            assert launch.env == {"CLAUDE_CONFIG_DIR": str(home / ".claude")}
+            assert launch.state == (str(home / ".claude"),)
+            return json.loads(inside.read_text()) if inside.exists() else {}
+
+        own, inside = home / ".claude.json", home / ".claude" / ".claude.json"
+        home.mkdir()
+        assert launched() == {}
+        own.write_text(json.dumps({"account": 1, "projects": {"/a": 1}}))
+        assert launched() == {"account": 1, "projects": {"/a": 1}}
+        assert inside.stat().st_mode & 0o777 == 0o600
+        inside.write_text(json.dumps({"account": 1, "tips": 3, "projects": {"/a": 2, "/b": 3}}))
+        assert launched()["projects"] == {"/a": 2, "/b": 3}
+        own.write_text(json.dumps({"account": 2, "projects": {"/a": 4}}))
+        os.utime(own, (2**31, 2**31))
+        assert launched() == {"account": 2, "tips": 3, "projects": {"/a": 4, "/b": 3}}
+        assert json.loads(own.read_text()) == {"account": 2, "projects": {"/a": 4}}
+        own.write_text("{half")
+        os.utime(own, (2**31 + 9, 2**31 + 9))
+        assert launched()["account"] == 2
+
+    def test_a_folder_of_the_person_s_own_has_its_memory_in_it(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "mine"))
+        launch = AGENT.launch(("claude",), HOOK, str(tmp_path))
+        assert launch.state == (str(tmp_path / "mine"),)
+        assert not (tmp_path / "mine").exists()
+
     def test_hooks_for_this_run_only(self, tmp_path):
         launch = AGENT.launch(("claude", "-p", "do it"), HOOK, str(tmp_path))
         name, option, file, *rest = launch.argv

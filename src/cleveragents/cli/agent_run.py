@@ -14,6 +14,7 @@ from cleveragents.cli.plan.read import groups_table
 from cleveragents.cli.plan.read_data import timeline_data
 from cleveragents.cli.render import Block, Reply, Table, Text, plain_lines
 from cleveragents.errors import AgentsError, NotFound, UsageError
+from cleveragents.integrations.conversation import current
 from cleveragents.integrations.launch import AgentRequest, Ran, run_agent
 from cleveragents.model.decision import DecisionState
 from cleveragents.model.triggers import nearest
@@ -90,7 +91,9 @@ def _reply(ws: Workspace, ran: Ran, prompts: list[dict[str, Any]]) -> Reply:
         "not_rolled_back": list(ran.state),
     }
     own = quote(plan.plan_id)
-    verbs = [f"agents plan {verb} {own}" for verb in ("diff", "apply", "undo")]
+    # The agent's own line names settings that are gone, and would leave the sandbox.
+    going = ("resume",) if current(ws.ctx, plan.plan_id) else ()
+    verbs = [f"agents plan {verb} {own}" for verb in ("diff", "apply", "undo", *going)]
     following = ["the plan is applied"] if plan.is_final else verbs
     notes = () if ran.heard else (result.error or NOT_HEARD,)
     kept = ", ".join(ran.state)

@@ -8,10 +8,12 @@ the sub-agent's id; their conversation is in another file and cannot be cut.
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
 
+from cleveragents.content import fsio
 from cleveragents.errors import ConfigError
 from cleveragents.integrations.agent import Launch, SettingsChange
 from cleveragents.integrations.events import Event, Prompt, StepEnded
@@ -23,7 +25,13 @@ from cleveragents.integrations.files.session_files import (
     read_records,
     write_copy,
 )
-from cleveragents.integrations.files.settings_files import HOOKS, TIMEOUT, shell_command, with_hooks
+from cleveragents.integrations.files.settings_files import (
+    HOOKS,
+    TIMEOUT,
+    read_settings,
+    shell_command,
+    with_hooks,
+)
 from cleveragents.integrations.files.translation import (
     NamesItsEvents,
     Readers,
@@ -55,7 +63,9 @@ SPEAKS = frozenset({"SessionStart", "UserPromptSubmit", "PostToolUse", "PostTool
 NOT_RUN = "the tool did not run"
 _NOTICE = "<task-notification>"
 """What it submits itself when something in the background has ended."""
-_SETTINGS = "--settings"
+_SETTINGS, _PROJECTS = "--settings", "projects"
+_FOLDER, _MEMORY = "CLAUDE_CONFIG_DIR", ".claude.json"
+"""Where it keeps what it asked its person once: whom it trusts, the account, other tools."""
 
 
 class ClaudeCode(NamesItsEvents):
@@ -79,12 +89,14 @@ class ClaudeCode(NamesItsEvents):
         path = os.path.join(private_dir, "claude-settings.json")
         with open(path, "w", encoding="utf-8") as file:
             json.dump({**settings, HOOKS: hooks}, file)
-        home = os.path.expanduser("~")
-        folder = os.environ.get("CLAUDE_CONFIG_DIR") or os.path.join(home, ".claude")
+        folder = os.environ.get(_FOLDER) or os.path.expanduser("~/.claude")
+        if not os.environ.get(_FOLDER):
+            _memory_inside(os.path.expanduser(f"~/{_MEMORY}"), os.path.join(folder, _MEMORY))
         return Launch(
             argv=(argv[0], _SETTINGS, path, *rest),
+            env={_FOLDER: folder},
             pass_env=PASS_ENV,
-            state=(folder, os.path.join(home, ".claude.json")),
+            state=(folder,),
         )
 
     def interrupted(self, records: Sequence[dict[str, Any]]) -> frozenset[str]:
@@ -194,6 +206,27 @@ def _own_settings(argv: list[str]) -> tuple[list[str], dict[str, Any]]:
         if word.startswith(f"{_SETTINGS}="):
             return [*argv[:at], *argv[at + 1 :]], _settings_in(word.partition("=")[2])
     return argv, {}
+
+
+def _memory_inside(own: str, inside: str) -> None:
+    """A copy of its memory in the folder that it may write, for runs in a sandbox.
+
+    It replaces the file as a whole, for which it would need all of the person's home. What it
+    learned in a sandbox stays there; where the person's own file is newer, it counts again.
+    """
+    with suppress(OSError, ValueError, ConfigError):
+        known, kept = read_settings(own), read_settings(inside)
+        newer = kept is not None and os.stat(inside).st_mtime_ns >= os.stat(own).st_mtime_ns
+        if known is None or newer:
+            return
+        read = {"own": json.loads(known), "kept": json.loads(kept or b"{}")}
+        there, before = mapping(read, "own"), mapping(read, "kept")
+        projects = {**mapping(before, _PROJECTS), **mapping(there, _PROJECTS)}
+        merged = {**before, **there, **({_PROJECTS: projects} if projects else {})}
+        os.makedirs(os.path.dirname(inside), mode=0o700, exist_ok=True)
+        made = f"{inside}.{new_session()}"
+        fsio.write_new(made, json.dumps(merged, indent=2, ensure_ascii=False).encode())
+        os.replace(made, inside)
 
 
 def _settings_in(value: str) -> dict[str, Any]:
