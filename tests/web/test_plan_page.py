@@ -2,7 +2,7 @@
 
 from cleveragents.model.plan import State
 from cleveragents.workspace import open_workspace
-from tests.in_process import FAILING, PLAN, Yard, edit, execute
+from tests.in_process import FAILING, PLAN, Yard, box, edit, execute
 from tests.web.visitor import Visitor, classes, rows, words
 
 
@@ -136,3 +136,20 @@ def test_a_plan_that_is_not_there_is_said_as_the_command_says_it(yard: Yard) -> 
     text = words(Visitor().get("/plans/nothing", expect=404))
     assert "No plan 'nothing'" in text
     assert "agents plan list" in text
+
+
+def test_what_a_failure_left_in_the_sandbox_is_in_force(yard: Yard) -> None:
+    text = FAILING.replace("steps:", "policy: {on_failure: stop}\nsteps:")
+    with open_workspace() as ws:
+        plan = ws.use(yard.plan(text))
+        execute(ws, plan)
+        assert (box(plan) / "half.txt").exists()
+        visitor = Visitor()
+        page = visitor.get("/plans/shop")
+        assert classes(page)[-2:] == ["moment here", "moment ahead"]
+        assert "half.txt is new. It is in the sandbox as it failed" in rows(page)[-2]
+        assert "Get this state back" not in page
+        plan.rollback("two")
+        page = visitor.get("/plans/shop")
+        assert "half.txt is new. The failed state is kept" in words(page)
+        assert "Get this state back" in page

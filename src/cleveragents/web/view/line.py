@@ -92,7 +92,8 @@ def _finish(facts: Facts, rows: list[Row]) -> None:
         _words(facts, row)
         decision = facts.decisions.get(row.decision_id or "")
         if row.mark == "failed":
-            row.is_aside = True
+            # Where a failure stops the plan, what the step had changed is left in the sandbox.
+            row.is_aside = row.failed_id is None or row.failed_id != facts.plan.head_group_id
         elif decision is not None:
             superseded = decision.state is DecisionState.SUPERSEDED
             counts = [
@@ -102,7 +103,8 @@ def _finish(facts: Facts, rows: list[Row]) -> None:
             row.is_aside = superseded or (bool(counts) and not any(counts))
         else:
             row.is_aside = row.group_id in facts.left
-        if not row.is_aside and row.calls and by_step.get(row.steps[-1]) is not row:
+        elsewhere = row.calls and by_step.get(row.steps[-1]) is not row
+        if row.mark != "failed" and elsewhere:
             row.is_aside = True
         row.entry_id = row.entry_id or _entry_of(facts, row.when)
         row.effects = _effects(facts, row)

@@ -221,7 +221,8 @@ def _titled(facts: Facts, row: Row, did: Did, shelf: Shelf) -> tuple[str, str]:
         held = shelf.contents.get(row.key)
         said.append(f"{held or listed([one.name for one in facts.resources])}, as you had them")
     elif row.mark == "failed":
-        said.append("The failed state is kept." if row.failed_id else "It had changed nothing.")
+        kept = "The failed state is kept" if row.is_aside else "It is in the sandbox as it failed"
+        said.append(kept if row.failed_id else "It had changed nothing")
     elif row.label and row.mark == "person":
         said.append("Kept, whatever is pruned")
     elif row.mark == "looked":

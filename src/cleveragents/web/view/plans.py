@@ -119,12 +119,13 @@ def icon_of(facts: Facts, state: str) -> tuple[str, str]:
 
 
 def picture(facts: Facts, rows: list[Row]) -> Markup:
-    waiting = 0 if facts.plan.is_final else sum(not step.done for step in facts.steps)
+    over = facts.plan.is_final or facts.is_session
+    waiting = 0 if over else sum(not step.done for step in facts.steps)
     signs = signs_of(folded(facts, rows), waiting)
     if facts.plan.is_final:  # nobody stands anywhere any more, and its end is said in words
         signs = [msgspec.structs.replace(one, here=False) for one in signs]
         signs = signs[:-1] if len(signs) > 2 and signs[-1].kind == "sys" else signs
-    if facts.plan.error is not None and waiting:
+    if facts.plan.error is not None and waiting and not any(one.kind == "f" for one in signs):
         first = next(n for n, one in enumerate(signs) if one.kind == "g")
         signs[first] = Sign("f")
     running = state_of(facts, rows) == "running"
