@@ -94,6 +94,7 @@ def test_a_submitted_plan_is_run_by_a_worker_which_drains_when_told(team: Team) 
     assert team.run("cluster", "status")["queues"][0]["waiting"] == 1
     nobody = team.agents.run("cluster", "status", env=team.env).expect(0).stdout
     assert "no worker is heard of: agents worker" in nobody
+    assert "Queues" in nobody
     with team.worker("--at-once", "2") as worker:
         team.wait_for(plan_id, "complete")
         (seen,) = team.run("cluster", "status")["workers"]
@@ -103,7 +104,7 @@ def test_a_submitted_plan_is_run_by_a_worker_which_drains_when_told(team: Team) 
     found = team.status(plan_id)
     assert [step["status"] for step in found["progress"]] == ["complete"] * 3
     text = team.agents.run("cluster", "status", env=team.env).expect(0).stdout
-    assert "Queues" in text
+    assert "no plan waits for a worker" in text
     team.agents.run("plan", "apply", plan_id, "--yes", env=team.env).expect(0)
     assert (team.agents.work / "d/f").read_text() == "1\n2\n3\n"
 
@@ -208,6 +209,8 @@ def test_cancelling_ends_what_waits_and_what_runs(team: Team) -> None:
         wait_for(lambda: not team.run("cluster", "status")["workers"][0]["plans"], "the worker")
         worker.terminate()
         assert worker.wait() == 0
+    left = "SELECT count(*) FROM procrastinate_jobs"
+    assert query_shared(team.env["CLEVERAGENTS_STORE_URL"], left) == [(0,)]
 
 
 def test_a_plan_is_submitted_once_and_again_when_it_has_failed(team: Team) -> None:

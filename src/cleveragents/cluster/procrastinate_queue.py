@@ -154,7 +154,7 @@ class ProcrastinateQueue:
 
     def cancel(self, plan_id: str, *, waiting_only: bool = False) -> bool:
         jobs = self._query(
-            "SELECT procrastinate_cancel_job_v1(id, %s, false) FROM procrastinate_jobs"
+            "SELECT procrastinate_cancel_job_v1(id, %s, true) FROM procrastinate_jobs"
             " WHERE queueing_lock = %s AND status IN ('todo', 'doing')",
             (not waiting_only, plan_id),
         )

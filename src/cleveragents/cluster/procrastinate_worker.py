@@ -241,7 +241,7 @@ class Deliveries:
                 stalled_worker_timeout=self._lease,
                 fetch_job_polling_interval=2.0,
                 abort_job_polling_interval=MISSED,
-                delete_jobs="successful",
+                delete_jobs="always",
             )
             beside = asyncio.create_task(self._look_after(app, worker, queues, at_once))
             try:
