@@ -34,7 +34,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HandBack(msgspec.Struct, frozen=True):
-    """This worker cannot run it now: deliver it again, to whoever asks next."""
+    """This worker cannot run the plan now: deliver it again, to the next that asks."""
 
     reason: str
     delay: float
@@ -129,7 +129,7 @@ class Queue(Protocol):
         ...
 
     def cancel(self, plan_id: str, *, waiting_only: bool = False) -> bool:
-        """Deliver it no more, and cancel the `Run` of it; whether there was anything to cancel.
+        """Stop delivering the plan, and cancel its `Run`; returns whether there was anything.
 
         `waiting_only`: leave it alone if a worker has it.
         """
