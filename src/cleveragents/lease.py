@@ -174,15 +174,15 @@ RECOVERY = "recovery"
 
 
 EVENT = "event of "
-"""Begins the verb of whoever notes an agent's event while none of its calls is open."""
+"""Prefix of the verb of a process recording an agent's event while no call is open."""
 
 
 AT_WORK = " is running "
-"""Between the agent and its tool in the verb of whoever holds a plan for an open call."""
+"""Between agent and tool in the verb of a process holding a plan for an open call."""
 WAIT_SECONDS = 0.05
 
 DUE = 2 / 3
-"""Of the time of a lease: whoever was not heard of for longer has missed a sign of life."""
+"""Fraction of the lease time after which a holder has missed a heartbeat."""
 
 _released: set[tuple[str, int]] = set()
 """Plan and epoch of leases that this process let go of, or never learned that it got, while the
@@ -233,7 +233,7 @@ def hold(
 ) -> Generator[Lease]:
     """Hold a plan for the time of the block, or raise `PlanBusy` naming who does.
 
-    Whoever only notes an agent's event is waited for. `patient`: wait also for whoever does the
+    A process recording an agent's event is waited for. `patient`: wait also for one that does the
     same, or finishes what a dead process left.
     """
     lease = _acquire_in_turn(store, plan_id, verb, now, (verb, RECOVERY) if patient else ())

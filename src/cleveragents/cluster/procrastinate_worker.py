@@ -157,7 +157,7 @@ class OwnMachine(JobManager):
                 QUEUES, others=f"{OF_A_MACHINE}%", own=own_queue(host_name())
             )
             queues = [row["name"] for row in rows]
-        with suppress(UniqueViolation):  # whoever takes from other queues began one with its key
+        with suppress(UniqueViolation):  # a worker of other queues started one with its key
             rows = await self.connector.execute_query_all_async(
                 FETCH, queues=list(queues), worker=worker_id
             )

@@ -1,4 +1,4 @@
-"""What a queue has to do for us, whichever product it is.
+"""The interface to a queue, whichever product it is.
 
 It delivers the ids of plans, at least once and possibly twice at the same time, and never sees a
 step: that a step is recorded once is the work of the lease. A new engine is one module that keeps
@@ -107,7 +107,7 @@ With options: apply it.
 Submit = Callable[[Schedule, int], Awaitable[HandBack | None]]
 """Submit a schedule's file for one of its moments, in seconds since 1970."""
 Told = Callable[[str], None]
-"""A line for whoever started the worker."""
+"""Prints a line at the worker's terminal."""
 
 
 class Queue(Protocol):

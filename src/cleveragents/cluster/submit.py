@@ -15,7 +15,7 @@ EXTRA = "pip install 'cleveragents[cluster]'"
 LOOK_AGAIN = 0.25
 """Seconds between two looks at how far a worker is."""
 STOPPED_WITHIN = 30.0
-"""Seconds that a worker has to stop a plan; after them whoever asked is told that it is busy."""
+"""Seconds that a worker has to stop a plan; after them the caller gets that it is busy."""
 
 
 def queue_of(settings: Settings) -> Queue:
