@@ -1,4 +1,4 @@
-"""What the verbs work with: built once, in `open_workspace`, and passed to each of them."""
+"""The collaborators of all verbs: built once, in `open_workspace`, and passed to each."""
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -24,7 +24,7 @@ def refuse_large(problem: str, hint: str) -> None:
 
 
 class Talk(msgspec.Struct, frozen=True, kw_only=True):
-    """How a verb speaks to whoever called it: progress, warnings, and questions above a limit."""
+    """A verb's channel to its caller: progress, warnings, and questions above a limit."""
 
     tell: Callable[[str, dict[str, Any]], None] = lambda _event, _data: None
     confirm: Callable[[str, str], None] = refuse_large
@@ -64,7 +64,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
     @contextmanager
     def scratch(self) -> Generator[str]:
-        """A folder for the time of the block; elsewhere where the store cannot be written."""
+        """A temporary folder for the block; outside the store if that cannot be written."""
         if self.store.read_only:
             import tempfile
 

@@ -31,7 +31,7 @@ def spec_of(plan: Plan) -> PlanSpec:
 
 
 class LeasedPlan:
-    """A plan held by this process: every commit carries the lease and moves `plan` on."""
+    """A plan leased by this process: every commit checks the lease and updates `plan`."""
 
     def __init__(self, store: Store, plan: Plan, lease: Lease, now: Callable[[], str]) -> None:
         self.store = store
@@ -45,13 +45,13 @@ class LeasedPlan:
 
     @property
     def spec(self) -> PlanSpec:
-        """The plan file in force; a correction may bring another."""
+        """The plan file in force; a correction may change it."""
         if self._read is None or self._read[0] is not self.plan.spec:
             self._read = self.plan.spec, spec_of(self.plan)
         return self._read[1]
 
     def moment(self) -> Moment:
-        """Where the plan stands now, to come back to."""
+        """The plan's current moment, to return to."""
         return Moment(self.plan.head_group_id, self.plan.version)
 
     def opened(self, operation: Operation, **detail: Any) -> JournalEntry:
@@ -69,7 +69,7 @@ class LeasedPlan:
     def closed(
         self, entry: JournalEntry, state: EntryState = EntryState.DONE, **detail: Any
     ) -> JournalEntry:
-        """The same entry, ended here; put it down in the commit that ends it."""
+        """The same entry, ended here; write it in the commit that ends it."""
         return msgspec.structs.replace(
             entry,
             state=state,
@@ -79,19 +79,19 @@ class LeasedPlan:
         )
 
     def end_operations(self) -> None:
-        """End those that are open, where the plan stands."""
+        """End open operations at the plan's current moment."""
         if entries := self.store.journal.open_entries(self.plan.plan_id):
             with self.transaction():
                 for entry in entries:
                     self.store.journal.put(self.closed(entry))
 
     def run_in_background(self, intent_id: str, work: Callable[[], None]) -> None:
-        """Do `work` beside; the next commit waits for it and takes the intent off."""
+        """Do `work` in the background; the next commit waits for it and removes the intent."""
         self._wait()
         self._background = intent_id, Background(work)
 
     def finish_background(self) -> None:
-        """Wait for what is still done beside, and take its intent off."""
+        """Wait for background work, and remove its intent."""
         if self._background is not None:
             with self.transaction():
                 self._remove_intent()
@@ -109,7 +109,7 @@ class LeasedPlan:
 
     @contextmanager
     def transaction(self, *, lasts: bool = True, by_write: bool = False) -> Generator[None]:
-        """One commit under the lease; if it fails, `plan` is what it was.
+        """One commit under the lease; if it fails, `plan` is as before.
 
         `by_write`: it writes the plan before anything else, and the lease is checked with that.
         """
@@ -136,7 +136,7 @@ class LeasedPlan:
         view_changed: bool = False,
         **fields: Any,
     ) -> None:
-        """Put the plan's next version down; call it inside `transaction()`."""
+        """Write the plan's next version; call it inside `transaction()`."""
         plan = msgspec.structs.replace(self.plan, updated_at=self.now(), **fields)
         self.plan = self.store.plans.commit(
             plan,
@@ -174,15 +174,15 @@ RECOVERY = "recovery"
 
 
 EVENT = "event of "
-"""Begins the verb of whoever notes an agent's event while none of its calls is open."""
+"""Prefix of the verb of a process recording an agent's event while no call is open."""
 
 
 AT_WORK = " is running "
-"""Between the agent and its tool in the verb of whoever holds a plan for an open call."""
+"""Between agent and tool in the verb of a process holding a plan for an open call."""
 WAIT_SECONDS = 0.05
 
 DUE = 2 / 3
-"""Of the time of a lease: whoever was not heard of for longer has missed a sign of life."""
+"""Fraction of the lease time after which a holder has missed a heartbeat."""
 
 _released: set[tuple[str, int]] = set()
 """Plan and epoch of leases that this process let go of, or never learned that it got, while the
@@ -194,7 +194,7 @@ def host_name() -> str:
 
 
 def start_time(pid: int) -> str | None:
-    """When a process started, in the kernel's own ticks; None if it is not there or a zombie."""
+    """A process's start time, in the kernel's ticks; None if it is gone or a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as found:
             fields = found.read().rpartition(b")")[2].split()
@@ -204,9 +204,9 @@ def start_time(pid: int) -> str | None:
 
 
 def is_here(store: Store, lease: Lease) -> bool:
-    """Whether it is of a process of this home on this machine, which can be looked for.
+    """Whether the lease belongs to a process of this home on this machine.
 
-    Another home may be that of a container which has the same name and other processes.
+    Another home may belong to a container with the same host name and other processes.
     """
     return lease.host == host_name() and lease.home in ("", store.home_id)
 
@@ -222,7 +222,7 @@ def is_alive(store: Store, lease: Lease) -> bool:
     if (lease.plan_id, lease.epoch) in _released and _is_ours(lease):
         return False
     if not is_here(store, lease):
-        # A clock that was set back must not let a dead host hold the plan until it has caught up.
+        # A clock set back must not let a dead host hold the plan until it has caught up.
         return abs(store.leases.silence(lease)) < store.lease_time
     return lease.boot_id == boot_id() and start_time(lease.pid) == lease.started
 
@@ -233,7 +233,7 @@ def hold(
 ) -> Generator[Lease]:
     """Hold a plan for the time of the block, or raise `PlanBusy` naming who does.
 
-    Whoever only notes an agent's event is waited for. `patient`: wait also for whoever does the
+    A process recording an agent's event is waited for. `patient`: wait also for one that does the
     same, or finishes what a dead process left.
     """
     lease = _acquire_in_turn(store, plan_id, verb, now, (verb, RECOVERY) if patient else ())
@@ -243,7 +243,7 @@ def hold(
         try:
             _release(store, lease)
         except BaseException:
-            # Else this process, which lives on, would keep itself out until it ends.
+            # Else this living process would lock itself out until it ends.
             _released.add((lease.plan_id, lease.epoch))
             raise
 
@@ -258,14 +258,14 @@ def working_on(
     whatever_waits: bool = False,
     patient: bool = False,
 ) -> Generator[LeasedPlan]:
-    """Hold a plan and work on it; an operation that could not be finished comes first."""
+    """Lease a plan to work on it, finishing an interrupted operation first."""
     with hold(store, plan_id, verb, now, patient) as lease:
         waiting = [
             intent
             for intent in store.intents.of_plan(plan_id)
             if not intent.is_done and not (whatever_waits and intent.kind == "restore")
         ]
-        # Looked for under the lease: until then recovery may be finishing it.
+        # Read under the lease: until then recovery may be finishing it.
         if waiting:
             raise NotAllowed(
                 f"plan {plan_id} has an interrupted {waiting[0].kind} that could not be finished",
@@ -323,7 +323,7 @@ def _acquire(store: Store, plan_id: str, verb: str, clock: Callable[[], str]) ->
             with store.transaction(lasts=store.is_shared, alone=False):
                 store.leases.take(lease, known)
         except Raced:
-            # Somebody took it between our look and our commit: look who, and whether they live.
+            # Another process took it between our read and our commit: check whether it lives.
             continue
         except BaseException:
             _released.add((lease.plan_id, lease.epoch))  # the server may have it
@@ -338,7 +338,7 @@ def _release(store: Store, lease: Lease) -> None:
 
 
 def await_sign_of_life(store: Store, plan_id: str) -> None:
-    """Of a holder elsewhere that was due: it is heard of, or it soon counts as dead."""
+    """Wait for an overdue holder elsewhere: it sends a heartbeat, or soon counts as dead."""
     while (known := holder(store, plan_id)) is not None and not is_here(store, known):
         if store.leases.silence(known) < DUE * store.lease_time:
             return
@@ -346,7 +346,7 @@ def await_sign_of_life(store: Store, plan_id: str) -> None:
 
 
 def is_left_behind(store: Store, plan_id: str) -> bool:
-    """Whether another machine had it last and is gone, before it could finish."""
+    """Whether another machine had the plan last and died before finishing."""
     known = store.leases.get(plan_id)
     return (
         known is not None

@@ -15,7 +15,7 @@ from cleveragents.store import Store
 
 
 def find_plan(store: Store, text: str) -> tuple[Plan, str]:
-    """The plan, and a remark if the name stood for several or none was given.
+    """The plan, and a note if the name is ambiguous or none was given.
 
     Without a name: the newest plan that works on this directory, else the newest.
     """
@@ -57,7 +57,7 @@ def _working_directory() -> str | None:
 
 
 def require_label(label: str | None) -> None:
-    """A label must not be one of the words that stand for a checkpoint anyway."""
+    """Refuse a label that already means a checkpoint."""
     if label in RESERVED or (label and _AGO.fullmatch(label)):
         raise UsageError(f"{label!r} cannot be a label: it means a checkpoint of every plan")
 
@@ -71,7 +71,7 @@ AFTER_STEP = {
 
 
 def find_group(store: Store, plan: Plan, text: str) -> CheckpointGroup:
-    """The group that an id, a label, `first`, `last`, `-1`, `@{2 steps ago}` or a step names."""
+    """The group named by an id, a label, `first`, `last`, `-1`, `@{2 steps ago}` or a step."""
     if ago := _AGO.fullmatch(text):
         if ago[3] is not None:
             return _steps_ago(store, plan, int(ago[3]))
@@ -112,7 +112,7 @@ def find_group(store: Store, plan: Plan, text: str) -> CheckpointGroup:
 
 
 def _groups_ago(store: Store, plan: Plan, count: int) -> CheckpointGroup:
-    """The group that many before the one the plan stands at."""
+    """The group that many before the current one."""
     groups = store.checkpoints.groups(plan.plan_id)
     at = next((n for n, one in enumerate(groups) if one.group_id == plan.head_group_id), -1)
     if count > at:
@@ -172,7 +172,7 @@ def _nearest_kept(store: Store, plan: Plan, gone: CheckpointGroup) -> str:
 
 
 def find_decision(store: Store, text: str, plan_id: str | None = None) -> Decision:
-    """By the beginning or end of its id, or, within a plan, by a step that depends on it."""
+    """Find by the start or end of its id, or, within a plan, by a step that depends on it."""
     known = {
         decision: plan
         for decision, plan in store.plans.all_decision_ids()
@@ -195,7 +195,7 @@ def find_decision(store: Store, text: str, plan_id: str | None = None) -> Decisi
 
 
 def named_decision(store: Store, text: str) -> tuple[Decision, tuple[str, ...]]:
-    """By its id, or by a step of the plan that is meant without a name; and a remark which."""
+    """Find by id, or by a step of the default plan; also returns a note on which plan."""
     try:
         return find_decision(store, text), ()
     except NotFound:
@@ -204,7 +204,7 @@ def named_decision(store: Store, text: str) -> tuple[Decision, tuple[str, ...]]:
 
 
 def find_decisions(store: Store, plan_id: str) -> list[Decision]:
-    """Those that can be named in a command: in force."""
+    """The decisions in force, which commands can name."""
     return [d for d in store.plans.decisions(plan_id) if d.state is DecisionState.ACTIVE]
 
 
@@ -254,7 +254,7 @@ def short_group(store: Store, plan_id: str, group_id: str) -> str:
 
 
 def short_ids(ids: list[str]) -> dict[str, str]:
-    """Id -> its shortest end that no other has."""
+    """Id -> its shortest unique end."""
     for length in range(SHORTEST_ID, 27):
         ends = {name[-length:] for name in ids}
         if len(ends) == len(set(ids)):

@@ -1,4 +1,4 @@
-"""What the operating system or SQLite refused, as errors that name the place and what to do."""
+"""Turns errors of the operating system and SQLite into ours, with place and hint."""
 
 import errno
 import math
@@ -17,7 +17,7 @@ _PRIMARY = 0xFF
 
 
 def of_os(error: OSError, doing: str = "", kind: type[AgentsError] = MachineError) -> AgentsError:
-    """The error that says so; `kind` if it is neither a full nor a read-only disk."""
+    """Our error for an OSError; `kind` if it is neither a full nor a read-only disk."""
     reason = error.strerror or str(error)
     named = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
     text = ": ".join(part for part in (doing, named, reason) if part)
@@ -56,7 +56,7 @@ def _stands_nowhere() -> bool:
 
 @contextmanager
 def named(doing: str, kind: type[AgentsError] = MachineError) -> Generator[None]:
-    """Errors of the operating system in the block, as ours."""
+    """Turn OSErrors in the block into ours."""
     try:
         yield
     except OSError as error:
@@ -64,7 +64,7 @@ def named(doing: str, kind: type[AgentsError] = MachineError) -> Generator[None]
 
 
 def of_sqlite(error: sqlite3.Error, path: str) -> StoreError:
-    """What SQLite says of the store's database; damage is only what it calls so."""
+    """Our error for SQLite's on the store's database; damage only if SQLite says so."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY
     unwritten = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and _is_full(path)
     if code == sqlite3.SQLITE_FULL or unwritten:
@@ -89,7 +89,7 @@ def of_sqlite(error: sqlite3.Error, path: str) -> StoreError:
 
 
 def free_bytes(path: str) -> int:
-    """What an ordinary user can still write there; on a file system that is memory, free memory."""
+    """Bytes that an ordinary user can still write there; on ramfs, free memory."""
     space = os.statvfs(path)
     if space.f_blocks:
         return space.f_bavail * space.f_frsize
@@ -97,7 +97,7 @@ def free_bytes(path: str) -> int:
 
 
 def free_files(path: str) -> float:
-    """How many more files can be made there; many file systems have no such limit."""
+    """Free inodes; many file systems have no such limit."""
     space = os.statvfs(path)
     return space.f_favail if space.f_files else math.inf
 

@@ -8,7 +8,7 @@ import pytest
 
 from cleveragents.history.diff import ByHand, FileDiff
 from cleveragents.history.owners import Owner
-from cleveragents.history.timeline import lines_by_hand, with_owners
+from cleveragents.history.timeline import manual_lines, with_owners
 from cleveragents.model.plan import StepState
 from cleveragents.sandbox.sqlite.followed import rows_in
 from cleveragents.sandbox.sqlite.rows import RowChange
@@ -37,10 +37,10 @@ def test_lines_are_followed_from_one_text_to_the_next() -> None:
         (b"hand\n1\nagent\n", True),
         (b"hand\n1\nagent\nagent\n", False),
     ]
-    assert lines_by_hand(way) == ByHand(added=((1, 1),), removed=((3, 3),))
-    assert lines_by_hand([(b"", False), (b"1\n2\n", True)]) == ByHand(added=((1, 2),))
+    assert manual_lines(way) == ByHand(added=((1, 1),), removed=((3, 3),))
+    assert manual_lines([(b"", False), (b"1\n2\n", True)]) == ByHand(added=((1, 2),))
     # What an edit wrote and the agent wrote over is the agent's.
-    assert lines_by_hand([(b"1\n", False), (b"x\n", True), (b"y\n", False)]).added == ()
+    assert manual_lines([(b"1\n", False), (b"x\n", True), (b"y\n", False)]).added == ()
 
 
 def test_a_diff_says_who_changed_each_file_and_of_those_of_both_each_line(yard: Yard) -> None:

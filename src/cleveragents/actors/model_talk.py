@@ -38,7 +38,7 @@ SHORT = 400
 
 
 class Talk:
-    """What is answered (`messages`), and the turn of the model that is not answered in full."""
+    """The answered part (`messages`), and the model's turn that is not fully answered."""
 
     def __init__(self, start: Data) -> None:
         state: Data = start["state"] or {}
@@ -54,7 +54,7 @@ class Talk:
             self._results = [p for p in request.parts if isinstance(p, ToolReturnPart)]
 
     def begin(self, start: Data, box: Toolbox) -> None:
-        """Take up the thread: the result that came in, what else is done, what was told since."""
+        """Continue: add the new result, other done steps, and messages since."""
         if not self.messages:
             self.messages = [_first(start["plan"])]
         others = [step for step in start["done"] if step["id"] not in self._steps]
@@ -73,7 +73,7 @@ class Talk:
             self._tell("\n".join(told))
 
     def _is_next(self, step: Data, box: Toolbox) -> bool:
-        """Whether a step that is done is the call that had no result yet."""
+        """Whether a done step is the call that had no result yet."""
         waiting = self.calls()[len(self._results) :]
         try:
             asked = box.step_for(waiting[0]) if waiting else {}
@@ -105,7 +105,7 @@ class Talk:
             self._steps.append(step)
 
     def close(self) -> None:
-        """The turn becomes part of the conversation; calls without a result were never made."""
+        """Make the turn part of the conversation, without calls that have no result."""
         if self.turn is not None and self._results:
             made = {part.tool_call_id for part in self._results}
             parts = [
@@ -140,7 +140,7 @@ class Talk:
 
 
 def shorten(messages: list[ModelMessage], limit: int) -> list[ModelMessage]:
-    """The same in less room: long inputs and outputs are left out first, then whole turns."""
+    """Shorten: leave out long inputs and outputs first, then whole turns."""
     size, kept = _size(messages), list(messages)
     if size <= limit:
         return kept
@@ -183,7 +183,7 @@ def _short_inputs(call: ToolCallPart) -> Data:
 
 
 def result_text(result: Data) -> str:
-    """What the model is told of a step; the same whether it has just ended or is found done."""
+    """A step's result for the model; the same whether it has just ended or was done before."""
     output: str = result["output"]
     if len(output) > LONGEST_OUTPUT:
         output = CUT + output[-LONGEST_OUTPUT:]

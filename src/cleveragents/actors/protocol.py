@@ -16,7 +16,7 @@ Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class StepDone(msgspec.Struct, frozen=True, kw_only=True, rename={"inputs": "with"}):
-    """A step that is done, as an actor that starts anew is told of it."""
+    """A done step, in the start message of an actor that starts again."""
 
     id: str
     tool: str

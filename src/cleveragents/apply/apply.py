@@ -95,7 +95,7 @@ def preview_apply(ctx: Context, plan: Plan, request: Request) -> tuple[Proposal,
 
 
 def apply(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
-    """Apply; a plan that is applied already, or just now by another process, gives that result."""
+    """Apply; a plan already applied, perhaps just now by another process, gives that result."""
     if plan.result is not None:
         return _verified(ctx, plan)
     require_targets_here(ctx, plan)
@@ -134,13 +134,13 @@ def apply(ctx: Context, plan: Plan, request: Request) -> dict[str, Any]:
 
 
 def _verified(ctx: Context, plan: Plan) -> dict[str, Any]:
-    """The first result; what the targets lack of it now is told."""
+    """The first result, with a warning on what the targets have lost since."""
     assert plan.result is not None
     entries = ctx.store.journal.of_plan(plan.plan_id)
     first = [entry for entry in entries if entry.operation is Operation.APPLY][-1]
     request = Request(ignored=first.detail.get("ignored", False))
     if targets_elsewhere(ctx, plan):
-        return plan.result  # it cannot be seen from here
+        return plan.result  # not visible from here
     if lost := verify(ctx, plan, options_for(ctx, plan, spec_of(plan), request)):
         shown = ", ".join(lost[:5]) + (f" and {len(lost) - 5} more" if len(lost) > 5 else "")
         message = (
@@ -160,7 +160,7 @@ def _stop(
     ended: EntryState = EntryState.DONE,
 ) -> None:
     if leased.plan.result is not None:
-        return  # it is applied, whatever could not be tidied up
+        return  # it is applied, even if cleaning up failed
     ending = Ending.REFUSED if state is State.CONSTRAINED else Ending.FAILED
     outcome = {"outcome": str(ending)} if ended is EntryState.DONE else {}
     error.hint = re.sub(r"\bPLAN\b", leased.plan.plan_id, error.hint)
@@ -181,17 +181,17 @@ def _apply(
         proposals = _propose(ctx, leased, origin, result, options)
         validate(ctx, leased)
         if ctx.settings.sandbox_cleanup != "manual":
-            # All that can be refused for want of room or budget comes before the first target.
+            # Checks for disk space and budget come before the first target.
             keep_borrowed(ctx, leased)
         return _switch(ctx, leased, proposals, options, entry)
     finally:
-        # An apply that could not be undone at once still needs what is staged there.
+        # An apply that could not be undone at once still needs its staged files.
         if all(intent.is_done for intent in ctx.store.intents.of_plan(plan.plan_id)):
             removal.remove_tree(options.staging)
 
 
 def _origin(ctx: Context, plan: Plan) -> States:
-    """The state each sandbox was made with."""
+    """The state each sandbox started with."""
     return ctx.checkpoints.initial_states(plan.plan_id)
 
 
@@ -208,7 +208,7 @@ def _result(ctx: Context, leased: LeasedPlan, origin: States) -> States:
 def _propose(
     ctx: Context, leased: LeasedPlan, origin: States, result: States, options: ApplyOptions
 ) -> tuple[Proposal, ...]:
-    """Compare with every target; merged texts are in the store when this returns."""
+    """Compare with every target; merged texts are then in the store."""
     with ctx.manager.packs.batch() as batch:
         proposals = _compare_in(ctx, leased.plan, origin, result, options, batch)
         batch.seal()
@@ -285,7 +285,7 @@ def _switch(
 
 
 def undo_switch(ctx: Context, leased: LeasedPlan, intent: Intent, staged: dict[str, Any]) -> None:
-    """Bring every target back; the intent stays until that is done."""
+    """Undo the switch of every target; the intent stays until that is done."""
     if intent.state != "prepared":
         with leased.transaction():
             ctx.store.intents.put(msgspec.structs.replace(intent, state="undoing"))
@@ -304,7 +304,7 @@ def _applied(one: Applied, intent: Intent) -> dict[str, Any]:
 
 
 def record(ctx: Context, leased: LeasedPlan, intent: Intent) -> dict[str, Any]:
-    """The one commit that makes it applied, then the tidying up."""
+    """The one commit that makes it applied, then clean up."""
     plan_id = leased.plan.plan_id
     sandboxes = ctx.manager.sandboxes(plan_id)
     staged: dict[str, Any] = intent.body["staged"]
@@ -322,7 +322,7 @@ def record(ctx: Context, leased: LeasedPlan, intent: Intent) -> dict[str, Any]:
     try:
         tidy(ctx, leased, msgspec.structs.replace(intent, state="committed"))
     except (AgentsError, OSError) as error:
-        # What is done is not reported as failed: the intent stays, and the next command tidies up.
+        # A failure here does not fail the apply: the intent stays, and the next command cleans up.
         text = (
             f"plan {leased.plan.name!r} is applied; leftovers could not be removed yet,"
             f" the next command retries: {error}"
@@ -332,7 +332,7 @@ def record(ctx: Context, leased: LeasedPlan, intent: Intent) -> dict[str, Any]:
 
 
 def finish_apply(ctx: Context, leased: LeasedPlan, intent: Intent) -> None:
-    """After a crash: forward if every target can still go there, else back."""
+    """After a crash: finish if every target still allows it, else undo."""
     intent = brought_here(ctx, intent)
     require_own_staging(ctx, intent)
     if intent.state == "committed":

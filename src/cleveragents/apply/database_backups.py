@@ -1,8 +1,8 @@
-"""Backups of databases from before a plan was applied to them, so that it can be reverted.
+"""Backups of databases from before an apply, so that it can be reverted.
 
-It stays where it is: the clone of the plan's first checkpoint, on its server. The row of the
-sandbox says so before the other clones go, and says that it is released before it is dropped, so
-that after a crash every database of ours is either promised or found again.
+A backup is the clone of the plan's first checkpoint, on its server. The sandbox's row records it
+before the other clones are dropped, and its release before it is dropped, so that after a crash
+every database of ours is either recorded or found again.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ from cleveragents.sandbox.protocol import STATEMENTS, SWAP, KeepsBackup, Proposa
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """The earlier state of one database, and the applied plan it belongs to."""
+    """The backup of one database, and the applied plan it belongs to."""
 
     plan_id: str
     plan: str
@@ -43,7 +43,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def held(ctx: Context) -> list[Held]:
-    """All that were ever kept, and what became of each; connects to nothing."""
+    """All backups ever kept, and their states; connects to nothing."""
     return [
         _held(ctx, record, earlier)
         for record in ctx.store.resources.all_sandboxes()
@@ -80,7 +80,7 @@ def _held(ctx: Context, record: SandboxRecord, earlier: Backup) -> Held:
 
 
 def surplus(found: Iterable[Held], limit: int) -> list[Held]:
-    """Those that are more than the limit for their database; the last applied stay (pure)."""
+    """Backups above the limit for their database; the last applied stay (pure)."""
     by_target: dict[str, list[Held]] = {}
     for one in sorted(found, key=lambda one: one.applied_as, reverse=True):
         by_target.setdefault(one.where, []).append(one)
@@ -91,7 +91,7 @@ def surplus(found: Iterable[Held], limit: int) -> list[Held]:
 
 
 def keep(ctx: Context, leased: LeasedPlan, staged: dict[str, Any]) -> None:
-    """Note for each database that was changed what holds its earlier state; may be repeated."""
+    """Record the backup of each changed database; may be repeated."""
     plan = leased.plan
     if not plan.rollback_enabled or ctx.settings.keep_applied == 0:
         return
@@ -108,7 +108,7 @@ def keep(ctx: Context, leased: LeasedPlan, staged: dict[str, Any]) -> None:
             noted = record.with_earlier(Backup(name=name, bytes=size))
             with leased.transaction():
                 ctx.store.resources.put_sandbox(noted)
-            # In place: the sandboxes that are open know what else must stay.
+            # In place: the open sandboxes know what else must stay.
             sandboxes.records[rid] = noted
 
 
@@ -118,9 +118,9 @@ def _targets(ctx: Context, plan: Plan, names: list[str]) -> set[str]:
 
 
 def make_room(ctx: Context, plan: Plan) -> None:
-    """After an apply: what is more than the setting allows, for the same databases, goes.
+    """After an apply: drop backups of the same databases above the setting.
 
-    Repeated after a crash it finds what it had released and not yet dropped.
+    Repeated after a crash, it finds released backups that were not dropped yet.
     """
     if not (changed := _swapped(plan)):
         return
@@ -133,7 +133,7 @@ def make_room(ctx: Context, plan: Plan) -> None:
 
 
 def replaced_by(ctx: Context, plan: Plan, proposals: Iterable[Proposal]) -> list[Held]:
-    """What applying the plan would release."""
+    """The backups that applying the plan would release."""
     changed = [item.resource for item in proposals if item.mode == SWAP and item.files]
     if not changed:
         return []
@@ -146,9 +146,9 @@ def replaced_by(ctx: Context, plan: Plan, proposals: Iterable[Proposal]) -> list
 
 
 def release(ctx: Context, one: Held, by: str) -> Held:
-    """Withdraw the promise, then drop the database; not while its plan is busy.
+    """Record the release, then drop the database; not while its plan is busy.
 
-    What cannot be reached now is dropped by the next `agents gc`.
+    A database that cannot be reached now is dropped by the next `agents gc`.
     """
     try:
         with hold(ctx.store, one.plan_id, "releasing a backup", ctx.now):
@@ -162,7 +162,7 @@ def release(ctx: Context, one: Held, by: str) -> Held:
 
 
 def finish(ctx: Context) -> None:
-    """Drop what was released and could not be dropped then."""
+    """Drop released backups that could not be dropped before."""
     for one in held(ctx):
         if one.state is BackupState.RELEASED:
             release(ctx, one, one.by)
@@ -182,7 +182,7 @@ def _noted(ctx: Context, one: Held, state: BackupState, by: str) -> Held:
 
 
 def require_there(ctx: Context, plan: Plan) -> None:
-    """Refuse to revert a plan if the backup of a database is not there."""
+    """Refuse to revert a plan if the backup of a database is missing."""
     assert plan.result is not None
     for item in plan.result["applied"]:
         if item["mode"] == STATEMENTS and item["files"]:
@@ -201,7 +201,7 @@ def require_there(ctx: Context, plan: Plan) -> None:
 
 
 def looked_at(ctx: Context, one: Held) -> Held:
-    """As it is on its server now; as it was noted, if that cannot be reached."""
+    """The backup as it is on its server, or as recorded if that cannot be reached."""
     sandbox = ctx.manager.sandboxes(one.plan_id).named(one.resource)
     began = ctx.checkpoints.initial_states(one.plan_id)[sandbox.place.resource.resource_id]
     assert isinstance(sandbox, KeepsBackup)
@@ -215,7 +215,7 @@ def looked_at(ctx: Context, one: Held) -> Held:
 
 
 def _missing(ctx: Context, plan: Plan, name: str) -> str:
-    """Why the earlier state is not there, in words; empty if it is."""
+    """Why the backup is missing, in words; empty if it is there."""
     sandboxes = ctx.manager.sandboxes(plan.plan_id)
     sandbox = sandboxes.named(name)
     rid = sandbox.place.resource.resource_id
@@ -274,7 +274,7 @@ def _backup_text(plan: Plan, resource: str, one: Held | None) -> str:
 
 
 def left_behind(one: Held) -> str:
-    """What it means that an earlier state will go, or is gone."""
+    """The consequence of dropping a backup, in words."""
     what = f"{one.name}, {show_bytes(one.bytes)}, the backup of {one.where}"
     plan = f"plan {one.plan!r} {one.plan_id}"
     if one.state is BackupState.KEPT:
@@ -285,7 +285,7 @@ def left_behind(one: Held) -> str:
 
 
 def told_of(found: list[Held]) -> tuple[str, ...]:
-    """What became of those that a command was to release."""
+    """The outcome for backups that a command released, in words."""
     return tuple(
         f"plan {one.plan!r} {one.plan_id} is busy: {one.name} stays"
         if one.state is BackupState.KEPT

@@ -1,7 +1,7 @@
-"""Revert what an applied plan did, by a plan of its own.
+"""Reverts an applied plan, by a plan of its own.
 
-Its one step brings the difference that was applied, turned round, into a sandbox of the targets as
-they are now, by the rules of apply; then it is looked at and applied like any other work.
+Its one step merges the reverse of the applied difference into a sandbox of the targets as they are
+now, by the rules of apply; then it is reviewed and applied like any other work.
 """
 
 from typing import Any
@@ -125,7 +125,7 @@ def nothing_to_revert(plan: Plan) -> NotAllowed:
 
 
 def revert_paths(ctx: Context, leased: LeasedPlan, *, plan: str, group: str) -> ToolResult:
-    """The step: every path is reverted, or none and the conflicts are told."""
+    """The step: every path is reverted, or none, with the conflicts."""
     plan_id = leased.plan.plan_id
     applied = ctx.checkpoints.states(ctx.store.checkpoints.group(group))
     began = ctx.checkpoints.initial_states(plan)
@@ -179,7 +179,7 @@ def _refused(conflicts: list[Conflict]) -> ToolResult:
 
 
 class _Way:
-    """How one sandbox gets to where the applied plan had not been."""
+    """Reverts the applied plan in one sandbox."""
 
     def __init__(
         self, ctx: Context, leased: LeasedPlan, sandbox: Sandbox, now: SandboxCheckpoint
@@ -198,7 +198,7 @@ class _Way:
         self.conflicts: list[Conflict] = []
 
     def replace(self, began: SandboxCheckpoint, applied: SandboxCheckpoint) -> None:
-        """As a whole: only what is as it was applied can be reverted."""
+        """Revert a whole state: only possible if it is still as applied."""
         self._whole = True
         if self._mark(self._now) == self._mark(applied):
             self._target = began
@@ -218,12 +218,12 @@ class _Way:
             ]
 
     def _mark(self, state: SandboxCheckpoint) -> str:
-        """What makes two states of a resource that is one thing equal."""
+        """The mark by which two whole states are equal."""
         sandbox = self._sandbox
         return sandbox.mark(state) if isinstance(sandbox, HasEqualStates) else state.state_hash
 
     def leave_out(self, settled: set[str]) -> None:
-        """What somebody put in order in the sandbox; one thing is in order or not as a whole."""
+        """Leave out conflicts that somebody settled in the sandbox."""
         if self._whole and settled:
             self.conflicts = []
         self.conflicts = [item for item in self.conflicts if item.path not in settled]
@@ -235,7 +235,7 @@ class _Way:
         applied: SandboxCheckpoint,
         ignored: bool,
     ) -> None:
-        """Path by path, as apply does it, with what was applied as the common ancestor."""
+        """Merge path by path, as apply does, with the applied state as the common ancestor."""
         forward, _ = was.visible(began, applied, ignored)
         wanted = [Difference(item.path, item.after, item.before) for item in forward]
         place, ctx = self._sandbox.place, self._ctx
@@ -251,14 +251,14 @@ class _Way:
         self._was, self._work, self.conflicts = was, merge.work.differences, merge.conflicts
 
     def stage(self) -> None:
-        """All that can fail, before anything moves."""
+        """Stage everything that can fail, before any switch."""
         if self._target is not None:
             self._staged = self._sandbox.stage(self._now, self._target, self._staging)
         elif self._was is not None:
             self._ops = stage(self._was.read, self._work, self._staging, durable=False)
 
     def go(self) -> int:
-        """How many paths were reverted."""
+        """Do the switch; returns the number of reverted paths."""
         if self._target is not None:
             self._sandbox.switch(self._staged, self._staging)
             return len(self._sandbox.changes(self._now, self._target))

@@ -1,4 +1,4 @@
-"""Where an apply's staged files may lie: a row that names another place is not followed."""
+"""The allowed places of an apply's staged files: a row that names another is refused."""
 
 import os
 from typing import Any
@@ -13,7 +13,7 @@ from cleveragents.store import Intent
 
 
 def require_own_staging(ctx: Context, intent: Intent) -> None:
-    """Before anything is switched or removed there: ours, and this plan's."""
+    """Refuse staging that is not ours and this plan's, before using it."""
     own = f"{ctx.staging}/{intent.plan_id}"
     resources = {one.resource_id: one for one in ctx.store.resources.of_plan(intent.plan_id)}
     for rid, place in _named(intent.body):
@@ -30,7 +30,7 @@ def require_own_staging(ctx: Context, intent: Intent) -> None:
 
 
 def brought_here(ctx: Context, intent: Intent) -> Intent:
-    """An apply that another machine began, if all that it needs is reached from everywhere."""
+    """An apply started on another machine, if everything it needs can be reached from here."""
     resources = ctx.store.resources.of_plan(intent.plan_id)
     staged: dict[str, dict[str, Any]] = intent.body.get("staged", {})
     is_there = any("staging" in one for one in staged.values())
@@ -52,7 +52,7 @@ def _named(body: dict[str, Any]) -> list[tuple[str | None, str]]:
 
 
 def moved(intent: Intent, home: str) -> Intent:
-    """The same intent for a store that lies there now."""
+    """The same intent for a store that has moved there."""
     before, here = intent.body["staging"], f"{home}/staging/{intent.plan_id}"
     staged: dict[str, dict[str, Any]] = intent.body.get("staged", {})
     there = {

@@ -1,4 +1,4 @@
-"""The targets of an apply: held by one process, switched in an order that can be undone."""
+"""The targets of an apply: locked by one process, switched in an order that can be undone."""
 
 import os
 from collections.abc import Generator, Iterator
@@ -29,7 +29,7 @@ def alone_on_targets(ctx: Context, plan: Plan) -> Generator[None]:
 
 
 def require_own_targets(ctx: Context, plan: Plan) -> None:
-    """A child plan's work on its parent's resources becomes real with the parent."""
+    """Refuse a child plan: its work on the parent's resources is applied with the parent."""
     resources = ctx.store.resources.of_plan(plan.plan_id)
     if plan.parent_plan_id is not None and all(item.source for item in resources):
         raise NotAllowed(
@@ -39,7 +39,7 @@ def require_own_targets(ctx: Context, plan: Plan) -> None:
 
 
 def require_targets_here(ctx: Context, plan: Plan) -> None:
-    """Another machine can continue a plan; what it changes in the end is where it was."""
+    """Refuse if targets are on another machine, even if the plan continued here."""
     for path, made_on in _away(ctx, plan):
         raise ApplyRefused(
             f"{path} is not on this machine",
@@ -48,7 +48,7 @@ def require_targets_here(ctx: Context, plan: Plan) -> None:
 
 
 def targets_elsewhere(ctx: Context, plan: Plan) -> str:
-    """The other machine that has them, by its name; empty: they are here."""
+    """The name of the other machine with the targets; empty if they are here."""
     return next((made_on for _, made_on in _away(ctx, plan) if made_on != host_name()), "")
 
 
@@ -65,14 +65,14 @@ def _away(ctx: Context, plan: Plan) -> Iterator[tuple[str, str]]:
 def in_order(
     sandboxes: PlanSandboxes, proposals: tuple[Proposal, ...]
 ) -> list[tuple[str, Proposal]]:
-    """By resource id, in the order they are switched in and undone from the end."""
+    """Proposals by resource id, in the order of switching; undo goes from the end."""
     by_name = {s.place.resource.name: rid for rid, s in sandboxes.opened.items()}
     found = [(by_name[proposal.resource], proposal) for proposal in proposals]
     return sorted(found, key=lambda item: isinstance(sandboxes[item[0]], CommitsLast))
 
 
 def switch_all(sandboxes: PlanSandboxes, staged: dict[str, Any]) -> None:
-    """First what can be undone; of several that commit elsewhere, each is prepared before."""
+    """Switch what can be undone first; of several commits elsewhere, each is prepared before."""
     last = _committing(sandboxes, staged)
     for rid, one in staged.items():
         if rid not in last:
@@ -85,14 +85,14 @@ def switch_all(sandboxes: PlanSandboxes, staged: dict[str, Any]) -> None:
 
 
 def _committing(sandboxes: PlanSandboxes, staged: dict[str, Any]) -> dict[str, CommitsLast]:
-    """The first is the one that cannot be prepared: it may fail, and then none has happened."""
+    """The commits elsewhere, the one that cannot be prepared first: it may fail alone."""
     opened = {rid: sandboxes[rid] for rid, one in staged.items() if one.get("files")}
     found = [(rid, one) for rid, one in opened.items() if isinstance(one, CommitsLast)]
     return dict(sorted(found, key=lambda item: isinstance(item[1], Prepares)))
 
 
 def is_committed(sandboxes: PlanSandboxes, staged: dict[str, Any]) -> bool:
-    """Whether one that cannot be undone happened: then all before it did."""
+    """Whether a commit that cannot be undone happened: then all before it did."""
     last = _committing(sandboxes, staged)
     return any(sandbox.is_applied(staged[rid]) for rid, sandbox in last.items())
 

@@ -1,4 +1,4 @@
-"""What is left over when a plan is applied: staging, sandboxes, child plans, old backups."""
+"""Cleans up after an apply: staging, sandboxes, child plans, old backups."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ from cleveragents.store import Intent
 
 
 def keep_borrowed(ctx: Context, leased: LeasedPlan) -> None:
-    """What the groups of the plan and its children need comes into the store."""
+    """Store what the groups of the plan and its children borrow."""
     for child in _absorbed(ctx, leased.plan.plan_id):
         with hold(ctx.store, child.plan_id, "plan apply", ctx.now) as lease:
             ctx.checkpoints.keep_borrowed(LeasedPlan(ctx.store, child, lease, ctx.now))
@@ -46,7 +46,7 @@ def _remove_children(ctx: Context, plan_id: str) -> None:
 
 
 def _absorbed(ctx: Context, plan_id: str) -> Iterator[Plan]:
-    """Child plans whose work was all their parent's, the innermost first."""
+    """Child plans whose work is part of the parent, innermost first."""
     for child in ctx.store.plans.children(plan_id):
         yield from _absorbed(ctx, child.plan_id)
         if all(resource.source for resource in ctx.store.resources.of_plan(child.plan_id)):

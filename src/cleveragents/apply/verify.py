@@ -10,7 +10,7 @@ from cleveragents.sandbox.protocol import Applied, ApplyOptions, ReportsLost
 
 
 def verify(ctx: Context, plan: Plan, options: ApplyOptions) -> list[str]:
-    """What the targets lack of an applied plan's work now; looks and changes nothing."""
+    """The parts of an applied plan's work that the targets lack now; changes nothing."""
     groups = ctx.store.checkpoints.groups(plan.plan_id)
     before = [group for group in groups if CheckpointType.PRE_APPLY in group.triggers]
     if plan.result is None or not before:

@@ -1,4 +1,4 @@
-"""Apply a plan whose targets are on another machine: a job for the workers there, and its result.
+"""Applies a plan whose targets are on another machine, through a worker there.
 
 The job may be delivered twice and its worker may die: `agents plan apply` on that machine applies
 once, and says the same again. Without a worker there nothing is left in a queue that would apply
@@ -39,7 +39,7 @@ def worker_with_targets(ctx: Context, plan: Plan) -> str:
     except (ConfigError, StoreError):
         pass  # no queue, no workers
     require_targets_here(ctx, plan)
-    return ""  # they came while we looked
+    return ""  # the targets arrived meanwhile
 
 
 def apply_there(ctx: Context, plan: Plan, host: str, request: Request) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def _options(request: Request) -> Options:
 
 
 def _brought(ctx: Context, plan: Plan) -> Plan:
-    """What only this machine has of the work, edits by hand too, is there for the other one."""
+    """Upload work that only this machine has, including manual edits."""
     here = not ctx.manager.sandboxes(plan.plan_id).elsewhere
     if not here or not ctx.settings.content_url or not plan.rollback_enabled:
         return plan
@@ -102,7 +102,7 @@ def _awaited(ctx: Context, queue: Queue, before: Plan, host: str) -> dict[str, A
 
 
 def _why(plan: Plan, before: Plan, host: str) -> NotAllowed:
-    """What kept the other machine from applying it; it has ended there."""
+    """Why the other machine could not apply it."""
     if plan.phase is Phase.APPLY and plan.error is not None and plan.version != before.version:
         return ApplyRefused(f"on {host}: {plan.error.message}", plan.error.hint)
     return ApplyRefused(f"{host} could not apply it; nothing was changed", _by_hand(plan, host))

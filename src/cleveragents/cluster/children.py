@@ -1,4 +1,4 @@
-"""Child plans of a plan that a worker runs: other workers take them while they have room.
+"""Child plans of a plan that a worker runs: other workers with room take them.
 
 Whoever waits for one holds its own plan. It takes a child back and runs it itself as soon as nobody
 else would, so a single worker never waits for itself; what a dead worker had of it is continued.
@@ -17,7 +17,7 @@ from cleveragents.model.plan import Plan, State
 
 
 def handing_out(ctx: Context) -> Context:
-    """The same context, whose child plans may run on other workers."""
+    """The context, with child plans that may run on other workers."""
     return msgspec.structs.replace(ctx, execute_child=_execute)
 
 
@@ -29,7 +29,7 @@ def _execute(ctx: Context, plan_id: str) -> None:
         order = _order(ctx, queue, child)
         ended = order is not None and _ended_elsewhere(ctx, queue, child, order)
     except (ConfigError, StoreError, NotInBucket):
-        ended = False  # there is no queue, or what it would need cannot be brought now
+        ended = False  # there is no queue, or the content cannot be uploaded now
     if ended and ctx.store.plans.get(plan_id).state is State.ERRORED:
         return
     # Also what is complete: its sandboxes come here, and what the bucket lacks is done again.
@@ -53,13 +53,13 @@ def _order(ctx: Context, queue: Queue, child: Plan) -> Order | None:
 
 
 def _ended_elsewhere(ctx: Context, queue: Queue, child: Plan, order: Order) -> bool:
-    """Whether another worker ran it to an end; else it is to be run here."""
+    """Whether another worker ran it to its end; else it runs here."""
     plan_id = child.plan_id
     if queue.job(plan_id) is None:
         if not _has_room(ctx, queue, order):
             return False
         assert child.parent_plan_id is not None
-        # Whoever continued the parent elsewhere would else not know of this child.
+        # Else a worker continuing the parent elsewhere would not know of this child.
         ctx.checkpoints.wait_until_uploaded(child.parent_plan_id)
         submit(ctx, plan_id, queue, order)
     try:

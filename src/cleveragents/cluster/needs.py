@@ -15,7 +15,7 @@ def missing(
     environ: Mapping[str, str],
     which: Callable[[str], str | None],
 ) -> list[str]:
-    """What of that is not here, in words."""
+    """The missing programs and variables, in words."""
     programs = {name for name in _programs(spec) if os.path.basename(name) == name}
     variables = {name for item in resources for name in _variables(item.path)}
     return [

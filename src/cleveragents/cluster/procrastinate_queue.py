@@ -83,7 +83,7 @@ class ProcrastinateQueue:
         return made
 
     def _query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Over one connection: whoever waits for a worker asks again and again.
+        """Query over one connection: waiting for a worker means polling.
 
         What is asked may be asked twice, so a server that was restarted meanwhile is no error.
         """

@@ -59,7 +59,7 @@ class Returned(Exception):
 
 
 class OnlyReturned(BaseRetryStrategy):
-    """Nothing else is delivered again: a plan that failed is an errored plan, and says so."""
+    """Only handed-back plans are delivered again; a failed plan is an errored plan."""
 
     def get_retry_decision(self, *, exception: BaseException, job: Job) -> RetryDecision | None:
         if isinstance(exception, Returned):
@@ -157,7 +157,7 @@ class OwnMachine(JobManager):
                 QUEUES, others=f"{OF_A_MACHINE}%", own=own_queue(host_name())
             )
             queues = [row["name"] for row in rows]
-        with suppress(UniqueViolation):  # whoever takes from other queues began one with its key
+        with suppress(UniqueViolation):  # a worker of other queues started one with its key
             rows = await self.connector.execute_query_all_async(
                 FETCH, queues=list(queues), worker=worker_id
             )
@@ -166,7 +166,7 @@ class OwnMachine(JobManager):
 
 
 class Deliveries:
-    """What one worker is handed, until it is told to stop."""
+    """The deliveries to one worker, until it is told to stop."""
 
     def __init__(
         self, url: str, schema: str, lease: float, run: Run, submit: Submit, tell: Told
@@ -197,7 +197,7 @@ class Deliveries:
                 await asyncio.sleep(self._beat)
 
     def _away(self, error: ConnectorException) -> None:
-        """Told once, until it answers again."""
+        """Report an absent server once, until it answers again."""
         if not self._is_away:
             why = said(error.__cause__) if isinstance(error.__cause__, psycopg.Error) else "no word"
             self._tell(f"the store at {self._shown} does not answer, and is asked again: {why}")
@@ -280,7 +280,7 @@ class Deliveries:
                 self._away(error)
 
     async def _deliver_again(self, app: App, worker_id: int) -> dict[str, Any]:
-        """What workers had that were not heard of; when to look again, and if we count as alive."""
+        """Deliver silent workers' plans again; returns when to check next, and if we are alive."""
         return await app.connector.execute_query_one_async(AGAIN, lease=self._lease, id=worker_id)
 
     async def _submit_due(self, app: App) -> None:

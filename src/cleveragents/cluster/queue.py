@@ -1,4 +1,4 @@
-"""What a queue has to do for us, whichever product it is.
+"""The interface to a queue, whichever product it is.
 
 It delivers the ids of plans, at least once and possibly twice at the same time, and never sees a
 step: that a step is recorded once is the work of the lease. A new engine is one module that keeps
@@ -34,7 +34,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HandBack(msgspec.Struct, frozen=True):
-    """This worker cannot run it now: deliver it again, to whoever asks next."""
+    """This worker cannot run the plan now: deliver it again, to the next that asks."""
 
     reason: str
     delay: float
@@ -107,7 +107,7 @@ With options: apply it.
 Submit = Callable[[Schedule, int], Awaitable[HandBack | None]]
 """Submit a schedule's file for one of its moments, in seconds since 1970."""
 Told = Callable[[str], None]
-"""A line for whoever started the worker."""
+"""Prints a line at the worker's terminal."""
 
 
 class Queue(Protocol):
@@ -129,7 +129,7 @@ class Queue(Protocol):
         ...
 
     def cancel(self, plan_id: str, *, waiting_only: bool = False) -> bool:
-        """Deliver it no more, and cancel the `Run` of it; whether there was anything to cancel.
+        """Stop delivering the plan, and cancel its `Run`; returns whether there was anything.
 
         `waiting_only`: leave it alone if a worker has it.
         """

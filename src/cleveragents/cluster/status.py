@@ -1,4 +1,4 @@
-"""Everything about the machines that share a store, at one moment: for the command and the page."""
+"""The state of the machines that share a store, for the command and the page."""
 
 import msgspec
 
@@ -12,7 +12,7 @@ MOST_TAKE_OVERS = 20
 
 
 class TakeOver(msgspec.Struct, frozen=True, kw_only=True):
-    """An operation whose process had died, ended by whoever took the plan next."""
+    """An operation of a dead process, ended by the process that took the plan next."""
 
     plan_id: str
     operation: str

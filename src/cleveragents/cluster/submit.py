@@ -1,4 +1,4 @@
-"""Hand a plan to the workers: what it starts from is captured here, where its resources are."""
+"""Submits a plan to the workers, capturing its resources here, where they are."""
 
 import time
 
@@ -15,7 +15,7 @@ EXTRA = "pip install 'cleveragents[cluster]'"
 LOOK_AGAIN = 0.25
 """Seconds between two looks at how far a worker is."""
 STOPPED_WITHIN = 30.0
-"""Seconds that a worker has to stop a plan; after them whoever asked is told that it is busy."""
+"""Seconds that a worker has to stop a plan; after them the caller gets that it is busy."""
 
 
 def queue_of(settings: Settings) -> Queue:
@@ -44,7 +44,7 @@ def install_queue(settings: Settings) -> str:
 
 
 def takers(queue: Queue, name: str, lease: float) -> list[Worker]:
-    """The workers that are heard of and take from that queue."""
+    """The live workers that take from that queue."""
     return [worker for worker in queue.workers() if worker.seen < lease and worker.takes(name)]
 
 
@@ -71,7 +71,7 @@ def submit(ctx: Context, plan_id: str, queue: Queue, order: Order) -> None:
 
 
 def withdraw(ctx: Context, plan_id: str) -> None:
-    """Have a plan and those below it delivered no more, and wait until no worker runs them."""
+    """Withdraw a plan and its children from the queue, and wait until no worker runs them."""
     if not ctx.store.is_shared:
         return
     try:

@@ -67,7 +67,7 @@ class Telemetry:
         meters.shutdown()
 
     def record(self, plan_id: str, tracer: Tracer, meter: Meter) -> None:
-        """What of a plan began in this command."""
+        """Record the operations of a plan that began in this command."""
         steps = meter.create_counter("agents.steps", description="calls of tools, by state")
         groups = meter.create_counter("agents.groups", description="checkpoint groups made")
         times = meter.create_histogram("agents.step.duration", unit="s")

@@ -153,7 +153,7 @@ def _layers(cwd: str, environ: Mapping[str, str], overrides: Mapping[str, str]) 
 
 
 def _require_not_personal(given: Given) -> None:
-    """Whoever clones a repository does not know what its settings say."""
+    """A person who clones a repository does not know its settings."""
     name, barred = given.key.name, given.key.personal
     if barred == ANY or given.raw in barred:
         what = name if barred == ANY else f"{name} = {given.raw}"

@@ -36,7 +36,7 @@ class Change(NamedTuple):
     before: str
     after: str
     restores: bool = False
-    """A rollback or undo wrote it: somebody asked for that state, whoever had made the other."""
+    """A rollback or undo wrote it: somebody asked for that state, over any other."""
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):

@@ -295,7 +295,7 @@ def _with_lines(
             for text, stage in zip(texts, stages, strict=True)
         ]
         if max(len(text) for text, _ in way) <= LARGEST:
-            files[files.index(file)] = msgspec.structs.replace(file, by_hand=lines_by_hand(way))
+            files[files.index(file)] = msgspec.structs.replace(file, by_hand=manual_lines(way))
     yield from files
 
 
@@ -341,13 +341,13 @@ def _row_owners(
     return found
 
 
-def lines_by_hand(way: Sequence[tuple[bytes, bool]]) -> ByHand:
+def manual_lines(way: Sequence[tuple[bytes, bool]]) -> ByHand:
     """The manually edited lines, from a file's texts, oldest first, with who made each (pure)."""
     from difflib import SequenceMatcher
 
     text = way[0][0].splitlines()
     lines = [(number, False) for number in range(1, len(text) + 1)]
-    """Of each line: its number at the beginning, or 0, and whether it was written by hand."""
+    """For each line: its first number, or 0, and whether it is a manual edit."""
     gone: list[int] = []
     for content, by_hand in way[1:]:
         new = content.splitlines()

@@ -1,4 +1,4 @@
-"""Content that kept groups borrow from users' repositories: what holds it there, and what to do."""
+"""Content that kept groups borrow from users' repositories, and the refs that hold it."""
 
 import os
 from collections.abc import Collection
@@ -83,7 +83,7 @@ def _plans(found: list[Loose]) -> set[str]:
 
 
 def lacking(ctx: Context, record: SandboxRecord) -> int:
-    """How many contents its groups borrow and the store has not."""
+    """The number of borrowed contents that the store lacks."""
     roots = ctx.store.checkpoints.roots_of(record.resource_id)
     borrowed = {key for key in reachable(ctx, roots) if key[:1] == GIT}
     return len(borrowed - ctx.manager.packs.index.present(borrowed)) if borrowed else 0

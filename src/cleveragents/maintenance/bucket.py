@@ -1,4 +1,4 @@
-"""Care of the bucket: whether it can be used, and what of deleted plans is still in it."""
+"""Care of the bucket: whether it works, and leftovers of deleted plans."""
 
 from collections.abc import Callable, Collection
 
@@ -13,7 +13,7 @@ from cleveragents.model.settings import Settings
 
 
 def examine(settings: Settings) -> str:
-    """What the bucket answers now; empty if there is none."""
+    """The bucket's state now; empty if there is none."""
     if not settings.content_url:
         return ""
     try:
@@ -26,7 +26,7 @@ def examine(settings: Settings) -> str:
 
 
 def delete_plan(ctx: Context, root: str) -> None:
-    """Remove what a root plan had there, after its rows are gone; `gc` does it if that fails."""
+    """Remove a root plan's objects after its rows are gone; if that fails, `gc` does it."""
     packs = ctx.manager.packs
     if not isinstance(packs, BackedPacks):
         return
@@ -45,7 +45,7 @@ def sweep(ctx: Context, dry_run: bool) -> int:
         return 0
     own = ctx.store.identity.store_id
     try:
-        # The bucket first: a plan has its row before anything of it is there.
+        # List the bucket first: a plan has its row before it has objects.
         there = packs.cache.bucket.folders(own)
         known = set(ctx.store.plans.ids())
         gone = [root for root in there if root not in known]
@@ -112,7 +112,7 @@ def needed_here(ctx: Context, roots: list[tuple[str, bytes]]) -> list[bytes]:
             members = store.checkpoints.of_members(store.checkpoints.group(group_id))
             kept.update(row.root_key for row in members.values())
     known = {row[2] for row in store.checkpoints.roots()}
-    # What sandboxes began with is in no group, and so never in the bucket.
+    # Initial states of sandboxes are in no group, and so never in the bucket.
     return [root for _, root in roots if root in kept or root not in known]
 
 

@@ -1,4 +1,4 @@
-"""Look whether the store is whole: its structure, and with `read_data` every byte."""
+"""Checks the store: its structure, and with `read_data` every byte."""
 
 import os
 from collections.abc import Callable, Collection
@@ -70,7 +70,7 @@ def check(ctx: Context, read_data: bool = False) -> Checked:
 
 
 def _examined(ctx: Context, look: Callable[[Context], list[str]], problems: list[str]) -> list[str]:
-    """What a look finds; in a damaged store it may get no further than to the damage."""
+    """The findings of one check, which in a damaged store may stop at the damage."""
     try:
         return look(ctx)
     except AgentsError as error:
@@ -159,7 +159,7 @@ def _packs(ctx: Context, wanted: set[str]) -> list[str]:
 
 
 def _missing(ctx: Context, root: bytes, known: Collection[bytes]) -> list[str]:
-    """Keys the checkpoint needs and the store has not; git's own may be borrowed."""
+    """Keys that the checkpoint needs and the store lacks; git keys may be borrowed."""
     if not root:
         return []
     if not isinstance(root, bytes):  # pyright: ignore[reportUnnecessaryIsInstance] - a database may

@@ -1,4 +1,4 @@
-"""The databases of plans that lie on servers: what they cost, what is left of them."""
+"""Databases of plans on servers: their cost, and leftovers."""
 
 import socket
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _MARK = "cleveragents: "
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """What a database resource costs, and what of it no checkpoint holds."""
+    """The cost of a database resource, and of backups that no checkpoint holds."""
 
     resource: str
     strategy: str
@@ -93,7 +93,7 @@ def find_leftovers(ctx: Context) -> list[Leftover]:
         try:
             there = server.ours(resource.path)
         except AgentsError:
-            continue  # a server that is not there now has nothing that can be removed
+            continue  # on an unreachable server nothing can be removed now
         for one in there:
             if not one.name.startswith(in_use) and one.name not in promised:
                 found[one.name] = Leftover(

@@ -1,4 +1,4 @@
-"""Where the disk went: which plan holds how much, and what lies in the store's folders."""
+"""Disk usage, per plan and per folder of the store."""
 
 import os
 import stat

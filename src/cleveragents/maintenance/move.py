@@ -1,4 +1,4 @@
-"""A store knows its place: noted when it is first opened, taken anew when it was moved."""
+"""A store's place: recorded when it is first opened, adopted again when it was moved."""
 
 import os
 import shlex

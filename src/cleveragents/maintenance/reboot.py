@@ -33,7 +33,7 @@ def reconcile(ctx: Context, leased: LeasedPlan) -> None:
     if any(not intent.is_done for intent in ctx.store.intents.of_plan(plan.plan_id)):
         return  # a restore is replaced by another: that one reads and restores everything
     if plan.head_group_id is None:
-        return  # made anew before the first group; without groups every step was synced
+        return  # made again before the first group; without groups every step was synced
     event, label = _what_happened(ctx, leased)
     _make_missing_roots(ctx, leased)
     head = ctx.store.checkpoints.group(plan.head_group_id)

@@ -1,5 +1,5 @@
-"""Finish what a dead process had begun: on opening, what this machine left; before a plan is
-taken over from another machine, what that one left in it.
+"""Finishes the work of dead processes: this machine's when a store is opened, another machine's
+before a plan is taken over from it.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def recover(ctx: Context, plan_ids: Sequence[str]) -> tuple[str, ...]:
     """Finish open intents and free plans whose process is gone; says what it did or could not."""
     said: list[str] = []
     store = ctx.store
-    # Intents first: until one is finished, what is in sandboxes and targets means nothing yet.
+    # Intents first: until they are finished, sandboxes and targets may be half done.
     for plan_id in plan_ids:
         for intent in store.intents.of_plan(plan_id):
             said += recover_intent(ctx, intent)
@@ -45,7 +45,7 @@ def recover(ctx: Context, plan_ids: Sequence[str]) -> tuple[str, ...]:
         lease = store.leases.get(plan_id)
         if lease is not None and lease.held and not is_alive(store, lease):
             clean_up(ctx, plan_id, "" if is_here(store, lease) else lease.host)
-    # After the restore that they belong to, and before anybody may take the plan up again.
+    # After their restore, and before any process may take the plan again.
     for plan_id in plan_ids:
         if store.effects.waiting(plan_id):
             said += _compensate(ctx, plan_id)
@@ -111,7 +111,7 @@ def _end_validations(ctx: Context, leased: LeasedPlan) -> None:
 
 
 def clean_up(ctx: Context, plan_id: str, lost_with: str = "") -> None:
-    """What a dead process had prepared and never begun is removed.
+    """Remove what a dead process prepared and never started.
 
     `lost_with`: its machine, if that was another one.
     """
@@ -137,7 +137,7 @@ def _note_loss(ctx: Context, leased: LeasedPlan, host: str) -> None:
 
 
 def _is_waiting(ctx: Context, plan_id: str) -> bool:
-    """Whether the plan has something that is still to be finished."""
+    """Whether the plan has unfinished work."""
     return any(not intent.is_done for intent in ctx.store.intents.of_plan(plan_id))
 
 
@@ -151,7 +151,7 @@ def _tidy(ctx: Context, leased: LeasedPlan) -> None:
 
 
 def _close_entries(ctx: Context, leased: LeasedPlan) -> None:
-    """Operations that nobody will end any more end where the plan stands."""
+    """End orphaned operations at the plan's current moment."""
     with leased.transaction():
         for entry in ctx.store.journal.open_entries(leased.plan.plan_id):
             taker = {TAKEN_OVER_BY: host_name()}

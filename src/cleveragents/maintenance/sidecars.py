@@ -1,4 +1,4 @@
-"""What sidecars that were killed left: sockets where nobody listens, events that wait."""
+"""Leftovers of killed sidecars: dead sockets and unrecorded events."""
 
 import fcntl
 import os
@@ -16,7 +16,7 @@ OLD = 3600.0
 
 
 def sweep(folder: str) -> None:
-    """Remove those whose lock nobody has; a sidecar that lives keeps its own."""
+    """Remove those whose lock is free; a living sidecar holds its lock."""
     for name in _names(folder):
         with suppress(OSError):
             if name.endswith(".lock"):
@@ -26,12 +26,12 @@ def sweep(folder: str) -> None:
 
 
 def events_wait(folder: str) -> bool:
-    """Whether a hook wrote something down that is not noted yet."""
+    """Whether hooks left events that are not recorded yet."""
     return _has_events(folder) or any(_has_events(private) for private, _ in runs(folder))
 
 
 def runs(folder: str) -> list[tuple[str, str]]:
-    """The folder and the plan of every `agents run` that has not ended in peace."""
+    """The folder and plan of every `agents run` that did not end cleanly."""
     found: list[tuple[str, str]] = []
     for name in _names(folder):
         if name.startswith(RUN_FOLDER):

@@ -15,7 +15,7 @@ class DecisionKind(StrEnum):
 
 
 GUIDES = frozenset({DecisionKind.USER_INTERVENTION, DecisionKind.REVERSION})
-"""What is chosen in these is a text for whoever decides next."""
+"""Kinds whose choice is a text for the next one to decide."""
 
 
 class DecisionState(StrEnum):

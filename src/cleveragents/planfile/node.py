@@ -61,7 +61,7 @@ def suggest(name: str, valid: Collection[str]) -> str:
 
 
 class Problems:
-    """Everything found wrong with one file."""
+    """All problems found in one file."""
 
     def __init__(self, source: str) -> None:
         self.source = source

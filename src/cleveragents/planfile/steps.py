@@ -286,7 +286,7 @@ def _order(drafts: dict[str, _Draft]) -> list[str]:
 
 
 def _cycles(need: dict[str, str]) -> list[list[str]]:
-    """Every circle, when each step that is left has one that it waits for; first step first."""
+    """Every cycle among steps that all wait for another; first step first."""
     found: list[list[str]] = []
     seen: set[str] = set()
     for start in need:

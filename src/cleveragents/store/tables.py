@@ -27,7 +27,7 @@ NEXT = f"1 + max({', '.join(_LATEST)})"
 T = TypeVar("T", bound=msgspec.Struct)
 
 ALL: "list[Table[Any]]" = []
-"""For whoever looks at every row."""
+"""For reading every row."""
 
 
 class Table(Generic[T]):

@@ -150,7 +150,7 @@ class StateContract:
     def test_what_was_known_before_hides_no_change(
         self, new_bench: Callable[[], Bench], subtests: pytest.Subtests, how: str
     ) -> None:
-        """Whoever remembers or follows sees what a stranger sees."""
+        """A sandbox that remembers or follows changes sees what a fresh one sees."""
 
         def check(start: Start, change: Change) -> None:
             made = start.made

@@ -1,1 +1,1 @@
-"""Commands for whoever begins: files to start from, what is wrong with one, what each holds."""
+"""Commands to start with: first files, problems in a plan file, schemas."""

@@ -64,7 +64,7 @@ class LiveProgress(Progress):
         self._running: dict[Key, Running] = {}
         self._bar: Bar | None = None
         self._lines: list[str] = []
-        """What stands on the screen and is to be written anew."""
+        """The lines on the screen, to be redrawn."""
         self._drawn = 0.0
         fancy = cells.can_show(SPINNER + "✓✗→█░…", sys.stderr)
         self._marks = ("✓", "✗", "→", "█", "░") if fancy else ("+", "x", ">", "#", ".")

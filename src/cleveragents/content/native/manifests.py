@@ -96,7 +96,7 @@ state_text: Callable[[bytes], bytes] = _walk.state_text if _walk else python_sta
 
 
 pieces: Callable[[bytes, bytes], list[bytes | int]] = _walk.pieces if _walk else python_pieces
-"""A manifest in parts, so that one changed entry does not bring all of a large directory anew.
+"""A manifest in parts, so that one changed entry does not rewrite all of a large directory.
 
 Where a part ends depends on names alone: what happens in one does not move the others. Of a part
 that the manifest before had as well comes only its number there.

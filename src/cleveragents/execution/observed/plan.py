@@ -33,7 +33,7 @@ class ObservedPlan:
         self._ctx = ctx
         self.plan_id = plan_id
         self._wait = wait
-        """Seconds to wait for whoever holds the plan."""
+        """Seconds to wait for the plan's holder."""
         self._held: ExitStack | None = None
         self._executor: ObservedExecutor | None = None
         self._version = -1

@@ -91,7 +91,7 @@ class PromptedExecutor(PlanExecutor):
         return entry.detail.get("decision") if entry is not None else None
 
     def _continue_operation(self, anew: bool = False) -> None:
-        """Open the prompt's operation again if it was closed; `anew`: or one without a prompt.
+        """Reopen the prompt's operation if it was closed; `anew`: or start one without a prompt.
 
         The rest of the same commit is part of it, even if a recovery has ended it.
         """

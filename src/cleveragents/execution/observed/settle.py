@@ -16,7 +16,7 @@ def is_alive(session: Session) -> bool:
 
 
 def is_at_work(ctx: Context, plan_id: str) -> bool:
-    """Whether a call is open and whoever makes it, or follows it, is there."""
+    """Whether a call is open and the process that makes or follows it is alive."""
     return bool(ctx.store.calls.running(plan_id)) and (
         holder(ctx.store, plan_id) is not None
         or any(is_alive(item) for item in ctx.store.sessions.of_plan(plan_id))

@@ -45,7 +45,7 @@ def read_records(path: str) -> list[dict[str, Any]]:
 
 
 def last_records(path: str) -> list[dict[str, Any]]:
-    """What a session file ends with, as far as it can be read: whoever asks does without."""
+    """The end of a session file, as far as it can be read; callers can do without."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _END))

@@ -54,7 +54,7 @@ class _GitProcess:
         with suppress(BrokenPipeError):
             self.questions.close()
         self.answers.close()
-        with suppress(ChildProcessError):  # whoever started us may have SIGCHLD ignored
+        with suppress(ChildProcessError):  # our parent may have SIGCHLD ignored
             os.waitpid(self._pid, 0)
 
 

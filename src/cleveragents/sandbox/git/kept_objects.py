@@ -12,7 +12,7 @@ from cleveragents.errors import SandboxError
 from cleveragents.sandbox.git import command
 
 _NOT_NEEDED = ("tmp_", "multi-pack-index")
-"""Unfinished, or made anew by git."""
+"""Temporary, or recreated by git."""
 _BORROWED = "info/alternates"
 """Where a repository says whose objects it reads as well."""
 

@@ -222,7 +222,7 @@ def hint_to_allow(role: str) -> str:
 
 
 def drop(db: "Connection[Any]", name: str) -> None:
-    """Drop a database of ours, whoever is connected to it.
+    """Drop a database of ours, ending its connections.
 
     With FORCE, a role that is no superuser may not end autovacuum; without, the server does that.
     """

@@ -19,7 +19,7 @@ class Line(msgspec.Struct, frozen=True):
     new: int | None
     parts: tuple[tuple[str, bool], ...]
     mine: bool = False
-    """Whether a person did it by hand."""
+    """Whether it is a manual edit."""
     is_first: bool = False
     """Of theirs that follow each other, the one that says so."""
 
