@@ -45,7 +45,8 @@ def test_without_a_plan_the_newest_of_this_directory_is_meant(agents: Agents) ->
 
 def test_without_any_plan_there_is_a_hint(agents: Agents) -> None:
     failed = agents.run("undo").expect(3)
-    assert failed.stderr == "error: there is no plan yet\nhint: agents plan run FILE\n"
+    hint = "agents run -- COMMAND, or agents plan run FILE"
+    assert failed.stderr == f"error: there is no plan yet\nhint: {hint}\n"
 
 
 def test_short_forms_do_what_the_long_ones_do(agents: Agents) -> None:

@@ -25,7 +25,7 @@ def find_plan(store: Store, text: str) -> tuple[Plan, str]:
     if text in ("", "last"):
         newest = store.plans.newest()
         if newest is None:
-            raise NotFound("there is no plan yet", "agents plan run FILE")
+            raise NotFound("there is no plan yet", "agents run -- COMMAND, or agents plan run FILE")
         plan = store.plans.get(newest)
         return plan, "" if text else f"the newest plan: {plan.name}  {plan.plan_id}"
     named = store.plans.named(text)

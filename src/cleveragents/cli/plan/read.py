@@ -33,7 +33,7 @@ def list_plans(ws: Workspace, options: Options) -> Reply:
     )
     blocks: tuple[Block, ...] = (Table(("id", "name", "state", "changed"), rows),)
     if not plans:
-        blocks = (Text("no plan yet: agents plan run FILE, or agents demo"),)
+        blocks = (Text("no plan yet: agents run -- COMMAND, agents plan run FILE, or agents demo"),)
     return Reply(data={"plans": plans}, blocks=blocks)
 
 
