@@ -19,7 +19,7 @@ def find_plan(store: Store, text: str) -> tuple[Plan, str]:
 
     Without a name: the newest plan that works on this directory, else the newest.
     """
-    if not text and (here := _working_directory()) and (near := store.plans.newest_over(here)):
+    if not text and (here := _working_directory()) and (near := store.plans.newest_covering(here)):
         plan = store.plans.get(near)
         return plan, f"the newest plan of this directory: {plan.name}  {plan.plan_id}"
     if text in ("", "last"):

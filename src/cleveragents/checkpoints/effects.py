@@ -35,7 +35,7 @@ def note(store: Store, tool: ToolSpec, call: ToolCall, resource: str | None) -> 
     if effect_class is None:
         return
     if tool.idempotent:
-        store.effects.same_again(call.plan_id, call.step_id)
+        store.effects.replace_repeated(call.plan_id, call.step_id)
     declared = effect_class is not EffectClass.UNKNOWN
     store.effects.put(
         Effect(

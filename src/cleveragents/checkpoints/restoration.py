@@ -196,12 +196,12 @@ def _children(
             later += [] if child.is_final else [child.plan_id]
         elif child.state is State.APPLIED or child.version == moment.version:
             continue
-        elif (todo := _child_back(store, child, moment)) is not None:
+        elif (todo := _child_restoration(store, child, moment)) is not None:
             back[child.plan_id] = todo
     return back, later
 
 
-def _child_back(store: Store, child: Plan, moment: ChildMoment) -> Restoration | None:
+def _child_restoration(store: Store, child: Plan, moment: ChildMoment) -> Restoration | None:
     """A child's restoration; None if it never had a group: then only its view is restored."""
     groups = {g.group_id: g for g in store.checkpoints.groups(child.plan_id)}
     if not groups:

@@ -129,7 +129,7 @@ def _review(ws: Workspace, options: Options, plan: PlanHandle) -> None:
             return
         try:
             if chosen == "roll back":
-                _go_back(ws, plan)
+                _roll_back(ws, plan)
                 continue
             if chosen == "some":
                 _keep_only_typed(plan)
@@ -169,7 +169,7 @@ def _names(word: str, path: str) -> bool:
     return path == word or path.startswith(f"{word}/")
 
 
-def _go_back(ws: Workspace, plan: PlanHandle) -> None:
+def _roll_back(ws: Workspace, plan: PlanHandle) -> None:
     _show(groups_table(timeline_data(ws.ctx, plan.plan)))
     group = plan.group(click.prompt("roll back to checkpoint", err=True))
     plan.rollback(group.group_id, remember=going_of(ws, plan).remember)

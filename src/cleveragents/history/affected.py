@@ -65,7 +65,9 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     """What it means for the world outside."""
 
 
-def work_out(ctx: Context, plan: Plan, roots: tuple[Decision, ...], request: Request) -> Outlook:
+def find_affected(
+    ctx: Context, plan: Plan, roots: tuple[Decision, ...], request: Request
+) -> Outlook:
     """Find the dependents of decisions and what to roll back. Only reads."""
     for root in roots:
         if root.state is not DecisionState.ACTIVE:

@@ -31,8 +31,8 @@ from cleveragents.history.affected import (
     Outlook,
     Request,
     children_of,
+    find_affected,
     require_not_applied,
-    work_out,
 )
 from cleveragents.history.rollback import (
     PLAIN,
@@ -63,7 +63,7 @@ def preview(ctx: Context, decision: Decision, request: Request) -> Outlook:
     """What `correct` would do; changes nothing."""
     plan = ctx.store.plans.get(decision.plan_id)
     require_rollback(plan)
-    outlook = work_out(ctx, plan, (decision,), request)
+    outlook = find_affected(ctx, plan, (decision,), request)
     return msgspec.structs.replace(outlook, changes=_changes(ctx, plan, outlook))
 
 
@@ -87,7 +87,7 @@ def correct(ctx: Context, decision: Decision, request: Request) -> Correction:
             effects.require_repeatable(leased, (), command)
         reconcile(ctx, leased, discard_edits=False)
         roots = tuple(_current(ctx, leased.plan, decision))
-        outlook = work_out(ctx, leased.plan, roots, request)
+        outlook = find_affected(ctx, leased.plan, roots, request)
         return redo_dependents(ctx, leased, outlook, request)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from cleveragents.context import Context
 from cleveragents.execution.run import Resumption, execute_plan
 from cleveragents.execution.use import PlanFile
-from cleveragents.history.affected import Request, work_out
+from cleveragents.history.affected import Request, find_affected
 from cleveragents.history.correct import redo_dependents
 from cleveragents.history.steps_again import failed_attempts, revised_steps, source_fields
 from cleveragents.lease import LeasedPlan
@@ -43,7 +43,7 @@ def resume_with(
 def correct_to(ctx: Context, leased: LeasedPlan, file: PlanFile, accept_loss: bool) -> bool:
     """Adopt a changed plan file; True if that was a correction, which has run all steps."""
     request = Request(guidance=f"plan file {file.path}", plan_file=file, accept_loss=accept_loss)
-    outlook = work_out(ctx, leased.plan, (), request)
+    outlook = find_affected(ctx, leased.plan, (), request)
     if not outlook.superseded:
         take_file(ctx, leased, file)
         return False

@@ -137,7 +137,7 @@ class Store:
             if lease is None:
                 self._require_not_copied()
             elif not checks:
-                self.leases.say_again(lease)
+                self.leases.renew_if_due(lease)
 
     def _require_not_copied(self) -> None:
         """At the end of a transaction: what it writes is not left behind by a copy of all plans.
@@ -284,7 +284,7 @@ class Store:
         """Rows that are unreadable, or refer to missing ones."""
         return [*self._own.orphans(), *self._unreadable()]
 
-    def find_again(self) -> None:
+    def recover_packs(self) -> None:
         """After a power cut: find records in packs after their known ends.
 
         A commit of a shared store does not wait for this machine's own part to reach the disk.
@@ -377,7 +377,7 @@ def open_store(home: str, url: str = "", lease_time: float = 10.0, *, lasts: boo
         raise
     store = Store(db, own, reserve, lease_time=lease_time, shared_id=store_id)
     try:
-        store.find_again()
+        store.recover_packs()
     except BaseException:
         store.close()
         raise

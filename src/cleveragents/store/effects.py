@@ -25,7 +25,7 @@ class EffectRepository:
             (EffectState.HAPPENED.value, call.ended_at, call.plan_id, call.step_id, call.call_id),
         )
 
-    def same_again(self, plan_id: str, step_id: str) -> None:
+    def replace_repeated(self, plan_id: str, step_id: str) -> None:
         """A repeated idempotent call replaces its step's earlier ones."""
         states = ", ".join(f"'{state.value}'" for state in STANDING)
         self._db.execute(

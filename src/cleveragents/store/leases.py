@@ -100,9 +100,9 @@ class LeaseRepository:
     def check(self, lease: Lease) -> None:
         """In a transaction: ensure that the lease is ours until the commit."""
         self._db.require(HELD, (lease.plan_id, lease.epoch), lost(lease.plan_id))
-        self.say_again(lease)
+        self.renew_if_due(lease)
 
-    def say_again(self, lease: Lease) -> None:
+    def renew_if_due(self, lease: Lease) -> None:
         """Renew in a commit, if the last time was long ago."""
         now = time.monotonic()
         if now - self._said.get(lease.plan_id, 0.0) > QUIET:

@@ -204,7 +204,7 @@ class PlanRepository:
         ).fetchone()
         return row[0] if row else None
 
-    def newest_over(self, folder: str) -> str | None:
+    def newest_covering(self, folder: str) -> str | None:
         """The newest such plan with a resource that is or holds this folder."""
         row = self._db.execute(
             "SELECT plan_id FROM plans JOIN resources USING (plan_id)"
