@@ -149,6 +149,7 @@ def test_both_find_the_same_session(
 
 def test_both_give_a_sidecar_that_hangs_up_after_the_same_time() -> None:
     """The event is in a file then; much longer, and each call of the agent would be felt."""
-    text = Path(client.__file__).with_name("client_quick.c").read_text()
+    source = Path(__file__).parents[1] / "src/cleveragents/integrations/client_quick.c"
+    text = source.read_text()
     assert f"#define GRACE {client.GRACE}\n" in text
     assert client.GRACE <= 1.0

@@ -13,10 +13,10 @@ from cleveragents.errors import ConfigError
 from cleveragents.integrations.agent import SettingsChange
 from cleveragents.integrations.files.json_edit import read_json
 from cleveragents.integrations.files.settings_files import (
-    hooked,
     is_ours,
     owned,
     shell_command,
+    with_hooks,
     write_change,
 )
 
@@ -60,13 +60,13 @@ def file(tmp_path):
 
 
 def install(file) -> bytes:
-    change = hooked(str(file), ENTRIES)
+    change = with_hooks(str(file), ENTRIES)
     write_change(change)
     return change.after or b""
 
 
 def uninstall(file) -> None:
-    write_change(hooked(str(file), None))
+    write_change(with_hooks(str(file), None))
 
 
 def loaded(data: bytes):
@@ -100,7 +100,7 @@ class TestRoundTrip:
     def test_a_second_install_changes_nothing(self, file, name):
         file.write_bytes(FILES[name].encode())
         once = install(file)
-        assert write_change(hooked(str(file), ENTRIES)) is False
+        assert write_change(with_hooks(str(file), ENTRIES)) is False
         assert file.read_bytes() == once
 
     @given(
@@ -132,10 +132,10 @@ class TestRoundTrip:
             settings["hooks"] = hooks
         before = json.dumps(settings, indent=indent, ensure_ascii=ascii_only).encode()
         file.write_bytes(before)
-        after = hooked(str(file), ENTRIES).after or b""
+        after = with_hooks(str(file), ENTRIES).after or b""
         assert json.loads(after)["hooks"]["Stop"][-1] == ENTRIES["Stop"]
         file.write_bytes(after)
-        assert hooked(str(file), None).after == before
+        assert with_hooks(str(file), None).after == before
 
     def test_a_file_that_was_not_there_goes_again(self, file):
         after = install(file)
@@ -149,7 +149,7 @@ class TestRoundTrip:
         file = there / "one" / "two" / "settings.json"
         for _ in range(2):
             install(file)
-            assert not write_change(hooked(str(file), ENTRIES)), "a second time changes nothing"
+            assert not write_change(with_hooks(str(file), ENTRIES)), "a second time changes nothing"
             uninstall(file)
             assert list(there.iterdir()) == [], "and one that was there stays"
 
@@ -246,7 +246,7 @@ class TestRefused:
     def test_a_file_that_we_do_not_understand(self, file, content, message):
         file.write_bytes(content)
         with pytest.raises(ConfigError, match=message) as caught:
-            hooked(str(file), ENTRIES)
+            with_hooks(str(file), ENTRIES)
         assert str(file) in str(caught.value)
         assert file.read_bytes() == content
 
@@ -260,7 +260,7 @@ class TestRefused:
 
     def test_a_file_that_changed_since_it_was_read(self, file):
         file.write_text("{}")
-        change = hooked(str(file), ENTRIES)
+        change = with_hooks(str(file), ENTRIES)
         file.write_text('{"model": "new"}')
         with pytest.raises(ConfigError, match="was changed meanwhile"):
             write_change(change)
@@ -269,7 +269,7 @@ class TestRefused:
     def test_a_folder_in_its_place(self, file):
         file.mkdir()
         with pytest.raises(ConfigError, match="cannot read"):
-            hooked(str(file), ENTRIES)
+            with_hooks(str(file), ENTRIES)
 
     def test_somebody_else_s_file_of_our_name(self, file):
         file.write_text("export const theirs = 1\n")

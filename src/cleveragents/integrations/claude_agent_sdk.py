@@ -13,8 +13,8 @@ from cleveragents.plan_handle import PlanHandle
 
 try:
     from claude_agent_sdk import AssistantMessage, HookMatcher, ResultMessage, UserMessage
-except ModuleNotFoundError as error:
-    raise not_installed(error, "claude-agent-sdk") from None
+except ModuleNotFoundError as _error:
+    raise not_installed(_error, "claude-agent-sdk") from None
 
 EVENTS = ("UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure")
 LONGEST_PROMPT = 2000

@@ -19,8 +19,8 @@ try:
     from pydantic_ai.models import ModelRequestContext
     from pydantic_ai.run import AgentRunResult
     from pydantic_ai.tools import ToolDefinition
-except ModuleNotFoundError as error:
-    raise not_installed(error, "model") from None
+except ModuleNotFoundError as _error:
+    raise not_installed(_error, "model") from None
 
 LONGEST_PROMPT = 2000
 LARGEST_STATE = 256 << 10

@@ -10,7 +10,7 @@ from cleveragents.integrations import not_installed
 try:
     from cleveragents.integrations.langgraph.middleware import PlanMiddleware
     from cleveragents.integrations.langgraph.saver import PlanSaver
-except ModuleNotFoundError as error:
-    raise not_installed(error, "langgraph") from None
+except ModuleNotFoundError as _error:
+    raise not_installed(_error, "langgraph") from None
 
 __all__ = ["PlanMiddleware", "PlanSaver"]

@@ -9,7 +9,7 @@ from cleveragents.integrations import not_installed
 
 try:
     from cleveragents.integrations.openai_agents.session import PlanSession
-except ModuleNotFoundError as error:
-    raise not_installed(error, "openai-agents") from None
+except ModuleNotFoundError as _error:
+    raise not_installed(_error, "openai-agents") from None
 
 __all__ = ["PlanSession"]
