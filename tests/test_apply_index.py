@@ -3,12 +3,15 @@
 import os
 import subprocess
 from collections.abc import Generator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from threading import Thread
+from time import monotonic
 
 import pytest
 
 from cleveragents.errors import ApplyRefused
+from tests.scratch import wait_until
 from tests.test_apply_targets import LINES, Bench, look
 
 
@@ -254,3 +257,40 @@ def test_what_git_does_not_know_of_leaves_it_clean(target: Repository) -> None:
     assert target.git("rev-parse", "HEAD") == head
     assert (target.target / "kept.txt").stat().st_mode & 0o777 == 0o600
     assert target.is_clean()
+
+
+def test_a_branch_that_another_git_holds_for_a_moment_is_waited_for(target: Repository) -> None:
+    plan = target.run(CHANGE)
+    head = target.git("rev-parse", "HEAD").strip()
+    argv = ["git", "update-ref", "--stdin"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(argv, cwd=target.target, text=True, bufsize=1, **pipes) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        other.stdin.write(f"start\nupdate refs/heads/main {head} {head}\nprepare\n")
+        assert [other.stdout.readline() for _ in range(2)] == ["start: ok\n", "prepare: ok\n"]
+
+        def release() -> None:
+            wait_until(lambda: ended or _is_moving_a_branch(), "our git finds the branch locked")
+            begun = monotonic()  # git by itself gives up after a tenth of a second
+            wait_until(lambda: ended or monotonic() > begun + 0.5, "it has waited")
+            other.stdin.close()
+
+        ended: list[bool] = []
+        waits = Thread(target=release)
+        waits.start()
+        try:
+            plan.apply("commit")
+        finally:
+            ended.append(True)
+            waits.join()
+    assert target.git("rev-parse", "HEAD~1").strip() == head
+    assert target.is_clean()
+
+
+def _is_moving_a_branch() -> bool:
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if b"update-ref\0-m\0agents plan apply\0" in process.read_bytes():
+                return True
+    return False

@@ -287,6 +287,8 @@ class GitTarget(Committable):
                 "update-ref", "-m", "agents plan apply", ref, new or zero, old or zero
             )
         except SandboxError as error:
+            if self._ref(ref) == new:
+                return  # by another process that finishes the same apply
             raise ApplyRefused(
                 f"branch {short(ref)} could not be moved: {error.message}", "run it again"
             ) from error

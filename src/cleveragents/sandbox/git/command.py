@@ -37,6 +37,8 @@ SAFE = (
     "-c", "maintenance.auto=false",
     "-c", "core.fsync=all",
     "-c", "core.quotePath=false",
+    "-c", "core.filesRefLockTimeout=10000",  # somebody else's git may be at work on the ref
+    "-c", "core.packedRefsTimeout=10000",
 )  # fmt: skip
 
 
