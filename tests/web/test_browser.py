@@ -347,7 +347,7 @@ def test_a_long_name_and_the_focus_on_a_narrow_screen(
         done = yard.done(ws, WRITING)
     page.goto(f"{window.base}/plans/{done.plan_id}")
     page.click("h3 a:has-text('a')")
-    page.wait_for_function("document.activeElement.id == 'panel'")
+    page.wait_for_selector("#panel:focus")
     assert page.locator("#panel").is_visible()
     assert not page.locator("#moments").is_visible()
     with open_workspace() as ws:
