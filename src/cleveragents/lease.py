@@ -185,7 +185,7 @@ DUE = 2 / 3
 """Fraction of the lease time after which a holder has missed a heartbeat."""
 
 _released: set[tuple[str, int]] = set()
-"""Plan and epoch of leases that this process let go of, or never learned that it got, while the
+"""Plan and epoch of leases that this process released, or never learned that it got, while the
 store could not be written."""
 
 

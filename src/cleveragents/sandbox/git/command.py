@@ -37,8 +37,7 @@ SAFE = (
     "-c", "maintenance.auto=false",
     "-c", "core.fsync=all",
     "-c", "core.quotePath=false",
-    "-c", "core.filesRefLockTimeout=10000",  # somebody else's git may be at work on the ref
-    "-c", "core.packedRefsTimeout=10000",
+    "-c", "core.filesRefLockTimeout=10000",  # another git may hold the branch
 )  # fmt: skip
 
 
