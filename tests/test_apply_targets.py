@@ -467,6 +467,20 @@ def test_autocrlf_keeps_only_files_with_such_line_endings_out_of_a_commit(bench:
     assert bench.git("rev-parse", "HEAD~1") == before
 
 
+@pytest.mark.parametrize("mode", ["commit", "branch"])
+def test_a_file_that_git_converts_is_not_called_changed_by_its_owner(
+    bench: Bench, mode: str
+) -> None:
+    bench.repository()
+    bench.git("config", "core.autocrlf", "true")
+    (bench.target / "a.txt").write_bytes(b"one\r\n")
+    bench.commit()
+    assert bench.git("status", "--porcelain") == ""
+    plan = bench.run("printf 'two\\r\\n' >> a.txt")
+    with pytest.raises(ApplyRefused, match=r"a.txt has line endings that git converts"):
+        plan.apply(mode)
+
+
 def test_the_users_uncommitted_changes_are_never_committed(bench: Bench) -> None:
     bench.repository()
     bench.write("other")

@@ -749,7 +749,8 @@ def test_a_directory_that_is_no_repository_is_rolled_back_by_owners_too(agents: 
         "name: d\nresources: {docs: {kind: fs-directory, path: docs, strategy: in_place}}\n"
         "steps: [{id: a, run: \"sed -i 's/^5$/agent/' a; chmod 600 a\"}]\n"
     )
-    agents.run("plan", "run", "d.yaml").expect(0)
+    ran = agents.run("plan", "run", "d.yaml").expect(0)
+    assert "next: agents plan diff d, agents plan undo d\n" in ran.stdout  # nothing to apply
     (docs / "a").write_text((docs / "a").read_text().replace("\n25\n", "\nmine\n"))
     agents.run("plan", "rollback", "d", "first", "--yes").expect(0)
     assert (docs / "a").read_text() == NUMBERS.replace("\n25\n", "\nmine\n")

@@ -71,6 +71,22 @@ def test_init_never_overwrites(project: Path) -> None:
     assert (project / ".cleveragents.schema.json").read_text() == before
 
 
+def test_a_folder_too_wide_for_a_sandbox_gets_no_plan(
+    private_process: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`plan run` would refuse what `init` had written."""
+    home = Path(os.path.expanduser("~"))
+    home.mkdir(exist_ok=True)
+    monkeypatch.chdir(home)
+    there = set(os.listdir())
+    for command in ("init",), ("plan", "new", "--from-commands", "true"):
+        refused = cli(*command, expect=5)
+        assert f"{home} holds {home} and is not sandboxed" in refused.stderr
+        assert set(os.listdir()) == there
+    cli("init", "--set", f"sandbox.allow-wide={home}")
+    assert "plan.yaml" in os.listdir()
+
+
 def test_the_settings_of_init_are_the_defaults(project: Path) -> None:
     names = re.sub(r"^# ([a-z.-]+ = )", r"\1", project_template(), flags=re.MULTILINE)
     (project / ".cleveragents.toml").write_text(names)

@@ -25,6 +25,7 @@ from cleveragents.lookup import short_group, typed_plan
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.plan import Phase, Plan, State
 from cleveragents.model.plan_spec import OBSERVED
+from cleveragents.model.resource import IN_PLACE
 from cleveragents.model.tool import Attach
 from cleveragents.model.units import plural
 from cleveragents.plan_handle import PlanHandle
@@ -53,7 +54,9 @@ def plan_reply(
     blocks = list(status_blocks(ws, plan, reports.status_data(ws.ctx, plan))[:2])
     if plan.state is State.COMPLETE:
         name = quote(typed_plan(ws.ctx.store, plan))
-        blocks.append(Text(f"next: agents plan diff {name}, agents plan apply {name}"))
+        in_place = all(one.get("strategy") == IN_PLACE for one in plan.spec["resources"])
+        then = "undo" if in_place else "apply"  # in place nothing waits to be applied
+        blocks.append(Text(f"next: agents plan diff {name}, agents plan {then} {name}"))
     elif plan.state is State.QUEUED and plan.spec["actor"]["kind"] != OBSERVED:
         blocks.append(Text(f"next: agents plan execute {plan.plan_id}"))
     messages = (plan.error.message,) if failed and plan.error else ()

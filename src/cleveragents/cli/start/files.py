@@ -13,7 +13,7 @@ from cleveragents.cli.render import Block, Panel, Reply, Text
 from cleveragents.errors import UsageError
 from cleveragents.execution.plan_files import draft as drafts
 from cleveragents.model.units import plural
-from cleveragents.workspace import Workspace
+from cleveragents.workspace import Workspace, settings_here
 
 FIRST_PLAN = "plan.yaml"
 
@@ -25,7 +25,7 @@ def init(options: Options) -> Reply:
     The plan covers the git repository around this directory, or the directory itself, and the
     SQLite databases in it.
     """
-    draft = drafts.drafted(".", None, drafts.FIRST_STEPS)
+    draft = drafts.drafted(".", None, drafts.FIRST_STEPS, settings_here(None, options.settings))
     written, kept = drafts.write_first(draft, FIRST_PLAN)
     following = [f"agents plan run {FIRST_PLAN}", "agents diff", "agents apply"]
     data = {
@@ -88,7 +88,9 @@ def new(
     stem = os.path.splitext(os.path.basename(file))[0]
     called = name or (stem if file != FIRST_PLAN else None)
     steps = drafts.from_commands(commands) if commands else drafts.FIRST_STEPS
-    draft = drafts.drafted(os.path.dirname(file) or ".", called, steps)
+    draft = drafts.drafted(
+        os.path.dirname(file) or ".", called, steps, settings_here(None, options.settings)
+    )
     drafts.write(file, drafts.text_of(draft, file, guide=not commands))
     following = [f"agents plan lint {quote(file)}", f"agents plan run {quote(file)}"]
     data = {

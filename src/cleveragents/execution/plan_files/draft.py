@@ -12,9 +12,11 @@ from cleveragents.config import PROJECT_FILE, project_file
 from cleveragents.config.template import project_template
 from cleveragents.content import fsio
 from cleveragents.errors import NotAllowed, UsageError
+from cleveragents.model.settings import Settings
 from cleveragents.planfile.schema import plan_schema
 from cleveragents.sandbox.recognize import around, databases_in, kind_at
 from cleveragents.sandbox.registry import kinds
+from cleveragents.sandbox.wide import require_not_too_wide
 
 SCHEMA_FILE = ".cleveragents.schema.json"
 """What editors complete plan files with; `agents schema plan` prints it."""
@@ -48,10 +50,15 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[dict[str, str], ...]
 
 
-def drafted(folder: str, name: str | None, steps: Sequence[dict[str, str]]) -> Draft:
+def drafted(
+    folder: str, name: str | None, steps: Sequence[dict[str, str]], settings: Settings
+) -> Draft:
     """A plan over the repository or directory of `folder` and the databases in it."""
     here = os.path.realpath(folder)
     top, kind = around(here)
+    if os.path.isdir(top):
+        told = settings.allow_wide
+        require_not_too_wide(top, settings.home, sandboxes=settings.sandboxes, told=told)
     resources = {"work": {"kind": kind, "path": _path(top, here)}}
     for database in databases_in(top):
         stem = re.sub(r"[^A-Za-z0-9]+", "-", os.path.basename(database).rpartition(".")[0])

@@ -62,9 +62,10 @@ class Committable(TreeSandbox):
         return (
             self._uncommittable(work.differences, tip)
             or self._staged_by_user(work.differences, tip, whole)
+            # before what compares bytes: to git a converted file is as it was committed
+            or self._converted(work.differences)
             or self._own_changes(work.differences, tip)
             or (self._uncommitted(tip) if whole else None)
-            or self._converted(work.differences)
         )
 
     def _staged_by_user(
@@ -141,7 +142,7 @@ class Committable(TreeSandbox):
     def require_own_work(self, work: Iterable[Difference], hint: str) -> None:
         """Refuse what cannot be committed on the base: the user's changes, what git converts."""
         work = list(work)
-        if problem := self._uncommittable(work, self.place.origin["base"]):
+        if problem := self._uncommittable(work, self.place.origin["base"]) or self._converted(work):
             raise ApplyRefused(problem, hint)
         for item in work:
             old = item.before
@@ -149,8 +150,6 @@ class Committable(TreeSandbox):
                 raise ApplyRefused(
                     f"{show_path(item.path)} has uncommitted changes of your own", hint
                 )
-        if problem := self._converted(work):
-            raise ApplyRefused(problem, hint)
 
     def _uncommittable(self, differences: Iterable[Difference], tip: str | None) -> str | None:
         """A path that no commit of this repository can hold."""
