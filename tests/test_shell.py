@@ -132,3 +132,20 @@ def test_a_shell_in_a_terminal_says_that_it_is_in_a_sandbox(agents: Agents) -> N
     with PseudoTerminal(agents, "plan", "shell", SHELL="/bin/true") as terminal:
         assert terminal.ended() == 0
     assert "this shell is in the sandbox of plan plan; exit ends it\n" in terminal.screen.text
+
+
+def test_in_place_undo_takes_a_shells_work_alone_and_redo_brings_it_back(
+    ws: Workspace, yard: Yard
+) -> None:
+    text = "name: yard\nresources: {app: {kind: fs-directory, path: app, strategy: in_place}}\n"
+    plan = ws.use(yard.plan(text + "steps: [{id: a, run: touch one}]"))
+    plan.execute()
+    plan.shell(script(yard, "touch mine.txt"))
+    (yard.app / "edited").touch()
+    assert plan.undo().operation == "external_edit"
+    assert sorted(os.listdir(yard.app)) == ["edited", "old.txt", "one"]
+    plan.redo()
+    assert sorted(os.listdir(yard.app)) == ["edited", "mine.txt", "old.txt", "one"]
+    plan.undo()
+    plan.undo()
+    assert sorted(os.listdir(yard.app)) == ["edited", "old.txt"]

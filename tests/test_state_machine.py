@@ -176,7 +176,7 @@ class Facts:
         self.calls = store.calls.of_plan(plan_id)
         journal = store.journal.of_plan(plan_id)
         self.open = [entry for entry in journal if entry.state is EntryState.OPEN]
-        self.stacks = undo_stack(journal)
+        self.stacks = undo_stack(journal, in_place=False)
         self.recent = {entry.entry_id for entry in journal[-REACH:]}
         self.sandboxes = plan.sandboxes
 

@@ -101,6 +101,7 @@ def test_a_session_in_place_that_was_ended_is_not_said_to_be_applied(
         rig.observer.close()
         told = agents.run("plan", "report", rig.plan.plan_id, "--markdown").expect(0).stdout
         assert "\n- **Your edits, kept when you rolled back**: mine.txt is new" in told
+        assert "1 attempt set aside" in told  # edits in place never went, and are none
         rig.plan.apply()
     listed = words(Visitor().get("/"))
     assert "Ended. work, in place, is as it was left" in listed
@@ -201,3 +202,27 @@ def test_a_call_that_failed_is_one_of_its_prompt_and_what_it_wrote_is_in_force(
         assert "test it it fails" in rows(back)[2]
         assert classes(back)[:3] == ["moment", "moment", "moment aside"]
         rig.observer.close()
+
+
+def test_edits_in_place_stay_whatever_is_undone(
+    agents: Agents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEVERAGENTS_HOME", agents.env["CLEVERAGENTS_HOME"])
+    with open_workspace() as ws:
+        rig = in_place(agents, ws, "sess-1")
+        rig.start()
+        rig.prompt("work")
+        rig.write("a.txt", "a\n")
+        rig.quiet("done")
+        (agents.work / "mine.txt").write_text("mine\n")
+        rig.plan.rollback("first")
+        (agents.work / "folder").mkdir()
+        rig.plan.undo()
+        rig.observer.close()
+        plan_id = rig.plan.plan_id
+    assert (agents.work / "mine.txt").exists()
+    page = words(Visitor().get(f"/plans/{plan_id}"))
+    assert "You edited mine.txt" in page
+    assert "Set aside" not in page
+    assert "You edited folders, or files of git" in page
+    assert "0 files" not in page

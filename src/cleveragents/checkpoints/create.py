@@ -15,6 +15,7 @@ from cleveragents.model.decision import Decision
 from cleveragents.model.ids import new_id
 from cleveragents.model.plan import Step
 from cleveragents.model.resource import Resource
+from cleveragents.model.tool import ToolCall
 
 LENIENT = frozenset({CheckpointType.PRE_ROLLBACK, CheckpointType.ON_ERROR})
 """These keep a state to roll back from, also one that a tool broke."""
@@ -35,6 +36,8 @@ class CheckpointRequest(msgspec.Struct, frozen=True, kw_only=True):
     view_changed: bool = False
     plan: dict[str, Any] = {}
     """Fields of the plan to set."""
+    call: ToolCall | None = None
+    """A call that is not on record yet; what it wrote came before the group."""
     keeps_head: bool = False
     """Where nothing changed the last group is what was asked for, as it is."""
     spares: str | None = None
@@ -197,6 +200,8 @@ def _add(
         last_checkpoint_id=next(iter(ids.values())),
         **request.plan,
     )
+    if request.call is not None:
+        groups.store.calls.put(request.call)
     reason = request.reason
     why = reason if isinstance(reason, str) else reason(capture.before, capture.now)
     about = About(trigger, why or str(trigger), request.decision_id, request.step, request.label)

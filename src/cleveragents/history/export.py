@@ -17,7 +17,14 @@ from cleveragents.errors import NotAllowed, NotFound, UsageError
 from cleveragents.history.patches import exact_patch
 from cleveragents.model.checkpoint import CheckpointGroup, CheckpointType, SandboxCheckpoint
 from cleveragents.model.decision import Decision, DecisionState
-from cleveragents.model.journal import UNDOABLE, EntryState, JournalEntry, Operation, undo_stack
+from cleveragents.model.journal import (
+    UNDOABLE,
+    EntryState,
+    JournalEntry,
+    Operation,
+    are_edits,
+    undo_stack,
+)
 from cleveragents.model.plan import Plan
 from cleveragents.sandbox.git.apply import GitTarget
 from cleveragents.sandbox.git.chain import Chain, Link, repositories, write_chain
@@ -69,12 +76,13 @@ def current_line(
     head: str | None,
     entries: list[JournalEntry],
     in_force: frozenset[str],
+    in_place: bool,
 ) -> list[CheckpointGroup]:
     """The groups that lead to the plan's current state, oldest first (pure).
 
     `in_force`: groups whose decision is in force and whose steps are all still done.
     """
-    left = abandoned(groups, entries)
+    left = abandoned(groups, entries, in_place)
     return [
         group
         for group in groups
@@ -87,13 +95,17 @@ def current_line(
     ]
 
 
-def abandoned(groups: list[CheckpointGroup], entries: list[JournalEntry]) -> frozenset[str]:
+def abandoned(
+    groups: list[CheckpointGroup], entries: list[JournalEntry], in_place: bool
+) -> frozenset[str]:
     """The groups abandoned by a rollback or undo in force (pure)."""
-    done = {entry.entry_id for entry in undo_stack(entries)[0]}
+    done = {entry.entry_id for entry in undo_stack(entries, in_place=in_place)[0]}
     left: set[str] = set()
     for entry in entries:
         if entry.operation not in UNDOABLE or entry.state is EntryState.OPEN:
             continue
+        if in_place and are_edits(entry):
+            continue  # they stay, whatever is rolled back or undone
         since = entry.before.version
         if entry.entry_id in done:
             if entry.operation is not Operation.ROLLBACK:
@@ -141,7 +153,8 @@ def leading_here(store: Store, plan: Plan) -> list[CheckpointGroup]:
     head = store.checkpoints.number(plan.head_group_id) if plan.head_group_id else math.inf
     order = store.order_of(plan.plan_id)
     until = [g for g in groups if order[g.group_id] <= head]
-    return current_line(until, plan.head_group_id, entries, in_force)
+    in_place = any(one.is_in_place for one in store.resources.of_plan(plan.plan_id))
+    return current_line(until, plan.head_group_id, entries, in_force, in_place)
 
 
 def pieces_of(

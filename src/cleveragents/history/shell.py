@@ -20,7 +20,7 @@ from cleveragents.lease import LeasedPlan
 from cleveragents.model.checkpoint import CheckpointType
 from cleveragents.model.decision import Decision, DecisionKind, DecisionState
 from cleveragents.model.ids import new_id
-from cleveragents.model.journal import JournalEntry, Operation
+from cleveragents.model.journal import STEP, JournalEntry, Operation
 from cleveragents.model.lifecycle import require_not_final
 from cleveragents.model.plan import Step, StepState
 from cleveragents.model.plan_spec import StepSpec
@@ -90,7 +90,7 @@ def _run(ctx: Context, leased: LeasedPlan, argv: tuple[str, ...], on: str) -> Sh
         started_at=ctx.now(),
         group_id=plan.head_group_id,
     )
-    entry = leased.opened(Operation.EXTERNAL_EDIT, step=spec.id)
+    entry = leased.opened(Operation.EXTERNAL_EDIT, **{STEP: spec.id})
     result = run_tool(_TOOL, spec.inputs, call_context(ctx, leased, spec.id, on))
     code = 1 if result.exit_code is None else result.exit_code
     if plan.head_group_id and ctx.checkpoints.is_at(plan.plan_id, plan.head_group_id):
@@ -119,7 +119,6 @@ def _keep(
 
     def record(before: States, now: States) -> None:
         store = ctx.store
-        store.calls.put(call)
         effects.note(store, _TOOL, call, spec.on)
         store.effects.happened(call)
         changes = ctx.manager.changes(call.plan_id, before, now)
@@ -135,6 +134,7 @@ def _keep(
         decision_id=decision.decision_id,
         view_changed=True,
         plan=with_step(leased.spec, spec),
+        call=call,
         record=record,
     )
     kind = CheckpointType.AFTER_TOOL_EXECUTE

@@ -188,7 +188,8 @@ def _edits(ctx: Context, plan: Plan, ends: Ends) -> list[tuple[CheckpointGroup, 
     found: list[tuple[CheckpointGroup, CheckpointGroup]] = []
     led: CheckpointGroup | None = None
     groups = ctx.store.checkpoints.groups(plan.plan_id)
-    left = abandoned(groups, ctx.store.journal.of_plan(plan.plan_id))
+    in_place = any(one.is_in_place for one in ctx.store.resources.of_plan(plan.plan_id))
+    left = abandoned(groups, ctx.store.journal.of_plan(plan.plan_id), in_place)
     for group in groups:
         if group.group_id in left or group.checkpoint_type is CheckpointType.ON_ERROR:
             continue

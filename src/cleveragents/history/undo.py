@@ -116,9 +116,7 @@ def _keep_edits(ctx: Context, leased: LeasedPlan, way: Operation) -> None:
 
 def _next_entry(ctx: Context, plan: Plan, way: Operation) -> JournalEntry:
     entries = ctx.store.journal.of_plan(plan.plan_id)
-    if ctx.manager.sandboxes(plan.plan_id).in_place:
-        entries = [e for e in entries if e.operation is not Operation.EXTERNAL_EDIT]
-    done, undone = undo_stack(entries)
+    done, undone = undo_stack(entries, in_place=bool(ctx.manager.sandboxes(plan.plan_id).in_place))
     stack = done if way is Operation.UNDO else undone
     if not stack:
         raise NothingToUndo(

@@ -61,6 +61,8 @@ class Moment(msgspec.Struct, frozen=True):
     version: int
 
 
+STEP = "step"
+"""In the detail of an entry: the step that `plan shell` made."""
 TAKEN_OVER_BY = "taken_over_by"
 """In the detail of an entry: the machine that ended it because its process had died."""
 
@@ -86,15 +88,23 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
         return self.state.value
 
 
-def undo_stack(entries: list[JournalEntry]) -> tuple[list[JournalEntry], list[JournalEntry]]:
+def are_edits(entry: JournalEntry) -> bool:
+    """Whether it is a person's edits, and not the step that `plan shell` makes of them."""
+    return entry.operation is Operation.EXTERNAL_EDIT and STEP not in entry.detail
+
+
+def undo_stack(
+    entries: list[JournalEntry], *, in_place: bool
+) -> tuple[list[JournalEntry], list[JournalEntry]]:
     """The operations that undo and redo would take next, last first taken (pure).
 
     A new undoable operation ends redo; apply, cancel and prune are not undone and stay out.
+    In place a person's edits stay whatever is undone.
     """
     done: list[JournalEntry] = []
     undone: list[JournalEntry] = []
     for entry in entries:
-        if entry.state is EntryState.OPEN:
+        if entry.state is EntryState.OPEN or (in_place and are_edits(entry)):
             continue
         if entry.operation is Operation.UNDO and done:
             undone.append(done.pop())

@@ -56,7 +56,7 @@ def markdown_report(ws: Workspace, handle: PlanHandle) -> str:
     view = _view(ws, handle)
     c = comparison(ws, handle, "", "", "", "", Shown(Album(), Shelf()))
     standing = [m for m in view.rows if not m.row.is_aside and m.row.mark != "system"]
-    aside = [m for m in view.rows if m.row.is_aside]
+    aside = [m for m in view.rows if m.row.is_aside and m.row.mark != "turn"]
     outside = [m.told for m in view.rows if any(e.side_effects for e in m.row.effects)]
     lines = [f"## {plain(view.title)}", "", plain(view.sentence), ""]
     lines += [_line(moment) for moment in standing]

@@ -230,6 +230,8 @@ def _summary(changed: list[str], added: list[str], removed: list[str], renamed: 
 
 
 def _named(paths: list[str]) -> str:
+    if not paths:
+        return "folders, or files of git"  # which are not told of
     return _names(paths) or count(len(paths), "file")
 
 

@@ -99,8 +99,8 @@ def facts_of(ws: Workspace, plan_id: str) -> Facts:
         wrote=store.calls.that_wrote(plan_id),
         order=store.order_of(plan_id),
         entries=tuple(entries),
-        left=abandoned(groups, entries),
-        undone=_undone(entries),
+        left=abandoned(groups, entries, in_place),
+        undone=_undone(entries, in_place),
         effects=tuple(store.effects.of_plan(plan_id)),
         corrections=tuple(store.corrections.of_plan(plan_id)),
         children=tuple(store.plans.children(plan_id)),
@@ -110,7 +110,7 @@ def facts_of(ws: Workspace, plan_id: str) -> Facts:
     )
 
 
-def _undone(entries: list[JournalEntry]) -> dict[str, JournalEntry]:
-    done = {one.entry_id for one in undo_stack(entries)[0]}
+def _undone(entries: list[JournalEntry], in_place: bool) -> dict[str, JournalEntry]:
+    done = {one.entry_id for one in undo_stack(entries, in_place=in_place)[0]}
     last = {entry.target: entry for entry in entries if entry.operation is Operation.UNDO}
     return {target: undo for target, undo in last.items() if target and target not in done}

@@ -102,7 +102,8 @@ def _finish(facts: Facts, rows: list[Row]) -> None:
             ]
             row.is_aside = superseded or (bool(counts) and not any(counts))
         else:
-            row.is_aside = row.group_id in facts.left
+            edits_stay = facts.in_place and row.mark == "person"
+            row.is_aside = row.group_id in facts.left and not edits_stay
         elsewhere = row.calls and by_step.get(row.steps[-1]) is not row
         if row.mark != "failed" and elsewhere:
             row.is_aside = True

@@ -112,10 +112,7 @@ def _applied(result: dict[str, Any]) -> str:
 
 def undo_words(facts: Facts) -> tuple[str, str]:
     """What undo and redo would take next, for their buttons; empty where there is nothing."""
-    entries = list(facts.entries)
-    if facts.in_place:
-        entries = [e for e in entries if e.operation is not Operation.EXTERNAL_EDIT]
-    done, undone = undo_stack(entries)
+    done, undone = undo_stack(list(facts.entries), in_place=facts.in_place)
     if facts.plan.is_final or facts.held is not None:
         return "", ""
     return (
