@@ -1,12 +1,14 @@
 """Cancel and delete: no unapplied work is lost unasked."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from cleveragents.errors import (
     PlanCancelled,
+    SandboxMissing,
     UnappliedWork,
 )
 from cleveragents.model.plan import State
@@ -35,7 +37,24 @@ def test_cancel_can_remove_the_sandbox_and_the_diff_stays(yard: Yard) -> None:
         plan.cancel()
         assert not where.exists()
         assert plan.diff().patch == patch
-        assert plan.delete() == 0
+        with pytest.raises(UnappliedWork, match="3 changes"):
+            plan.delete()  # its checkpoints are all that is left of its work
+        assert plan.delete(force=True) == 3
+
+
+def test_delete_asks_where_only_the_checkpoints_hold_the_work(yard: Yard) -> None:
+    with open_workspace() as ws:
+        plan = ws.run(yard.plan())
+        shutil.rmtree(plan.sandboxes["app"])
+        with pytest.raises(SandboxMissing) as caught:
+            plan.apply()
+        assert caught.value.hint == f"agents plan export {plan.plan_id} --patch DIR"
+        with pytest.raises(UnappliedWork, match="3 changes"):
+            plan.delete()
+        plan.delete(force=True)
+        idle = yard.done(ws, "steps: [{id: a, run: 'true'}]")
+        shutil.rmtree(idle.sandboxes["app"])
+        assert idle.delete() == 0
 
 
 def test_delete_refuses_to_lose_work_unless_forced(yard: Yard) -> None:

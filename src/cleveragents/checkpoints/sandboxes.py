@@ -117,7 +117,7 @@ class PlanSandboxes:
             if record.state is SandboxState.REMOVED or not os.path.lexists(record.root):
                 raise SandboxMissing(
                     f"the sandbox {record.root} is missing",
-                    f"agents plan delete {record.plan_id}, then agents plan use FILE",
+                    f"agents plan export {record.plan_id} --patch DIR",
                 )
             if not fsio.is_inode(record.root, record.identity):
                 raise SandboxNotOurs(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from cleveragents.checkpoints.manager import States
 from cleveragents.checkpoints.restoration import cancel_child
 from cleveragents.content.removal import remove_tree
 from cleveragents.context import Context
@@ -46,7 +47,7 @@ def unapplied(ctx: Context, plan: Plan) -> int:
         if not sandboxes.elsewhere:
             sandboxes.require_ours()
     except SandboxError:
-        return 0
+        return _kept(ctx, plan, before)
     before_looking(ctx, plan.plan_id)
     # What was done in place is real already: it stays, whatever becomes of the plan.
     before = {rid: state for rid, state in before.items() if rid not in sandboxes.in_place}
@@ -55,6 +56,22 @@ def unapplied(ctx: Context, plan: Plan) -> int:
         plan.plan_id, lambda now: diff(plan.plan_id, before, now), but_in_place=True
     )
     return len(changes)
+
+
+def _kept(ctx: Context, plan: Plan, before: States) -> int:
+    """The same of its newest group, where no sandbox is left to look into."""
+    if plan.head_group_id is None:
+        return 0
+    sandboxes = ctx.manager.sandboxes(plan.plan_id)
+    kept = ctx.checkpoints.states(ctx.store.checkpoints.group(plan.head_group_id))
+    differ = {
+        rid: state
+        for rid, state in before.items()
+        if rid not in sandboxes.in_place and kept[rid].state_hash != state.state_hash
+    }
+    if sandboxes.only_on is not None:
+        return len(differ)  # what differs in them is known there
+    return len(ctx.checkpoints.diff(plan.plan_id, differ, {rid: kept[rid] for rid in differ}))
 
 
 def delete(ctx: Context, plan: Plan, *, force: bool) -> int:
