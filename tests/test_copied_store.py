@@ -309,3 +309,107 @@ def test_a_sandbox_of_a_version_with_relative_links_continues(agents: Agents) ->
     (nested.box / "app.db").unlink()
     (nested.box / "app.db").symlink_to("../db/app.db")
     nested.resume()
+
+
+def test_an_original_that_comes_back_after_its_copy_was_adopted_is_no_twin(
+    original: Original,
+) -> None:
+    copy, away = original.copy(), original.store.with_name("away")
+    original.store.rename(away)  # a disk that is not mounted looks the same
+    original.run("doctor", "--adopt", home=copy).expect(0)
+    away.rename(original.store)
+    inside = original.sandbox.is_relative_to(original.store)
+    if not inside:
+        assert "is not marked" in original.run("plan", "diff", "job").expect(5).stderr
+        assert "is not marked" in original.run("check").expect(6).stdout
+    original.run("plan", "delete", "job", "--yes")
+    own = copy / original.sandbox.relative_to(original.store) if inside else original.sandbox
+    assert (own / "two.txt").exists()
+    original.run("plan", "apply", "job", "--yes", home=copy).expect(0)
+    assert (original.app / "two.txt").exists()
+
+
+class PutBack:
+    """A store of which an older state is put back beside newer sandboxes."""
+
+    def __init__(self, agents: Agents) -> None:
+        self.agents = agents
+        self.store = Path(agents.env["CLEVERAGENTS_HOME"])
+        for name in ("old", "new"):
+            (agents.work / name).mkdir()
+            (agents.work / name / "x").write_text("0\n")
+
+    def run(self, *argv: str) -> Outcome:
+        return self.agents.run("plan", *argv)
+
+    def plan(self, name: str, *steps: str) -> Path:
+        """Run a plan over the folder of its name; returns the sandbox."""
+        lines = "".join(f'  - {{id: s{n}, run: "{text}"}}\n' for n, text in enumerate(steps))
+        (self.agents.work / f"{name}.yaml").write_text(
+            f"name: {name}\nresources: {{a: {{kind: fs-directory, path: {name}}}}}\nsteps:\n{lines}"
+        )
+        return Path(self.run("run", f"{name}.yaml", "--json").data["sandboxes"]["a"])
+
+    def save(self) -> None:
+        left_out = shutil.ignore_patterns("sandboxes", "reserve*")
+        shutil.copytree(self.store, self.store.with_name("backup"), ignore=left_out)
+
+    def put_back(self) -> None:
+        """The rows alone: content that came later may stay."""
+        for path in self.store.glob("store.db*"):
+            path.unlink()
+        for path in self.store.with_name("backup").glob("store.db*"):
+            shutil.copy2(path, self.store)
+
+
+@pytest.fixture
+def put_back(agents: Agents) -> PutBack:
+    return PutBack(agents)
+
+
+def test_work_of_plans_that_an_older_store_does_not_know_is_left_alone(put_back: PutBack) -> None:
+    put_back.plan("old", "echo 1 >> x")
+    put_back.save()
+    newer = put_back.plan("new", "echo precious > work")
+    put_back.put_back()
+    [one] = put_back.agents.run("doctor", "--fix", "--json").expect(0).data["leftovers"]
+    assert one["kept_because"].startswith("this store never had its plan; if nobody needs it: rm")
+    assert (newer / "work").read_text() == "precious\n"
+
+
+def test_a_step_of_which_an_older_store_does_not_know_is_not_done_on_its_own_work(
+    put_back: PutBack,
+) -> None:
+    sandbox = put_back.plan("old", "echo 1 >> x", "echo 2 >> x", "test -e go && echo 3 >> x")
+    put_back.save()
+    (sandbox / "go").touch()
+    put_back.run("resume", "old").expect(0)
+    assert (sandbox / "x").read_text() == "0\n1\n2\n3\n"
+    put_back.put_back()
+    (found,) = put_back.agents.run("check", "--json").expect(6).data["problems"]
+    assert "has seen more of it than this store, which was put back" in found
+    told = put_back.run("resume", "old")
+    assert "after an older state of the store was put back" in told.stderr
+    assert (sandbox / "x").read_text() == "0\n1\n2\n"
+    assert not (sandbox / "go").exists()  # as far as this store knows, nobody made it
+    (label,) = {
+        row["label"]
+        for row in put_back.run("checkpoints", "old", "--json").expect(0).data["checkpoints"]
+        if (row["label"] or "").startswith("after-put-back-")
+    }
+    kept = put_back.run("diff", "old", "--from", "first", "--to", label, "--json").expect(0).data
+    assert "+3" in kept["patch"]
+    (sandbox / "go").touch()
+    assert "put back" not in put_back.run("resume", "old").expect(0).stderr
+    assert (sandbox / "x").read_text() == "0\n1\n2\n3\n"
+    assert put_back.agents.run("check", "--json").expect(0).data["problems"] == []
+
+
+def test_what_an_older_store_calls_done_is_what_is_applied(put_back: PutBack) -> None:
+    put_back.plan("old", "echo 1 >> x")
+    put_back.save()
+    put_back.run("rollback", "old", "first", "--yes").expect(0)
+    put_back.put_back()
+    assert put_back.run("diff", "old", "--json").expect(0).data["files_changed"] == 1
+    put_back.run("apply", "old", "--yes").expect(0)
+    assert (put_back.agents.work / "old" / "x").read_text() == "0\n1\n"

@@ -218,19 +218,22 @@ def test_doctor_finds_what_a_lost_plan_left_and_removes_only_its_own(project: Pr
         f"SELECT shobj_description(oid, 'pg_database') FROM pg_database"
         f" WHERE datname = '{project.work()}'"
     )[0][0]
-    lost = [f"agents_{new_id().lower()}" for _ in range(3)]
+    plan_id = project.data("plan", "status")["plan_id"]
+    lost = [f"agents_{new_id().lower()}" for _ in range(4)]
     for name in lost:
         sql(f"CREATE DATABASE {name}", "postgres")
     sql(f"COMMENT ON DATABASE {lost[0]} IS '{mark}'", "postgres")
     sql(f"COMMENT ON DATABASE {lost[1]} IS '{mark}2'", "postgres")
+    sql(f"COMMENT ON DATABASE {lost[3]} IS '{mark.replace(plan_id, new_id())}'", "postgres")
     found = {one["name"]: one for one in project.data("doctor")["leftovers"]}
     assert found[lost[0]]["kept_because"] == ""
     assert "another store" in found[lost[1]]["kept_because"]
     assert "does not say" in found[lost[2]]["kept_because"]
+    assert "never had its plan" in found[lost[3]]["kept_because"]
     assert found.keys() == set(lost)
     project.run("doctor", "--fix")
     assert not {lost[0]} & set(project.ours())
-    assert {lost[1], lost[2], project.work()} <= set(project.ours())
+    assert {*lost[1:], project.work()} <= set(project.ours())
 
 
 # what is refused

@@ -153,6 +153,8 @@ def _create(
                 groups.keep_content(batch)
             wait()
     groups.remember_newest(plan_id, group, is_new=choice.head is None)
+    if choice.head is None:
+        groups.manager.note_version(leased.plan)
     for learned in batch.after_commit if choice.keeps_content else ():
         learned()
     if dropped:

@@ -229,7 +229,7 @@ def _make(
     fsio.make_private_dir(os.path.dirname(record.root))
     staging = f"{os.path.dirname(record.root)}/.staging-{record.sandbox_id}"
     with machine.named(f"the sandbox {record.root} cannot be made", SandboxError):
-        put_mark(groups.store.identity.store_id, record)
+        put_mark(groups.store.identity.owner, record)
         if traits_of(sandbox.place.resource.kind).server is None:
             sandbox.remove()
         else:

@@ -19,6 +19,7 @@ from cleveragents.model.checkpoint import SandboxCheckpoint
 from cleveragents.model.plan import Plan
 from cleveragents.model.resource import Action, Change
 from cleveragents.model.settings import Settings
+from cleveragents.sandbox.marks import note_version
 from cleveragents.sandbox.protocol import InPlace, LastsLater, Sandbox
 from cleveragents.store import Lease, Store
 
@@ -137,6 +138,15 @@ class CheckpointManager:
                 "the machine was restarted and the sandbox was not compared with its group yet",
                 f"run agents plan diff {plan_id}, then run the command again",
             )
+
+    def note_version(self, plan: Plan) -> None:
+        """Note beside the sandboxes what they have seen: a store may be put back."""
+        if folder := self.sandboxes(plan.plan_id).folder:
+            note_version(folder, plan.version)
+
+    def is_put_back(self, plan: Plan) -> bool:
+        """Whether the sandboxes have seen more than this store, put back from an older backup."""
+        return self.sandboxes(plan.plan_id).version > plan.version
 
     def create_checkpoint(
         self,

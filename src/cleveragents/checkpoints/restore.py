@@ -245,6 +245,7 @@ def _switch(
         _restore_child(groups, child_id, todo)
     groups.remember_newest(plan_id, None)
     commit_restoration(groups.store, leased, restoration, group, intent_id)
+    groups.manager.note_version(leased.plan)
     if not restoration.made:
         groups.remember_newest(plan_id, group)
     leased.run_in_background(intent_id, groups.manager.sync_switched(plan_id, staged))

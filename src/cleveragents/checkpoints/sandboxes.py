@@ -6,7 +6,7 @@ from cleveragents.content import fsio
 from cleveragents.content.packs import Packs
 from cleveragents.errors import SandboxMissing, SandboxNotOurs, StoreElsewhere
 from cleveragents.model.resource import IN_PLACE, Resource, SandboxRecord, SandboxState
-from cleveragents.sandbox.marks import is_marked
+from cleveragents.sandbox.marks import is_marked, version_at
 from cleveragents.sandbox.protocol import Place, Sandbox
 from cleveragents.sandbox.registry import has_copy, is_captured, open_sandbox, path_in, traits_of
 from cleveragents.store import Identity
@@ -94,6 +94,21 @@ class PlanSandboxes:
             and not fsio.is_same_mount(r.boot_id or fsio.UNKNOWN_BOOT, fsio.mount_id(r.root))
         )
 
+    @property
+    def folder(self) -> str | None:
+        """Where this home's copies are; None if there are none."""
+        ours = (r for r in self.records.values() if r.state is SandboxState.READY)
+        copies = (r for r in ours if self.has_copy(r) and not is_elsewhere(r, self.home_id))
+        return next((os.path.dirname(record.root) for record in copies), None)
+
+    @property
+    def version(self) -> int:
+        """The newest version of the plan that its sandboxes have seen.
+
+        A store with an older one was put back from a backup.
+        """
+        return version_at(self.folder) if self.folder else 0
+
     def require_not_only_elsewhere(self) -> None:
         if (machine := self.only_on) is not None:
             raise SandboxMissing(
@@ -131,7 +146,7 @@ class PlanSandboxes:
         """Refuse a sandbox without the mark of this sandbox, plan and store."""
         if record.sandbox_id in self._marked:
             return
-        if not is_marked(self._identity.store_id, record):
+        if not is_marked(self._identity.owner, record):
             raise SandboxNotOurs(
                 f"{record.root} is not marked as this plan's sandbox and was left alone",
                 "run agents check",
@@ -140,7 +155,7 @@ class PlanSandboxes:
 
     def may_remove(self, record: SandboxRecord) -> bool:
         """Whether the place is empty or ours."""
-        return not os.path.lexists(record.root) or is_marked(self._identity.store_id, record)
+        return not os.path.lexists(record.root) or is_marked(self._identity.owner, record)
 
     def close(self) -> None:
         for sandbox in self.opened.values():

@@ -1,4 +1,4 @@
-"""Leases a plan, to work on it or read its sandboxes, repairing first after a reboot."""
+"""Leases a plan, to work on it or read its sandboxes, repairing first what they may have missed."""
 
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -11,6 +11,7 @@ from cleveragents.lease import (
     is_left_behind,
     working_on,
 )
+from cleveragents.model.plan import Plan
 
 
 @contextmanager
@@ -38,9 +39,16 @@ def take(
         for intent in ctx.store.intents.of_plan(plan_id):
             if intent.kind == "restore" and intent.is_done:
                 ctx.checkpoints.confirm_rollback(leased, intent)
-        if ctx.manager.sandboxes(plan_id).from_another_boot():
+        if _is_in_doubt(ctx, leased.plan):
             ctx.reconcile(ctx, leased)
         yield leased
+
+
+def _is_in_doubt(ctx: Context, plan: Plan) -> bool:
+    """Whether something that was no command may have come between the sandboxes and the store."""
+    return bool(ctx.manager.sandboxes(plan.plan_id).from_another_boot()) or (
+        ctx.manager.is_put_back(plan)
+    )
 
 
 @contextmanager
@@ -60,6 +68,6 @@ def work_on(
 
 def before_looking(ctx: Context, plan_id: str) -> None:
     """For reading sandboxes only; a process working on the plan has done this already."""
-    if ctx.manager.sandboxes(plan_id).from_another_boot():
+    if _is_in_doubt(ctx, ctx.store.plans.get(plan_id)):
         with suppress(PlanBusy, NotAllowed), work_on(ctx, plan_id, "recovery"):
             pass

@@ -73,7 +73,7 @@ def _make(ctx: Context, leased: LeasedPlan, sandbox: Sandbox, record: SandboxRec
     with leased.transaction():
         ctx.store.resources.put_sandbox(record)
     if is_copy:
-        put_mark(ctx.store.identity.store_id, record)
+        put_mark(ctx.store.identity.owner, record)
     sandbox.remove()
     with ctx.manager.packs.batch() as batch:
         origin = _create(ctx, leased, sandbox, batch)
@@ -136,7 +136,7 @@ def _remove(sandbox: Sandbox, earlier: Backup | None) -> None:
 
 def remove_sandboxes(ctx: Context, plan_id: str, again: bool = False) -> None:
     """Remove sandboxes from disk and record it; `again`: also leftovers of removed ones."""
-    current = ctx.manager.sandboxes(plan_id)
+    current, others = ctx.manager.sandboxes(plan_id), False
     for resource_id, sandbox in current.opened.items():
         record = current.records.get(resource_id)
         if record is None or (record.state is SandboxState.REMOVED and not again):
@@ -144,6 +144,7 @@ def remove_sandboxes(ctx: Context, plan_id: str, again: bool = False) -> None:
         if current.has_copy(record) and not current.may_remove(record):
             said = f"{record.root} is not marked as this plan's sandbox and was left alone"
             ctx.talk.tell("warning", {"message": said})
+            others = True
             continue
         with machine.named(f"the sandbox {record.root} cannot be removed", SandboxError):
             _remove(sandbox, None if again else record.earlier)
@@ -153,6 +154,7 @@ def remove_sandboxes(ctx: Context, plan_id: str, again: bool = False) -> None:
     if not is_id(plan_id):
         return
     folder = f"{ctx.settings.sandboxes}/{plan_id}"
-    with machine.named(f"{folder} cannot be removed", SandboxError):
-        removal.remove_tree(folder)
+    if not others:
+        with machine.named(f"{folder} cannot be removed", SandboxError):
+            removal.remove_tree(folder)
     ctx.manager.forget(plan_id)

@@ -18,7 +18,7 @@ from cleveragents.maintenance.borrowed import Loose, find_loose
 from cleveragents.maintenance.bucket import there
 from cleveragents.maintenance.gc import reachable
 from cleveragents.maintenance.move import put_back
-from cleveragents.model.resource import SandboxState
+from cleveragents.model.resource import SandboxRecord, SandboxState
 from cleveragents.sandbox.marks import is_marked
 from cleveragents.sandbox.registry import has_copy
 
@@ -82,14 +82,20 @@ def _examined(ctx: Context, look: Callable[[Context], list[str]], problems: list
 
 
 def _unseen(ctx: Context) -> list[str]:
-    """Sandboxes that a power cut damaged and no command has restored yet."""
+    """Sandboxes that no command has compared since a restart, or since the store was put back."""
     problems: list[str] = []
     for plan in ctx.store.plans.all():
-        if plan.head_group_id is None or not (
-            unseen := ctx.manager.sandboxes(plan.plan_id).from_another_boot()
-        ):
+        if plan.head_group_id is None:
             continue
         way_out = f"agents plan diff {plan.plan_id} restores it and keeps what is there"
+        if ctx.manager.is_put_back(plan):
+            problems.append(
+                f"plan {plan.plan_id}: its sandbox has seen more of it than this store, which was"
+                f" put back from an older backup: {way_out}"
+            )
+            continue
+        if not (unseen := ctx.manager.sandboxes(plan.plan_id).from_another_boot()):
+            continue
         if any(not os.path.lexists(record.root) for record in unseen):
             problems.append(f"plan {plan.plan_id}: a sandbox was lost in a restart: {way_out}")
             continue
@@ -116,7 +122,13 @@ def _places(ctx: Context) -> list[str]:
         " if the store was put back from a backup: agents doctor --adopt"
         for record in put_back(ctx)
     ]
-    return again + [
+    gone = [
+        f"plan {record.plan_id}: its sandbox {record.root} is missing; its checkpoints are there:"
+        f" agents plan export {record.plan_id} --patch DIR"
+        for record in ctx.store.resources.all_sandboxes()
+        if _is_missing(ctx, record)
+    ]
+    unmarked = [
         f"the row of sandbox {record.sandbox_id} of plan {record.plan_id} points to {record.root},"
         " which is not marked as that sandbox: nothing is written there;"
         f" agents plan delete {record.plan_id} leaves it alone"
@@ -124,8 +136,19 @@ def _places(ctx: Context) -> list[str]:
         if has_copy(ctx.store.resources.get(record.resource_id))
         and record.state is not SandboxState.REMOVED
         and os.path.lexists(record.root)
-        and not is_marked(identity.store_id, record)
+        and not is_marked(identity.owner, record)
     ]
+    return again + gone + unmarked
+
+
+def _is_missing(ctx: Context, record: SandboxRecord) -> bool:
+    sandboxes = ctx.manager.sandboxes(record.plan_id)
+    return (
+        record.state is SandboxState.READY
+        and sandboxes.has_copy(record)
+        and record not in (*sandboxes.elsewhere, *sandboxes.from_another_boot())
+        and not os.path.lexists(record.root)
+    )
 
 
 def _bases(ctx: Context) -> list[str]:

@@ -1,5 +1,6 @@
 """Databases of plans on servers: their cost, and leftovers."""
 
+import re
 import socket
 from collections.abc import Iterator
 
@@ -16,6 +17,7 @@ from cleveragents.sandbox.registry import traits_of
 from cleveragents.sandbox.traits import OnServer
 
 _MARK = "cleveragents: "
+_OF_PLAN = re.compile(r" of plan (\w+), resource ")
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +131,9 @@ def _why_kept(ctx: Context, name: str, comment: str) -> str:
         return "it does not say whose it is"
     if not comment.endswith(f"; store {socket.gethostname()}:{ctx.settings.home}"):
         return f"it is of another store: {comment.removeprefix(_MARK)}"
+    plan = _OF_PLAN.search(comment)
+    if plan and plan[1] not in {*ctx.store.plans.ids(), *ctx.store.plans.deleted()}:
+        return "this store never had its plan: it may be older than that, put back from a backup"
     return ""
 
 

@@ -6,6 +6,7 @@ import sqlite3
 import tempfile
 from collections.abc import Generator
 from contextlib import suppress
+from shlex import quote
 
 import msgspec
 
@@ -169,17 +170,17 @@ def find_leftovers(ctx: Context) -> list[Leftover]:
     """Folders first, rows after: a plan that is made meanwhile has its row before its folder."""
     folders = _sandbox_folders(ctx.settings.sandboxes)
     plans = {plan.plan_id for plan in ctx.store.plans.all()}
+    deleted = ctx.store.plans.deleted()
     found = [
         Leftover(
             kind="sandbox",
             name=name,
             where=f"{ctx.settings.sandboxes}/{name}",
-            kept_because=_why_kept(ctx, f"{ctx.settings.sandboxes}/{name}"),
+            kept_because=_why_kept(ctx, f"{ctx.settings.sandboxes}/{name}", name in deleted),
         )
         for name in folders
         if name not in plans
     ]
-    deleted = ctx.store.plans.deleted()
     repositories = {
         resource.path
         for plan_id in plans
@@ -192,11 +193,15 @@ def find_leftovers(ctx: Context) -> list[Leftover]:
     return found + _databases(ctx, plans)
 
 
-def _why_kept(ctx: Context, folder: str) -> str:
+def _why_kept(ctx: Context, folder: str, is_deleted: bool) -> str:
     """Why a folder of sandboxes that no plan here knows is left alone; empty: it is not."""
     whose = store_of(folder)
+    if whose is not None and whose != ctx.store.identity.store_id:
+        return "it is another store's"
     if whose is not None:
-        return "" if whose == ctx.store.identity.store_id else "it is another store's"
+        # A store that was put back from a backup does not know its newer plans.
+        never = f"this store never had its plan; if nobody needs it: rm -rf {quote(folder)}"
+        return "" if is_deleted else never
     shared = not is_inside(ctx.settings.sandboxes, ctx.settings.home)
     return "sandbox.dir may hold another store's plans" if shared else ""
 

@@ -12,8 +12,8 @@ from cleveragents.apply.staging import moved
 from cleveragents.content import fsio
 from cleveragents.context import Context
 from cleveragents.errors import NotAllowed
-from cleveragents.model.resource import SandboxRecord, SandboxState
-from cleveragents.sandbox.marks import is_marked, mark_at, mark_of, put_mark
+from cleveragents.model.resource import Owner, SandboxRecord, SandboxState
+from cleveragents.sandbox.marks import is_marked, mark_at, put_mark, says
 from cleveragents.sandbox.registry import has_copy
 from cleveragents.sandbox.tree import repair_links
 from cleveragents.store import Identity
@@ -38,7 +38,7 @@ def claim(ctx: Context) -> None:
             return
         for record in store.resources.all_sandboxes():
             if _is_old_and_ours(ctx, record):
-                put_mark(store.identity.store_id, record)
+                put_mark(store.identity.owner, record)
         store.claim()
 
 
@@ -73,18 +73,21 @@ def adopt(ctx: Context) -> Adopted:
             f"cp -a {shlex.quote(identity.home)} to another place and adopt that,"
             " or remove the original first",
         )
+    owner = msgspec.structs.replace(identity, made_at=identity.home).owner
     found: list[str] = []
     missing: list[str] = []
     with store.unguarded():
         for record in store.resources.all_sandboxes():
             if not _is_copy(ctx, record) or record.state is SandboxState.REMOVED:
                 continue
-            here = _moved(record, identity)
+            here = _moved(record, identity, owner)
             if here is not None:
-                put_mark(identity.store_id, here)
+                put_mark(owner, here)
                 store.resources.put_sandbox(here)
                 found.append(here.root)
-            elif not is_marked(identity.store_id, record):
+            elif is_marked(identity.owner, record):
+                put_mark(owner, record)  # outside of the store, and no longer the original's
+            elif not is_marked(owner, record):
                 missing.append(record.root)
         store.resources.move_sources(identity.made_at, identity.home)
         for intent in store.intents.all():
@@ -108,7 +111,7 @@ def put_back(ctx: Context) -> list[SandboxRecord]:
         and record.state is SandboxState.READY
         and os.path.lexists(record.root)
         and not fsio.is_inode(record.root, record.identity)
-        and is_marked(ctx.store.identity.store_id, record)
+        and is_marked(ctx.store.identity.owner, record)
     ]
 
 
@@ -150,7 +153,7 @@ def _is_there(identity: Identity) -> bool:
     return row == (identity.store_id,)
 
 
-def _moved(record: SandboxRecord, identity: Identity) -> SandboxRecord | None:
+def _moved(record: SandboxRecord, identity: Identity, owner: Owner) -> SandboxRecord | None:
     """The row of a sandbox that came along with the store; None if it did not."""
 
     def here(path: str) -> str:
@@ -165,5 +168,5 @@ def _moved(record: SandboxRecord, identity: Identity) -> SandboxRecord | None:
     )
     mark = mark_at(moved)
     # Half adopted before, it may say the new place already.
-    known = (mark_of(identity.store_id, record), mark_of(identity.store_id, moved))
-    return moved if mark in known else None
+    is_known = says(mark, identity.owner, record) or says(mark, owner, moved)
+    return moved if is_known else None

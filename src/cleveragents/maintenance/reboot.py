@@ -1,10 +1,11 @@
-"""After another boot: what a power cut left in a sandbox is never taken for anybody's work.
+"""After another boot, or where a backup of the store was put back: the newest group is right.
 
 Files in a sandbox are not synced, so a cut may leave them empty, old or half written, and nothing
 tells that from a manual edit. What a group promises is in the store. So the first command that
 works on a plan in another boot reads its sandboxes, restores the newest group where they differ,
 and keeps what it found as a labelled group: nothing is lost, and nothing of it is applied. A disk
-that failed alone and was mounted again, in the same boot, is the same to it.
+that failed alone and was mounted again, in the same boot, is the same to it; so are sandboxes that
+have seen more of their plan than the store knows of.
 """
 
 import os
@@ -28,7 +29,7 @@ from cleveragents.sandbox.registry import traits_of
 
 
 def reconcile(ctx: Context, leased: LeasedPlan) -> None:
-    """Bring the sandboxes of a plan to its newest group, and note that this boot has seen them."""
+    """Bring the sandboxes of a plan to its newest group, and note that they were seen there."""
     plan = leased.plan
     if any(not intent.is_done for intent in ctx.store.intents.of_plan(plan.plan_id)):
         return  # a restore is replaced by another: that one reads and restores everything
@@ -57,7 +58,9 @@ def _what_happened(ctx: Context, leased: LeasedPlan) -> tuple[str, str]:
         if boot == here:
             number = fsio.mount_id(record.root).split()[-1]
             return "its disk was mounted again", f"after-mount-{here[:4]}-{number}"
-    return "the machine was restarted", label
+        return "the machine was restarted", label
+    seen = ctx.manager.sandboxes(leased.plan.plan_id).version
+    return "an older state of the store was put back", f"after-put-back-{seen}"
 
 
 def _damaged(ctx: Context, plan: Plan, head: CheckpointGroup) -> int:
@@ -84,13 +87,14 @@ def _make_missing_roots(ctx: Context, leased: LeasedPlan) -> None:
         if not os.path.lexists(record.root):
             fsio.make_private_dir(record.root)
             made = msgspec.structs.replace(record, identity=fsio.identity(record.root))
-            put_mark(ctx.store.identity.store_id, made)
+            put_mark(ctx.store.identity.owner, made)
             _put(ctx, leased, made)
 
 
 def _note(ctx: Context, leased: LeasedPlan) -> None:
     for record in ctx.manager.sandboxes(leased.plan.plan_id).from_another_boot():
         _put(ctx, leased, record.with_boot_id(fsio.mount_id(record.root)))
+    ctx.manager.note_version(leased.plan)
 
 
 def _put(ctx: Context, leased: LeasedPlan, record: SandboxRecord) -> None:

@@ -104,6 +104,16 @@ class SandboxRecord(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, origin=origin)
 
 
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose a sandbox is: the id of a store, and the place it was made or adopted at.
+
+    Without a place, whatever place a mark names is right.
+    """
+
+    store: str
+    home: str
+
+
 class Action(StrEnum):
     ADDED = "added"
     CHANGED = "changed"

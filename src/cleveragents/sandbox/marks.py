@@ -5,12 +5,15 @@ removed. So a row that points elsewhere, or a copied store, does no harm.
 """
 
 import os
+from contextlib import suppress
 
 import msgspec
 
 from cleveragents import codec
 from cleveragents.content import fsio
-from cleveragents.model.resource import SandboxRecord
+from cleveragents.model.resource import Owner, SandboxRecord
+
+_VERSION = ".version"
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,11 +22,14 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: str
     root: str
     path: str
+    home: str = ""
+    """The place of the store; those of older versions do not say it."""
 
 
-def mark_of(store_id: str, record: SandboxRecord) -> Mark:
+def mark_of(owner: Owner, record: SandboxRecord) -> Mark:
     return Mark(
-        store=store_id,
+        store=owner.store,
+        home=owner.home,
         plan=record.plan_id,
         sandbox=record.sandbox_id,
         root=record.root,
@@ -35,11 +41,11 @@ def place_of(record: SandboxRecord) -> str:
     return f"{os.path.dirname(record.root)}/.mark-{record.sandbox_id}"
 
 
-def put_mark(store_id: str, record: SandboxRecord) -> None:
+def put_mark(owner: Owner, record: SandboxRecord) -> None:
     """Write the mark, on disk when this returns: nobody owns a sandbox without one."""
     place = place_of(record)
     fsio.unlink_if_there(f"{place}.new")
-    fsio.write_new(f"{place}.new", msgspec.json.encode(mark_of(store_id, record)))
+    fsio.write_new(f"{place}.new", msgspec.json.encode(mark_of(owner, record)))
     os.rename(f"{place}.new", place)
     fsio.sync_dir(os.path.dirname(place))
 
@@ -52,8 +58,39 @@ def mark_at(record: SandboxRecord) -> Mark | None:
         return None
 
 
-def is_marked(store_id: str, record: SandboxRecord) -> bool:
-    return mark_at(record) == mark_of(store_id, record)
+def is_marked(owner: Owner, record: SandboxRecord) -> bool:
+    return says(mark_at(record), owner, record)
+
+
+def says(mark: Mark | None, owner: Owner, record: SandboxRecord) -> bool:
+    """Whether the mark is that of this sandbox, and of this store at this place."""
+    if mark is None:
+        return False
+    home = mark.home if mark.home and owner.home else owner.home
+    return msgspec.structs.replace(mark, home=home) == mark_of(owner, record)
+
+
+def note_version(folder: str, version: int) -> None:
+    """Note which version of the plan its sandboxes stand at; after the commit, and not synced.
+
+    A number that is too low does no harm: it only hides that a store was put back.
+    """
+    with suppress(OSError):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(f"{folder}/{_VERSION}", flags, 0o600)
+        try:
+            fsio.write_all(fd, b"%020d" % version)
+        finally:
+            os.close(fd)
+
+
+def version_at(folder: str) -> int:
+    """The newest version that is noted there; 0 if none is."""
+    try:
+        with open(f"{folder}/{_VERSION}", "rb") as found:
+            return int(found.read())
+    except (OSError, ValueError):
+        return 0
 
 
 def store_of(folder: str) -> str | None:

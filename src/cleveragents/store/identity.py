@@ -8,6 +8,8 @@ import os
 
 import msgspec
 
+from cleveragents.model.resource import Owner
+
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
     store_id: str
@@ -15,6 +17,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """Where it lies now."""
     made_at: str
     """Where it lay when it noted that; empty: it never did."""
+    is_shared: bool = False
+    """Several homes have its plans: its place is not what tells a copy."""
 
     @property
     def is_elsewhere(self) -> bool:
@@ -24,6 +28,12 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
             return not os.path.samefile(self.made_at, self.home)
         except OSError:
             return True
+
+    @property
+    def owner(self) -> Owner:
+        """What the marks of its sandboxes say; those of its original, until a copy is adopted."""
+        home = "" if self.is_shared else self.made_at or self.home
+        return Owner(store=self.store_id, home=home)
 
     @property
     def message(self) -> str:

@@ -240,12 +240,11 @@ class PlanRepository:
         return PLANS.select(self._db, "WHERE parent_plan_id = ? ORDER BY seq", (plan_id,))
 
     def delete(self, plan_id: str, repositories: Sequence[str] = ()) -> None:
-        """Delete all rows of a plan; its repositories are noted, to recognize leftovers as ours."""
-        if repositories:
-            self._db.execute(
-                "INSERT INTO store (name, value) VALUES (?, ?)",
-                (f"deleted:{plan_id}", msgspec.json.encode(repositories).decode()),
-            )
+        """Delete all rows of a plan; it is noted, to recognize leftovers of it as ours."""
+        self._db.execute(
+            "INSERT INTO store (name, value) VALUES (?, ?)",
+            (f"deleted:{plan_id}", msgspec.json.encode(repositories).decode()),
+        )
         self._db.execute(
             "DELETE FROM group_members WHERE group_id IN"
             " (SELECT group_id FROM checkpoint_groups WHERE plan_id = ?)",
