@@ -186,12 +186,8 @@ class Store:
                 f"the plans of the store at {self._home} are in {noted['url']}",
                 f"agents config set store.url {noted['url']}, or agents store copy --back",
             )
-        return Identity(
-            store_id=store_id,
-            home=self._home,
-            made_at=noted.get("home", ""),
-            is_shared=self.is_shared,
-        )
+        places = {"home": self._home, "made_at": noted.get("home", "")}
+        return Identity(store_id=store_id, is_shared=self.is_shared, **places)
 
     @contextmanager
     def unguarded(self) -> Generator[None]:
