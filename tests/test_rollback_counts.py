@@ -32,3 +32,20 @@ def test_one_is_one(shop: Shop) -> None:
     shop.ran('- {id: one, run: "echo 1 > one"}')
     shown = shop.agents.run("plan", "rollback", "plan", "first", "--yes").expect(0).stdout
     assert "1 file reverted" in shown
+
+
+def test_calls_that_were_undone_are_not_counted_again(shop: Shop) -> None:
+    def after_the_first() -> tuple[int, int]:
+        impact = shop.ok("plan", "rollback", "plan", "first", "--dry-run")["impact"]
+        return impact["decisions_after_cp"], impact["tool_calls_after_cp"]
+
+    shop.ran('- {id: one, run: "echo 1 > one"}\n- {id: two, run: "echo 2 > two"}')
+    assert after_the_first() == (2, 2)
+    done = shop.ok("plan", "rollback", "plan", "first", "--yes")
+    assert done["impact"]["tool_calls_after_cp"] == 2
+    assert after_the_first() == (0, 0)
+    shop.ok("plan", "resume", "plan")
+    assert after_the_first() == (2, 2)
+    shop.ok("plan", "undo", "plan")
+    shop.ok("plan", "redo", "plan")
+    assert after_the_first() == (2, 2)

@@ -362,7 +362,7 @@ def test_looking_with_git_status_moves_nothing(place: Place) -> None:
     done = place.agents.run("plan", "rollback", "p", "first", "--yes", "--json").expect(0)
     assert place.git("log", "--format=%s").split() == ["first"]
     assert place.git("status", "--short") == ""
-    assert any("as at the checkpoint again" in m for m in done.json["messages"])
+    assert any("app: back to the checkpoint: " in m for m in done.json["messages"])
 
 
 def test_commits_that_were_rolled_back_outlive_gc(place: Place) -> None:
@@ -937,3 +937,21 @@ def test_a_database_is_not_exchanged_under_somebody_who_has_it_open(
     place.ok("rollback", "p", "first", "--take-checkpoint", "--yes")
     assert place.rows() == ["first"]
     assert place.read("new.txt") is None
+
+
+def test_of_a_conflict_what_is_there_now_is_shown(place: Place) -> None:
+    """Not what somebody had written and the agent wrote over."""
+    place.ran(
+        step("one", "echo agent > same.txt"),
+        step("two", "test ! -e go && exit 1; seq 100 140 >> same.txt"),
+        rc=5,
+    )
+    (place.repo / "same.txt").write_text("somebody\n")
+    (place.repo / "go").touch()
+    place.ok("resume", "p")
+    there = place.read("same.txt")
+    assert there is not None
+    assert there.startswith("somebody\n100\n")
+    found = place.agents.run("plan", "rollback", "p", "first", "--dry-run", "--json").expect(0).data
+    (conflict,) = (one for one in found["conflicts"] if one["path"] == "same.txt")
+    assert conflict["theirs"].startswith("somebody\n100\n")

@@ -142,7 +142,8 @@ def _torn(history: History, sides: tuple[str, str, str]) -> Verdict:
         action=Action.CONFLICT,
         result=now,
         reason="changed by the agent and by somebody else",
-        sides=sides,
+        # What somebody has written over since is not what to choose from.
+        sides=(*sides[:2], now),
     )
 
 

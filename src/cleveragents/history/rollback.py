@@ -207,8 +207,8 @@ def _result(
         changes=changes,
         child_plans_invalidated=len(todo.cancelled_children) + _children_to_roll_back(ctx, todo),
         decisions_after=sum(d.state is DecisionState.SUPERSEDED for d in todo.decisions),
-        tool_calls_after=ctx.store.calls.count(
-            plan.plan_id, after=ctx.store.checkpoints.number(group.group_id)
+        tool_calls_after=ctx.store.calls.in_force_since(
+            plan.plan_id, ctx.store.checkpoints.number(group.group_id)
         ),
         sandboxes=ctx.manager.sandboxes(plan.plan_id).paths,
         phase=todo.plan["phase"],

@@ -93,7 +93,7 @@ class _Resource:
 
     def conflicts(self) -> list[Conflict]:
         found: list[Conflict] = []
-        for path, verdict in self.verdicts.items():
+        for path, verdict in sorted(self.verdicts.items()):
             if verdict.action is Action.CONFLICT:
                 history = self.histories[path]
                 base, ours, theirs = verdict.sides or (history.now, history.target, history.now)
@@ -122,13 +122,13 @@ class _Resource:
         return self.histories[path].now == self.histories[path].target
 
     def notes(self) -> list[str]:
-        """What happens to git's own state, in words."""
-        inside = [(p, v) for p, v in self.verdicts.items() if p.startswith(b".git/") and _says(p)]
+        """What happens to git's own state, in words that fit a preview too."""
+        inside = [(p, v) for p, v in sorted(self.verdicts.items()) if p.startswith(b".git/") and _says(p)]
         back = [p for p, v in inside if v.action is Action.RESTORE]
         left = [p for p, v in inside if v.action is Action.KEEP and v.owner is Owner.BOTH]
         said: list[str] = []
         if back:
-            said.append(f"{self.name}: {_listed(back)} as at the checkpoint again")
+            said.append(f"{self.name}: back to the checkpoint: {_listed(back)}")
         if left:
             said.append(f"{self.name}: {_listed(left)} left as now: moved by somebody else since")
         return said

@@ -110,10 +110,19 @@ class CallRepository:
             (now, plan_id),
         )
 
-    def count(self, plan_id: str, after: int = 0) -> int:
-        """The number of calls; `after`: since the row of that number."""
+    def count(self, plan_id: str) -> int:
+        """The number of calls, also of those that were undone."""
+        row = self._db.execute("SELECT count(*) FROM tool_calls WHERE plan_id = ?", (plan_id,))
+        return row.fetchone()[0]
+
+    def in_force_since(self, plan_id: str, number: int) -> int:
+        """How many calls since the row of that number were not undone yet."""
         row = self._db.execute(
-            "SELECT count(*) FROM tool_calls WHERE plan_id = ? AND seq > ?", (plan_id, after)
+            "SELECT count(*) FROM tool_calls c JOIN steps s"
+            " ON s.plan_id = c.plan_id AND s.step_id = c.step_id"
+            " AND coalesce(s.decision_id, '') = coalesce(c.decision_id, '')"
+            " WHERE c.plan_id = ? AND c.seq > ? AND s.state != 'queued'",
+            (plan_id, number),
         )
         return row.fetchone()[0]
 
