@@ -38,9 +38,22 @@ def test_without_a_plan_the_newest_of_this_directory_is_meant(agents: Agents) ->
     shown = agents.run("status", cwd=here / "inner").expect(0)
     assert "note: the newest plan of this directory: here  " in shown.stderr
     assert agents.run("plan", "status", "--json", cwd=here).data["name"] == "here"
-    newest = agents.run("status").expect(0)
-    assert "note: the newest plan: here-too  " in newest.stderr
+    below = agents.run("status").expect(0)
+    assert "note: the newest plan of this directory: here-too  " in below.stderr
     assert "note" not in agents.run("plan", "status", "last").stderr
+
+
+def test_a_plan_of_another_directory_is_never_meant(agents: Agents) -> None:
+    plan = ran(agents, "here")
+    (agents.work / "other").mkdir()
+    for argv in ("undo",), ("rollback", "first", "--yes"), ("apply", "--yes"), ("status",):
+        failed = agents.run(*argv, cwd=agents.work / "other").expect(3)
+        assert failed.stderr == (
+            f"error: no plan works on {agents.work.resolve()}/other, or on something in it\n"
+            "hint: agents plan list\n"
+        )
+    assert not (plan / "n").exists()
+    assert agents.run("plan", "undo", "last", cwd=agents.work / "other").expect(0)
 
 
 def test_without_any_plan_there_is_a_hint(agents: Agents) -> None:

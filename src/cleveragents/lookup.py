@@ -13,21 +13,22 @@ from cleveragents.model.triggers import nearest
 from cleveragents.model.units import plural
 from cleveragents.store import Store
 
+LIST = "agents plan list"
+
 
 def find_plan(store: Store, text: str) -> tuple[Plan, str]:
     """The plan, and a note if the name is ambiguous or none was given.
 
-    Without a name: the newest plan that works on this directory, else the newest.
+    Without a name: the newest plan that works on this directory, or on something in it.
     """
-    if not text and (here := _working_directory()) and (near := store.plans.newest_covering(here)):
-        plan = store.plans.get(near)
-        return plan, f"the newest plan of this directory: {plan.name}  {plan.plan_id}"
     if text in ("", "last"):
         newest = store.plans.newest()
         if newest is None:
             raise NotFound("there is no plan yet", "agents run -- COMMAND, or agents plan run FILE")
-        plan = store.plans.get(newest)
-        return plan, "" if text else f"the newest plan: {plan.name}  {plan.plan_id}"
+        if text:
+            return store.plans.get(newest), ""
+        plan = store.plans.get(_of_this_directory(store))
+        return plan, f"the newest plan of this directory: {plan.name}  {plan.plan_id}"
     named = store.plans.named(text)
     if named:
         remark = f"{len(named)} plans are called {text!r}; this is the newest" if named[1:] else ""
@@ -37,7 +38,7 @@ def find_plan(store: Store, text: str) -> tuple[Plan, str]:
     found = _by_end(text, store.plans.ids(), "plan")
     if found is None:
         names = [plan.name for plan in store.plans.all()]
-        raise NotFound(f"no plan {text!r}{nearest(text, names)}", "agents plan list")
+        raise NotFound(f"no plan {text!r}{nearest(text, names)}", LIST)
     return store.plans.get(found), ""
 
 
@@ -49,11 +50,15 @@ def typed_plan(store: Store, plan: Plan) -> str:
     return name if plain and is_newest else plan.plan_id
 
 
-def _working_directory() -> str | None:
+def _of_this_directory(store: Store) -> str:
     try:
-        return os.path.realpath(os.getcwd())
+        here = os.path.realpath(os.getcwd())
     except FileNotFoundError:
-        return None
+        raise NotFound("the current directory is gone, and no plan is named", LIST) from None
+    found = store.plans.newest_of(here)
+    if found is None:
+        raise NotFound(f"no plan works on {here}, or on something in it", LIST)
+    return found
 
 
 def require_label(label: str | None) -> None:

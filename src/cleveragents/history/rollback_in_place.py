@@ -123,7 +123,9 @@ class _Resource:
 
     def notes(self) -> list[str]:
         """What happens to git's own state, in words that fit a preview too."""
-        inside = [(p, v) for p, v in sorted(self.verdicts.items()) if p.startswith(b".git/") and _says(p)]
+        inside = [
+            (p, v) for p, v in sorted(self.verdicts.items()) if p.startswith(b".git/") and _says(p)
+        ]
         back = [p for p, v in inside if v.action is Action.RESTORE]
         left = [p for p, v in inside if v.action is Action.KEEP and v.owner is Owner.BOTH]
         said: list[str] = []

@@ -204,14 +204,19 @@ class PlanRepository:
         ).fetchone()
         return row[0] if row else None
 
-    def newest_covering(self, folder: str) -> str | None:
-        """The newest such plan with a resource that is or holds this folder."""
+    def newest_of(self, folder: str) -> str | None:
+        """The newest such plan with a resource that is or holds this folder.
+
+        Else one with a resource below it, or at an address, which is in no folder.
+        """
+        inside = f"{folder.rstrip('/')}/"
         row = self._db.execute(
-            "SELECT plan_id FROM plans JOIN resources USING (plan_id)"
-            " WHERE parent_plan_id IS NULL AND path <> ''"
-            " AND substr(?, 1, length(path) + 1) = path || '/'"
-            " ORDER BY plans.seq DESC LIMIT 1",
-            (f"{folder}/",),
+            "SELECT plan_id, substr(?, 1, length(path) + 1) = path || '/' AS holds"
+            " FROM plans JOIN resources USING (plan_id)"
+            " WHERE parent_plan_id IS NULL AND (substr(?, 1, length(path) + 1) = path || '/'"
+            " OR substr(path, 1, length(?)) = ? OR substr(path, 1, 1) <> '/')"
+            " ORDER BY holds DESC, plans.seq DESC LIMIT 1",
+            (inside, inside, inside, inside),
         ).fetchone()
         return row[0] if row else None
 
