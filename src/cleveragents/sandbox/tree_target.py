@@ -42,6 +42,7 @@ class TreeTarget(TreeStates):
             merged=tuple(merge.merged),
             ignored_count=left_out,
             control_files=control_files_of(wanted),
+            notes=self.not_applied(origin, result),
             work=msgspec.to_builtins(merge.work),
         )
 

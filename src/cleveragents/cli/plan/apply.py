@@ -123,6 +123,7 @@ def _proposal_reply(
                 "merged": list(item.merged),
                 "ignored": item.ignored_count,
                 "control_files": list(item.control_files),
+                "notes": list(item.notes),
             }
             for item in proposals
         ],
@@ -138,6 +139,7 @@ def _proposal_reply(
         if item.control_files:
             shown = ", ".join(item.control_files)
             blocks.append(Text(f"{item.resource}: control files: {shown}", "yellow"))
+        blocks += [Text(note, "yellow") for note in item.notes]
         if item.mode == IN_PLACE:
             blocks.append(Text(f"{item.resource}:{_ENDS}", "yellow"))
         blocks += [Text(f"conflict: {c.path}: {c.reason}", "red") for c in item.conflicts]
