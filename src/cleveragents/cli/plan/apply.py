@@ -78,12 +78,12 @@ def apply_question(proposals: "tuple[Proposal, ...]", dropped: tuple[str, ...]) 
     warning = f" It changes control files: {', '.join(controls)}." if controls else ""
     warning += "".join(f" Also, {text}." for text in dropped)
     if proposals and all(item.mode == IN_PLACE for item in proposals):
-        return f"end the plan?{_ENDS}"
+        return f"end the plan?{ENDS_IN_PLACE}"
     count = sum(len(item.files) for item in proposals)
     return f"apply {plural(count, 'change')}?{warning}"
 
 
-_ENDS = " Its work is in place already; once it is ended, nothing of it can be rolled back."
+ENDS_IN_PLACE = " Its work is in place already; once it is ended, nothing of it can be rolled back."
 
 
 def _applied(
@@ -141,6 +141,6 @@ def _proposal_reply(
             blocks.append(Text(f"{item.resource}: control files: {shown}", "yellow"))
         blocks += [Text(note, "yellow") for note in item.notes]
         if item.mode == IN_PLACE:
-            blocks.append(Text(f"{item.resource}:{_ENDS}", "yellow"))
+            blocks.append(Text(f"{item.resource}:{ENDS_IN_PLACE}", "yellow"))
         blocks += [Text(f"conflict: {c.path}: {c.reason}", "red") for c in item.conflicts]
     return Reply(data=data, blocks=tuple(blocks), messages=notes)
