@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import stat
 import subprocess
 from collections.abc import Generator
 from contextlib import ExitStack
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness import Agents
+from tests.scratch import make_repository
 from tests.test_apply_targets import Bench
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -111,3 +114,35 @@ def test_an_apply_that_is_undone_leaves_attributes_alone(bench: Bench) -> None:
     with pytest.raises(Exception, match="pre-commit"):
         plan.apply("commit", hooks=True)
     assert (bench.target / "kept.txt").stat().st_ino == before
+
+
+@pytest.mark.parametrize("kind", ["fs-directory", "git-checkout"])
+def test_what_a_plan_changed_of_the_folder_itself_is_said_not_to_be_applied(
+    agents: Agents, kind: str
+) -> None:
+    """The diff counted it as a file, and apply said nothing."""
+    app = agents.work / "app"
+    app.mkdir(mode=0o755)
+    (app / "file").write_text("text\n")
+    require_attributes(app / "file")
+    make_repository(agents, app)
+    (agents.work / "plan.yaml").write_text(
+        f"name: folder\nresources: {{app: {{kind: {kind}, path: app}}}}\n"
+        "steps: [{id: a, run: 'chmod 750 . && python3 set.py && echo more >> file'}]\n"
+    )
+    script = "import os; os.remove('set.py'); os.setxattr('.', 'user.k', b'1')"
+    (app / "set.py").write_text(script)
+    agents.run("plan", "run", "plan.yaml").expect(0)
+    assert "2 files, 1 directory changed" in agents.run("plan", "diff", "folder").stdout
+    said = [
+        "app: the mode of the folder itself is not applied: 755 -> 750",
+        "app: the attributes of the folder itself are not applied",
+    ]
+    preview = agents.run("plan", "apply", "folder", "--dry-run", "--json").expect(0).data
+    assert preview["would_apply"][0]["notes"] == said
+    shown = agents.run("plan", "apply", "folder", "--dry-run").stdout
+    assert all(f"{text}\n" in shown for text in said)
+    told = agents.run("plan", "apply", "folder", "--yes", "--json").expect(0)
+    assert told.data["applied"][0]["notes"] == said
+    assert told.json["messages"] == said
+    assert stat.S_IMODE(app.stat().st_mode) == 0o755

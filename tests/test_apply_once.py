@@ -2,17 +2,20 @@
 
 import json
 import os
+import sqlite3
 import stat
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from cleveragents.content import fsio
 from cleveragents.workspace import open_workspace
 from tests.harness import Agents, command
 from tests.needed import needs
-from tests.scratch import git, make_repository, wait_until
+from tests.scratch import git, make_repository, query, wait_until
 
 PLAN = """
 name: one
@@ -54,6 +57,69 @@ def test_ten_applies_at_the_same_time_all_get_the_first_result(agents: Agents) -
     results = [json.loads(out)["data"] for out, *_ in ended]
     assert all(result == results[0] for result in results)
     assert git(agents, app, "rev-list", "--count", "HEAD") == "2"
+
+
+def test_an_apply_waits_for_that_of_another_store_on_the_same_repository(agents: Agents) -> None:
+    """It was refused half-way through the other: "text has staged changes of your own"."""
+    app = agents.work / "app"
+    app.mkdir()
+    lines = [f"{number}\n" for number in range(9)]
+    (app / "text").write_text("".join(lines))
+    make_repository(agents, app)
+    plan = "name: {}\nresources: {{app: {{kind: git-checkout, path: app}}}}\nsteps: [{}]\n"
+    for name, run in (("one", "echo one >> text"), ("two", "sed -i 1s/^/two/ text")):
+        text = plan.format(name, f"{{id: a, run: '{run}'}}")
+        (agents.work / f"{name}.yaml").write_text(text)
+    other = agents.env | {"CLEVERAGENTS_HOME": f"{agents.work}/other"}
+    agents.run("plan", "run", "two.yaml", env=other).expect(0)
+    agents.run("plan", "run", "one.yaml").expect(0)
+    started: list[subprocess.Popen[str]] = []
+
+    def apply_the_other(name: str) -> None:
+        if name != "ref" or started:
+            return
+        argv = [command(), "plan", "apply", "two", "--yes", "--json"]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(argv, cwd=agents.work, env=other, stdout=pipe, text=True)
+        started.append(process)
+        wait_until(lambda: process.poll() is not None or waits_for_a_lock(process.pid), "a lock")
+
+    with open_workspace() as ws:
+        fsio.arm(apply_the_other)
+        try:
+            ws.find("one").apply()
+        finally:
+            fsio.arm(None)
+    said, _ = started[0].communicate(timeout=600)
+    assert started[0].returncode == 0, said
+    assert (app / "text").read_text() == "".join(["two", *lines, "one\n"])
+    assert git(agents, app, "log", "--format=%s").split()[:2] == ["two", "one"]
+    assert git(agents, app, "status", "--porcelain", "--ignored") == ""
+
+
+def waits_for_a_lock(pid: int) -> bool:
+    """Whether a process is in a queue for a `flock`."""
+    rows = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return any(row[1:3] == ["->", "FLOCK"] and row[5] == str(pid) for row in rows)
+
+
+@pytest.mark.parametrize("kind", ["fs-directory", "sqlite"])
+def test_two_resources_in_one_folder_do_not_wait_for_each_other(agents: Agents, kind: str) -> None:
+    app = agents.work / "app"
+    app.mkdir()
+    for name in ("a.db", "b.db"):
+        with closing(sqlite3.connect(app / name)) as db:
+            db.execute("CREATE TABLE t (x)")
+    outer = "" if kind == "sqlite" else "  top: {kind: fs-directory, path: app}\n"
+    (agents.work / "plan.yaml").write_text(
+        "name: both\nresources:\n  a: {kind: sqlite, path: app/a.db}\n"
+        f"  b: {{kind: sqlite, path: app/b.db}}\n{outer}"
+        "steps:\n  - {id: a, tool: sql, on: a, with: {script: INSERT INTO t VALUES (1)}}\n"
+        "  - {id: b, tool: sql, on: b, with: {script: INSERT INTO t VALUES (2)}}\n"
+    )
+    agents.run("plan", "run", "plan.yaml").expect(0)
+    agents.run("plan", "apply", "both", "--yes").expect(0)
+    assert [query(app / f"{name}.db", "SELECT x FROM t") for name in "ab"] == [[(1,)], [(2,)]]
 
 
 def test_a_second_apply_warns_of_nothing_that_the_first_did_itself(agents: Agents) -> None:

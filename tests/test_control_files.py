@@ -2,7 +2,10 @@
 
 import pytest
 
-from cleveragents.sandbox.control import control_files
+from cleveragents.content import attributes
+from cleveragents.content.entry import Entry, EntryKind
+from cleveragents.content.tree_diff import Difference
+from cleveragents.sandbox.control import control_files, control_files_of
 from tests.harness import Agents
 from tests.scratch import make_repository
 
@@ -75,3 +78,43 @@ def test_a_plan_of_a_program_names_them_too(agents: Agents) -> None:
     run(agents)
     told = agents.run("plan", "apply", "last", "--yes", "--as", "branch", "--json").expect(0)
     assert set(told.data["applied"][0]["control_files"]) == NAMED
+
+
+def test_a_file_that_becomes_set_uid_is_named_and_its_mode_is_shown(agents: Agents) -> None:
+    """It was applied without a word, and the diff showed it as 100755."""
+    app = agents.work / "app"
+    app.mkdir()
+    for name in ("gains", "keeps"):
+        (app / name).write_text("x\n")
+    (app / "keeps").chmod(0o4755)
+    (agents.work / "plan.yaml").write_text(
+        "name: rights\nresources: {app: {kind: fs-directory, path: app}}\nsteps:\n"
+        "  - {id: a, run: 'cp gains new && chmod 6755 new && chmod 2755 gains && touch plain'}\n"
+        "  - {id: b, run: 'echo y > own && chmod 4755 keeps && mkdir inner'}\n"
+    )
+    agents.run("plan", "run", "plan.yaml").expect(0)
+    shown = agents.run("plan", "diff", "rights").expect(0).stdout
+    assert "  new: mode 6755\n" in shown
+    assert "  gains: mode 644 -> 2755\n" in shown
+    assert "added, mode 6755" in agents.run("plan", "diff", "rights", "--stat").stdout
+    files = agents.run("plan", "diff", "rights", "--json").data["files"]
+    modes = {file["path"]: file["modes"] for file in files}
+    assert modes["new"] == ["", "6755"]
+    assert modes["plain"] is None
+    asked = agents.run("plan", "apply", "rights").expect(4)
+    assert "It changes control files: gains, new." in asked.stderr
+    told = agents.run("plan", "apply", "rights", "--yes", "--json").expect(0)
+    assert told.data["applied"][0]["control_files"] == ["gains", "new"]
+    assert (app / "new").stat().st_mode & 0o7777 == 0o6755
+
+
+CAPABILITY = bytes.fromhex("0100000200200000000000000000000000000000")
+"""`cap_net_raw+ep`"""
+
+
+@pytest.mark.parametrize("before", [b"", CAPABILITY])
+def test_a_file_that_gets_capabilities_is_named(before: bytes) -> None:
+    had = attributes.packed({b"security.capability": before} if before else {})
+    gets = attributes.packed({b"security.capability": CAPABILITY, b"user.note": b"x"})
+    sides = [Entry(b"x", EntryKind.FILE, 0o755, state=state) for state in (had, gets)]
+    assert control_files_of([Difference(b"x", *sides)]) == (() if before else ("x",))

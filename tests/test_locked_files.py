@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cleveragents.errors import ApplyRefused
 from tests.needed import needs
 from tests.test_apply_targets import Bench
 from tests.test_attributes_and_times import exactly, sandbox
@@ -141,3 +142,38 @@ def test_what_a_step_closed_is_rolled_back_for_an_ordinary_user(tmp_path: Path, 
         gone = agents("plan", "delete", "last", "--yes")
         assert gone.returncode == 0, gone.stderr
         assert not root.exists()
+
+
+@pytest.mark.parametrize(
+    ("locked", "named"),
+    [
+        ("sub", "sub/gone"),
+        ("other", "other/new"),
+        ("file", "file"),
+        ("sub/new", "sub/new/y"),
+        (".", "."),
+    ],
+)
+def test_an_apply_names_what_it_may_not_write_in_the_target(
+    bench: Bench, locked: str, named: str
+) -> None:
+    """It named what is staged: "o1: Operation not permitted"."""
+    needs_immutable_files(bench)
+    bench.write("sub/gone")
+    bench.write("sub/new/file")
+    bench.write("other/kept")
+    plan = bench.run(
+        "rm sub/gone; echo more >> file; touch other/new; chmod 700 sub/new; touch sub/new/y"
+    )
+    target = bench.target / locked
+    before = exactly(bench.target)
+    subprocess.run(["chattr", "+i", str(target)], check=True)
+    try:
+        with pytest.raises(ApplyRefused) as refused:
+            plan.apply()
+    finally:
+        subprocess.run(["chattr", "-i", str(target)], check=True)
+    place = os.path.normpath(bench.target / named)
+    assert str(refused.value).split(": ")[1:] == [place, "Operation not permitted"]
+    assert refused.value.hint == f"allow it: ls -ld {place}"
+    assert exactly(bench.target) == before

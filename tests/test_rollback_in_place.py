@@ -443,6 +443,19 @@ def test_whoever_applies_is_told_that_it_only_ends_the_plan(place: Place) -> Non
     assert f"app: {ends}\n" in place.agents.run("plan", "apply", "p", "--dry-run").expect(0).stdout
 
 
+def test_whoever_cancels_a_plan_in_place_is_told_that_it_ends_all_rollback(place: Place) -> None:
+    place.ran(WORK, ROW)
+    ends = "Its work is in place already; once it is ended, nothing of it can be rolled back."
+    before = place.seen()
+    unasked = place.agents.run("plan", "cancel", "p").expect(4).stderr
+    assert f"error: not done without a yes: end the plan? {ends}\n" in unasked
+    assert "agents plan cancel p --yes" in unasked
+    assert place.ok("status", "p")["state"] == "complete"
+    assert place.ok("cancel", "p", "--yes")["state"] == "cancelled"
+    place.agents.run("plan", "cancel", "p").expect(4)
+    require_same(place.seen(), before)
+
+
 def test_the_resource_outlives_its_plan(place: Place) -> None:
     place.ran(WORK, ROW)
     before = place.seen()

@@ -357,8 +357,29 @@ def test_at_a_terminal_some_paths_can_be_applied(agents: Agents) -> None:
     env = install(agents)
     done = Reviewed(agents, env, "some", "none.txt", "some", "two.txt a.txt", "y")
     assert "nothing changed at 'none.txt'" in done.seen
-    assert "apply 2 changes?" in done.seen
+    assert "apply 2 changes, leave out one.txt?" in done.seen
+    assert "left out: one.txt" in done.seen
     assert os.listdir(agents.work) == ["two.txt"]
+
+
+def test_at_a_terminal_nothing_is_left_out_before_the_yes(agents: Agents) -> None:
+    """It said "not done" after the other paths had been removed from the sandbox."""
+    env = install(agents)
+    done = Reviewed(agents, env, "some", "two.txt", "n", "all", "y")
+    assert "apply 1 change, leave out a.txt, one.txt?" in done.seen
+    assert "apply 3 changes?" in done.seen
+    assert sorted(os.listdir(agents.work)) == ["one.txt", "two.txt"]
+
+
+def test_at_a_terminal_a_path_in_a_new_folder_can_be_applied_alone(agents: Agents) -> None:
+    """Its folder was left out with all in it; of a renamed file the old name stayed away."""
+    made = '(os.mkdir("new"), write("new/x", "1"), os.rename("b.txt", "new/y"))'
+    env = install(agents, text=AGENT.replace('write("one.txt", "1")', made))
+    (agents.work / "b.txt").write_text("".join(f"{number}\n" for number in range(30)))
+    done = Reviewed(agents, env, "some", "new/x", "y")
+    assert "leave out a.txt, b.txt, new/y, two.txt?" in done.seen
+    assert sorted(os.listdir(agents.work)) == ["a.txt", "b.txt", "new"]
+    assert os.listdir(agents.work / "new") == ["x"]
 
 
 def test_at_a_terminal_nothing_is_applied_unless_one_says_so(agents: Agents) -> None:

@@ -6,6 +6,7 @@ import os
 import sqlite3
 from collections.abc import Generator
 from contextlib import contextmanager
+from shlex import quote
 
 from cleveragents.errors import AgentsError, DiskFull, MachineError, ReadOnlyStore, StoreError
 
@@ -26,7 +27,7 @@ def of_os(error: OSError, doing: str = "", kind: type[AgentsError] = MachineErro
     if error.errno == errno.EROFS:
         return ReadOnlyStore(text, "mount it writable, or name another place")
     if error.errno in _DENIED:
-        return kind(text, f"allow it: ls -ld {named}" if named else "run it as the owner")
+        return kind(text, f"allow it: ls -ld {quote(named)}" if named else "run it as the owner")
     if error.errno == errno.ENOENT and named == "git":
         return kind("git is not installed", "install git 2.36 or newer")
     if error.errno == errno.ENOENT and not named and _stands_nowhere():
@@ -61,6 +62,17 @@ def named(doing: str, kind: type[AgentsError] = MachineError) -> Generator[None]
         yield
     except OSError as error:
         raise of_os(error, doing, kind) from error
+
+
+@contextmanager
+def at(path: str) -> Generator[None]:
+    """Have OSErrors in the block name this path: calls by descriptor name none, or one of ours."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, path) from error
 
 
 def of_sqlite(error: sqlite3.Error, path: str) -> StoreError:

@@ -270,7 +270,8 @@ def _switch(
         for rid, proposal in in_order(sandboxes, proposals):
             staged[rid] = sandboxes[rid].stage_apply(proposal, options)
         named = {proposal.resource: list(proposal.control_files) for proposal in proposals}
-        body = {**intent.body, "staged": staged, "control_files": named}
+        notes = {proposal.resource: list(proposal.notes) for proposal in proposals}
+        body = {**intent.body, "staged": staged, "control_files": named, "notes": notes}
         body["entry"] = msgspec.to_builtins(entry)
         intent = msgspec.structs.replace(intent, state="staged", body=body)
         with leased.transaction():
@@ -300,7 +301,8 @@ def undo_switch(ctx: Context, leased: LeasedPlan, intent: Intent, staged: dict[s
 
 def _applied(one: Applied, intent: Intent) -> dict[str, Any]:
     named = intent.body.get("control_files", {}).get(one.resource, [])
-    return {**msgspec.to_builtins(one), "notes": list(one.notes), "control_files": named}
+    notes = [*intent.body.get("notes", {}).get(one.resource, []), *one.notes]
+    return {**msgspec.to_builtins(one), "notes": notes, "control_files": named}
 
 
 def record(ctx: Context, leased: LeasedPlan, intent: Intent) -> dict[str, Any]:

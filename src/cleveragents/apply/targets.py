@@ -1,8 +1,9 @@
 """The targets of an apply: locked by one process, switched in an order that can be undone."""
 
+import fcntl
 import os
-from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from blake3 import blake3
@@ -19,13 +20,36 @@ from cleveragents.sandbox.registry import traits_of
 
 @contextmanager
 def alone_on_targets(ctx: Context, plan: Plan) -> Generator[None]:
-    """One apply at a time on each target, whichever plan it is for."""
+    """One apply at a time on each target, whichever plan it is for, and of whichever store."""
     fsio.make_private_dir(f"{ctx.settings.home}/locks")
+    resources = ctx.store.resources.of_plan(plan.plan_id)
     with ExitStack() as stack:
-        for path in sorted({r.path for r in ctx.store.resources.of_plan(plan.plan_id)}):
+        for path in sorted({r.path for r in resources}):
             name = blake3(path.encode()).hexdigest()[:24]
             stack.enter_context(fsio.locked(f"{ctx.settings.home}/locks/{name}"))
+        here = (r.path for r in resources if not traits_of(r.kind).has_address)
+        _lock_folders(here, stack)
         yield
+
+
+def _lock_folders(paths: Iterable[str], stack: ExitStack) -> None:
+    """Lock the folders themselves, or those of the files: other stores see that, and no file stays.
+
+    Each inode once, since a second descriptor would wait for the first, and in one order.
+    """
+    folders: dict[tuple[int, int], int] = {}
+    for path in paths:
+        try:
+            folder = path if os.path.isdir(path) else os.path.dirname(path)
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            continue  # the comparison says what is wrong with it
+        stack.callback(os.close, fd)
+        found = os.fstat(fd)
+        folders.setdefault((found.st_dev, found.st_ino), fd)
+    for _, fd in sorted(folders.items()):
+        with suppress(OSError):  # NFS locks no directory
+            fcntl.flock(fd, fcntl.LOCK_EX)
 
 
 def require_own_targets(ctx: Context, plan: Plan) -> None:

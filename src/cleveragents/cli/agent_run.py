@@ -2,14 +2,15 @@
 
 from contextlib import suppress
 from shlex import quote, split
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from cleveragents.cli import data as reports
 from cleveragents.cli.common import Options
 from cleveragents.cli.conversation import going_of
-from cleveragents.cli.plan.apply import apply_question, dropped_backups
+from cleveragents.cli.plan.apply import apply_question, dropped_backups, listed
 from cleveragents.cli.plan.read import groups_table
 from cleveragents.cli.plan.read_data import timeline_data
 from cleveragents.cli.render import Block, Reply, Table, Text, plain_lines
@@ -22,7 +23,12 @@ from cleveragents.model.units import plural
 from cleveragents.plan_handle import PlanHandle
 from cleveragents.workspace import Workspace
 
+if TYPE_CHECKING:
+    from cleveragents.workspace import Proposal
+
 NOT_HEARD = "the agent never called its hooks: what it did is one group"
+Paths = tuple[tuple[str, str], ...]
+"""Each with the name of its resource."""
 CHOICES, NOTHING = ("all", "some", "roll back"), "nothing"
 
 
@@ -30,12 +36,12 @@ def run_known(
     ws: Workspace, options: Options, agent: str, request: AgentRequest
 ) -> tuple[Reply, int | None]:
     """Run a known agent; returns the reply and the agent's exit code."""
-    ran = run_agent(ws, agent, request)
+    ran, left_out = run_agent(ws, agent, request), ()
     if options.interactive and any(item["files"] for item in prompts_of(ws, ran.plan)):
         # Ctrl-C at the review applies nothing, and the reply says how to continue.
         with suppress(click.Abort):
-            _review(ws, options, ran.plan)
-    return _reply(ws, ran, prompts_of(ws, ran.plan)), ran.result.exit_code
+            left_out = _review(ws, options, ran.plan)
+    return _reply(ws, ran, prompts_of(ws, ran.plan), left_out), ran.result.exit_code
 
 
 def named_paths(resources: tuple[str, ...]) -> dict[str, str]:
@@ -81,7 +87,9 @@ def prompts_of(ws: Workspace, plan: PlanHandle) -> list[dict[str, Any]]:
     ]
 
 
-def _reply(ws: Workspace, ran: Ran, prompts: list[dict[str, Any]]) -> Reply:
+def _reply(
+    ws: Workspace, ran: Ran, prompts: list[dict[str, Any]], left_out: tuple[str, ...]
+) -> Reply:
     plan, result = ran.plan.plan, ran.result
     data = {
         **reports.plan_data(ws.ctx, plan, None),
@@ -94,7 +102,8 @@ def _reply(ws: Workspace, ran: Ran, prompts: list[dict[str, Any]]) -> Reply:
     # The agent's own line names settings that are gone, and would leave the sandbox.
     going = ("resume",) if current(ws.ctx, plan.plan_id) else ()
     verbs = [f"agents plan {verb} {own}" for verb in ("diff", "apply", "undo", *going)]
-    following = ["the plan is applied"] if plan.is_final else verbs
+    applied = ["the plan is applied", *([f"left out: {listed(left_out)}"] if left_out else [])]
+    following = applied if plan.is_final else verbs
     notes = () if ran.heard else (result.error or NOT_HEARD,)
     kept = ", ".join(ran.state)
     ends = [Text(f"{'      ' if n else 'next: '}{line}") for n, line in enumerate(following)]
@@ -114,8 +123,11 @@ def _prompts(prompts: list[dict[str, Any]]) -> tuple[Table, ...]:
     return (Table(("prompt", "calls", "changed"), tuple(rows)),) if rows else ()
 
 
-def _review(ws: Workspace, options: Options, plan: PlanHandle) -> None:
-    """Show the work by prompt; apply all, some paths or nothing, or roll back and ask again."""
+def _review(ws: Workspace, options: Options, plan: PlanHandle) -> tuple[str, ...]:
+    """Show the work by prompt; apply all, some paths or nothing, or roll back and ask again.
+
+    Returns the paths that were left out of what was applied.
+    """
     while True:
         # The agent's last line may have no line feed.
         _show(Text(""), *_prompts(prompts_of(ws, plan)))
@@ -126,17 +138,20 @@ def _review(ws: Workspace, options: Options, plan: PlanHandle) -> None:
             err=True,
         )
         if chosen == NOTHING:
-            return
+            return ()
         try:
             if chosen == "roll back":
                 _roll_back(ws, plan)
                 continue
-            if chosen == "some":
-                _keep_only_typed(plan)
-            todo = plan.preview_apply()
-            options.confirm(apply_question(todo, dropped_backups(ws, plan, todo)), "")
+            others = _all_but_typed(plan) if chosen == "some" else ()
+            todo = tuple(_without(item, others) for item in plan.preview_apply())
+            left_out = tuple(path for _, path in others)
+            question = apply_question(todo, dropped_backups(ws, plan, todo), left_out)
+            options.confirm(question, "")
+            if others:  # earlier groups keep them
+                plan.restore("first", *(f"{resource}:{path}" for resource, path in others))
             plan.apply()
-            return
+            return left_out
         except AgentsError as error:
             _show(Text(f"error: {error.message}"))
             _show(*([Text(f"hint: {error.hint}")] if error.hint else ()))
@@ -150,8 +165,8 @@ def _choice(typed: str) -> str:
     return found[0]
 
 
-def _keep_only_typed(plan: PlanHandle) -> None:
-    """Roll back everything but the typed paths; earlier groups keep the rest."""
+def _all_but_typed(plan: PlanHandle) -> Paths:
+    """What is left out: all that changed but the typed paths, and the folders these are in."""
     files = plan.diff().files
     _show(Table(("change", "path"), tuple((file.status, file.path) for file in files)))
     typed = click.prompt("paths or folders, with spaces between", err=True)
@@ -160,9 +175,22 @@ def _keep_only_typed(plan: PlanHandle) -> None:
     for word in chosen:
         if not any(_names(word, name) for name in names):
             raise NotFound(f"nothing changed at {word!r}{nearest(word, names)}")
-    others = [name for name in names if not any(_names(word, name) for word in chosen)]
-    if others:
-        plan.restore("first", *others)
+    return tuple(
+        (file.resource, path)
+        for file in files
+        if not any(_names(word, file.path) or _names(file.path, word) for word in chosen)
+        for path in (file.renamed_from, file.path)
+        if path not in (None, ".")
+    )
+
+
+def _without(item: "Proposal", others: Paths) -> "Proposal":
+    """The proposal as it will be without these paths."""
+
+    def kept(paths: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(path for path in paths if (item.resource, path) not in others)
+
+    return replace(item, files=kept(item.files), control_files=kept(item.control_files))
 
 
 def _names(word: str, path: str) -> bool:

@@ -15,7 +15,7 @@ from cleveragents import codec
 from cleveragents.errors import ContentDamaged
 
 _PARTS = (b"user.", b"system.posix_acl_")
-_CAPABILITY = b"security.capability"
+CAPABILITY = b"security.capability"
 _BOUND = (b"security.ima", b"security.evm")
 """Made for the very content of a file: never copied."""
 _LABELS = b"security."
@@ -24,7 +24,7 @@ AVAILABLE = hasattr(os, "listxattr")
 
 
 def is_part_of_state(name: bytes) -> bool:
-    return name.startswith(_PARTS) or name == _CAPABILITY
+    return name.startswith(_PARTS) or name == CAPABILITY
 
 
 def where(dir_fd: int, name: bytes) -> bytes:
@@ -158,7 +158,7 @@ def copy(source: bytes, target: bytes) -> list[bytes]:
         if name in _BOUND:
             continue
         data = value(source, name)
-        is_label = name.startswith(_LABELS) and name != _CAPABILITY
+        is_label = name.startswith(_LABELS) and name != CAPABILITY
         if (data is None or not put(target, name, data)) and not is_label:
             missing.append(name)
     return missing

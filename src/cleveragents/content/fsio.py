@@ -272,6 +272,12 @@ def put(dir_fd: int, name: bytes, data: bytes, mode: int, mtime_ns: int = NO_TIM
     return _put(dir_fd, name, data, mode, mtime_ns)
 
 
+def set_mode(fd: int, mode: int) -> None:
+    """Only if it differs: what is immutable may be right already."""
+    if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+        os.fchmod(fd, mode)
+
+
 def set_times(dir_fd: int, name: bytes, mtime_ns: int, atime_ns: int | None = None) -> None:
     """Set an mtime; of a link, not of its target."""
     if mtime_ns != NO_TIME:

@@ -1,6 +1,7 @@
 """The difference between two states of a plan: files, lines, database rows, and a patch."""
 
 import os
+import re
 import stat
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -50,6 +51,8 @@ class FileDiff(msgspec.Struct, frozen=True, kw_only=True):
     binary: bool = False
     is_directory: bool = False
     renamed_from: str | None = None
+    modes: tuple[str, str] | None = None
+    """Before and after, where set-uid, set-gid or sticky bits differ: no patch has them."""
     tables: tuple[TableChange, ...] = ()
     """Of a database: what is different in it."""
     owner: Owner | None = None
@@ -265,8 +268,20 @@ def _file(change: Change, lines: Lines, tables: tuple[TableChange, ...]) -> File
         binary=lines.added < 0,
         is_directory=change.is_directory,
         renamed_from=None if was is None else show_path(was),
+        modes=_modes(change),
         tables=tables,
     )
+
+
+def _modes(change: Change) -> tuple[str, str] | None:
+    before, after = (_MODE.match(side) for side in (change.before, change.after))
+    old, new = (found[1] if found else "" for found in (before, after))
+    special = [int(mode or "0", 8) & 0o7000 for mode in (old, new)]
+    return (old, new) if new and special[0] != special[1] else None
+
+
+_MODE = re.compile("[fd]:([0-7]+):")
+"""As in `Entry.described`."""
 
 
 def _is_database(sandbox: Sandbox) -> bool:

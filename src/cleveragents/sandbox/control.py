@@ -1,4 +1,4 @@
-"""Files that run code when a person builds, tests, opens or commits.
+"""Files that run code when a person builds, tests, opens or commits, or that run as another user.
 
 They are named before they are applied. Matched at any depth and in any case: a folder inside is a
 project too, and some file systems do not tell cases apart.
@@ -6,10 +6,13 @@ project too, and some file systems do not tell cases apart.
 
 import functools
 import re
+import stat
 from collections.abc import Iterable
 from fnmatch import translate
 
+from cleveragents.content import attributes
 from cleveragents.content.entry import (
+    Entry,
     EntryKind,
 )
 from cleveragents.content.tree_diff import (
@@ -67,8 +70,24 @@ def control_files(paths: Iterable[bytes]) -> tuple[str, ...]:
 
 
 def control_files_of(work: Iterable[Difference]) -> tuple[str, ...]:
-    """The same for a plan's changes; folders by what is in them."""
-    return control_files(item.path for item in work if not _is_folder(item))
+    """The same for a plan's changes, and files that gain rights; folders by what is in them."""
+    changed = [item for item in work if not _is_folder(item)]
+    named = set(control_files(item.path for item in changed))
+    shown = ((show_path(item.path), item) for item in changed)
+    return tuple(path for path, item in shown if path in named or _gains_rights(item))
+
+
+def _gains_rights(item: Difference) -> bool:
+    """Whether a file becomes set-uid or set-gid, or gets capabilities that it did not have."""
+    before, after = _rights(item.before), _rights(item.after)
+    return bool(after[0] & ~before[0]) or after[1] not in (b"", before[1])
+
+
+def _rights(entry: Entry | None) -> tuple[int, bytes]:
+    if entry is None or entry.kind is not EntryKind.FILE:
+        return 0, b""
+    capabilities = attributes.unpacked(entry.xattrs).get(attributes.CAPABILITY, b"")
+    return entry.mode & (stat.S_ISUID | stat.S_ISGID), capabilities
 
 
 def _is_folder(item: Difference) -> bool:

@@ -167,7 +167,18 @@ class TreeStates:
 
     @property
     def _root_change(self) -> Change:
-        return Change(self.name, b".", Action.CHANGED, "d", "d")
+        return Change(self.name, b".", Action.CHANGED, "d:", "d:")
+
+    def not_applied(self, origin: SandboxCheckpoint, result: SandboxCheckpoint) -> tuple[str, ...]:
+        """The plan's changes of the folder itself, which stay in the sandbox."""
+        before, after = root_of(origin), root_of(result)
+        modes = f"{before['mode']:o} -> {after['mode']:o}"
+        mode = (f"{self.name}: the mode of the folder itself is not applied: {modes}",)
+        xattrs = (f"{self.name}: the attributes of the folder itself are not applied",)
+        return (
+            *(mode if before["mode"] != after["mode"] else ()),
+            *(xattrs if before.get("xattrs") != after.get("xattrs") else ()),
+        )
 
     def ignored(self, changes: tuple[Change, ...], state: SandboxCheckpoint) -> frozenset[bytes]:
         return frozenset()

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from cleveragents import codec
+from cleveragents import codec, machine
 from cleveragents.content import attributes, fsio, removal
 from cleveragents.content.packs import Batch
 from cleveragents.content.restore.operation import Op
@@ -42,6 +42,7 @@ class TreeTarget(TreeStates):
             merged=tuple(merge.merged),
             ignored_count=left_out,
             control_files=control_files_of(wanted),
+            notes=self.not_applied(origin, result),
             work=msgspec.to_builtins(merge.work),
         )
 
@@ -75,6 +76,8 @@ class TreeTarget(TreeStates):
         """Give staged files the owner and attributes of what they replace; returns what failed."""
         notes: list[str] = []
         remove_staging(staging)
+        with machine.at(os.path.dirname(staging)):
+            fsio.make_private_dir(staging)
 
         def inherit_attributes(fd: int, new: bytes, item: Difference) -> None:
             assert item.after is not None

@@ -103,6 +103,8 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     merged: tuple[str, ...] = ()
     ignored_count: int = 0
     control_files: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What of the plan's work is not applied."""
     work: dict[str, Any] = {}
     """The kind's own notes for `stage_apply`."""
 
@@ -118,7 +120,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     commit: str | None = None
     mode: str = "changes"
     notes: tuple[str, ...] = ()
-    """What of the target could not be kept."""
+    """What of the plan's work is not applied, or of the target could not be kept."""
 
 
 class CheckpointCost(msgspec.Struct, frozen=True, kw_only=True):

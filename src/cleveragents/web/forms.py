@@ -81,5 +81,5 @@ COMMANDS: dict[str, Callable[[str, _First, Fields], list[str]]] = {
         *("plan", "checkpoint", "create", plan_id),
         *one.option("--label", "label"),
     ],
-    "cancel": lambda plan_id, _one, _: ["plan", "cancel", plan_id],
+    "cancel": lambda plan_id, _one, _: ["plan", "cancel", plan_id, "--yes"],
 }

@@ -296,6 +296,9 @@ def keep(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Preview:
 
 def cancel(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Preview:
     number = handle.unapplied()
+    resources = ws.ctx.store.resources.of_plan(handle.plan_id)
+    in_place = any(item.is_in_place for item in resources)
+    ends = " Its work in place stays, and nothing of it can be rolled back then."
     return Preview(
         verb="cancel",
         title=f"Cancel {handle.plan.name}",
@@ -303,7 +306,7 @@ def cancel(ws: Workspace, handle: PlanHandle, query: dict[str, str]) -> Preview:
         button="Cancel the plan",
         argv=("plan", "cancel", _typed(ws, handle)),
         said=f"{count(number, 'change')} {'is' if number == 1 else 'are'} never applied. Sandboxes"
-        " and moments are kept.",
+        f" and moments are kept.{ends if in_place else ''}",
     )
 
 

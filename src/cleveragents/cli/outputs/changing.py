@@ -181,6 +181,7 @@ ToApply = TypedDict(
         "merged": list[str],
         "ignored": int,
         "control_files": list[str],
+        "notes": list[str],
     },
 )
 

@@ -73,17 +73,26 @@ def dropped_backups(
     return tuple(left_behind(one) for one in ws.replaced_backups(plan, proposals))
 
 
-def apply_question(proposals: "tuple[Proposal, ...]", dropped: tuple[str, ...]) -> str:
+def apply_question(
+    proposals: "tuple[Proposal, ...]", dropped: tuple[str, ...], left_out: tuple[str, ...] = ()
+) -> str:
     controls = [name for item in proposals for name in item.control_files]
     warning = f" It changes control files: {', '.join(controls)}." if controls else ""
     warning += "".join(f" Also, {text}." for text in dropped)
     if proposals and all(item.mode == IN_PLACE for item in proposals):
-        return f"end the plan?{_ENDS}"
+        return f"end the plan?{ENDS_IN_PLACE}"
     count = sum(len(item.files) for item in proposals)
-    return f"apply {plural(count, 'change')}?{warning}"
+    but = f", leave out {listed(left_out)}" if left_out else ""
+    return f"apply {plural(count, 'change')}{but}?{warning}"
 
 
-_ENDS = " Its work is in place already; once it is ended, nothing of it can be rolled back."
+def listed(paths: tuple[str, ...]) -> str:
+    """Some paths by name, many by their number."""
+    return ", ".join(paths) if len(paths) <= FEW else plural(len(paths), "path")
+
+
+FEW = 8
+ENDS_IN_PLACE = " Its work is in place already; once it is ended, nothing of it can be rolled back."
 
 
 def _applied(
@@ -123,6 +132,7 @@ def _proposal_reply(
                 "merged": list(item.merged),
                 "ignored": item.ignored_count,
                 "control_files": list(item.control_files),
+                "notes": list(item.notes),
             }
             for item in proposals
         ],
@@ -138,7 +148,8 @@ def _proposal_reply(
         if item.control_files:
             shown = ", ".join(item.control_files)
             blocks.append(Text(f"{item.resource}: control files: {shown}", "yellow"))
+        blocks += [Text(note, "yellow") for note in item.notes]
         if item.mode == IN_PLACE:
-            blocks.append(Text(f"{item.resource}:{_ENDS}", "yellow"))
+            blocks.append(Text(f"{item.resource}:{ENDS_IN_PLACE}", "yellow"))
         blocks += [Text(f"conflict: {c.path}: {c.reason}", "red") for c in item.conflicts]
     return Reply(data=data, blocks=tuple(blocks), messages=notes)

@@ -114,6 +114,9 @@ def _lines(comparison: "Comparison", wanted: Wanted, out: TextIO, rich: bool) ->
         if not wanted.stat:
             yield from _shown(Text(piece.patch, "patch", verbatim=True), out, rich)
             for file in piece.files:
+                if file.modes:
+                    text = safe_cell(f"  {_moved(file)}: {_mode(file)}")
+                    yield from _shown(Text(text, "yellow"), out, rich)
                 for table in file.tables:
                     yield from _table_lines(table, out, rich)
     if wanted.stat:
@@ -153,13 +156,23 @@ def summary(files: "list[FileDiff]") -> str:
 
 def stat_blocks(files: "list[FileDiff]") -> list[Block]:
     rows = tuple(
-        (f"{f.resource}: {_moved(f)}", f.status, str(f.insertions), str(f.deletions)) for f in files
+        (f"{f.resource}: {_moved(f)}", _status(f), str(f.insertions), str(f.deletions))
+        for f in files
     )
     blocks: list[Block] = [Table(("file", "status", "+", "-"), rows)]
     tables = tuple(_table_row(f.resource, one) for f in files for one in f.tables)
     if tables:
         blocks.append(Table(("database", "what", "status", "rows", "+", "-"), tables))
     return blocks
+
+
+def _status(file: "FileDiff") -> str:
+    return f"{file.status}, {_mode(file)}" if file.modes else file.status
+
+
+def _mode(file: "FileDiff") -> str:
+    """`mode 755 -> 4755`; only the new one of an added file."""
+    return f"mode {' -> '.join(mode for mode in file.modes or () if mode)}"
 
 
 def _moved(file: "FileDiff") -> str:

@@ -9,9 +9,11 @@ from cleveragents.cli.common import Options, command, found
 from cleveragents.cli.options import (
     dry_option,
     named_plan_argument,
+    of_plan,
     plan_argument,
     yes_option,
 )
+from cleveragents.cli.plan.apply import ENDS_IN_PLACE
 from cleveragents.cli.plan.run import plan_reply
 from cleveragents.cli.render import Reply, Table, Text
 from cleveragents.cli.upkeep import backups_dropped
@@ -21,9 +23,14 @@ from cleveragents.workspace import Workspace
 
 @command("plan cancel")
 @named_plan_argument
-def cancel(ws: Workspace, options: Options, plan: str) -> Reply:
+@yes_option
+def cancel(ws: Workspace, options: Options, plan: str, yes: bool) -> Reply:
     """End a plan without applying it; its sandbox and checkpoints stay."""
     one, notes = found(ws, plan)
+    resources = ws.ctx.store.resources.of_plan(one.plan_id)
+    if not yes and not one.plan.is_final and any(item.is_in_place for item in resources):
+        question = of_plan(one.plan.name, notes, f"end the plan?{ENDS_IN_PLACE}")
+        options.confirm(question, f"agents plan cancel {quote(plan)} --yes")
     if ws.ctx.store.is_shared:
         from cleveragents.cluster.submit import withdraw
 

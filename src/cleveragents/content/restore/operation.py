@@ -10,7 +10,7 @@ from cleveragents.content.entry import (
     EntryKind,
 )
 from cleveragents.content.fsio import Inode
-from cleveragents.errors import SandboxError
+from cleveragents.errors import ApplyRefused, SandboxError
 from cleveragents.model.resource import show_path
 
 
@@ -62,6 +62,13 @@ def cannot_set(path: bytes, names: list[bytes]) -> SandboxError:
     return SandboxError(
         f"{show_path(path)}: attribute {show_path(names[0])} cannot be set: not permitted",
         "run it as a user who may set it",
+    )
+
+
+def changed_meanwhile(op: Op) -> ApplyRefused:
+    return ApplyRefused(
+        f"{show_path(op.path)} changed while it was being applied",
+        "no target was changed; fix the cause and apply again",
     )
 
 

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 
+from cleveragents import machine
 from cleveragents.content import attributes, fsio, removal
 from cleveragents.content.entry import (
     Entry,
@@ -22,6 +23,7 @@ from cleveragents.content.restore.operation import (
     MANY,
     Op,
     cannot_set,
+    changed_meanwhile,
     is_directory,
     set_entry_times,
 )
@@ -29,7 +31,7 @@ from cleveragents.content.safe_names import require_path
 from cleveragents.content.tree_diff import (
     Difference,
 )
-from cleveragents.errors import ApplyRefused, SandboxError
+from cleveragents.errors import SandboxError
 from cleveragents.model.resource import show_path
 
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
@@ -70,13 +72,6 @@ def restore_times(root: str, touched: Iterable[Difference]) -> None:
                     set_entry_times(fd, name, item.after)
 
 
-def changed_meanwhile(op: Op) -> ApplyRefused:
-    return ApplyRefused(
-        f"{show_path(op.path)} changed while it was being applied",
-        "no target was changed; fix the cause and apply again",
-    )
-
-
 class Switch:
     """Runs staged operations on a root, forwards or backwards."""
 
@@ -107,10 +102,10 @@ class Switch:
             # Removals first, deepest first: a new file may need the name.
             for op in reversed(self._ops):
                 if op.goes_first:
-                    self._remove_old(op)
+                    self._named(self._remove_old, op)
             for op in self._ops:
                 if op.after is not None:
-                    self._put(op)
+                    self._named(self._put, op)
             # Modes last, deepest first: nothing can be put into a folder once it is read-only.
             self._set_attributes()
             self._set_modes((op.path, op.after) for op in reversed(self._ops))
@@ -123,13 +118,17 @@ class Switch:
         with self._descriptors():
             for op in reversed(self._ops):
                 if op.after is not None:
-                    self._undo_put(op)
+                    self._named(self._undo_put, op)
             for op in self._ops:
                 if op.before is not None:
-                    self._put_old_back(op)
+                    self._named(self._put_old_back, op)
             self._set_attributes(backward=True)
             self._set_modes((op.path, op.before) for op in reversed(self._ops))
             self._sync()
+
+    def _named(self, do: Callable[[Op], None], op: Op) -> None:
+        with machine.at(f"{self._root_path}/{os.fsdecode(op.path)}"):
+            do(op)
 
     @contextmanager
     def _descriptors(self) -> Generator[None]:
@@ -329,10 +328,10 @@ class Switch:
         final = {path: entry.mode for path, entry in wanted if entry and is_directory(entry)}
         for path, mode in (self._opened | final).items():
             if not path:
-                os.fchmod(self._root, mode)
+                fsio.set_mode(self._root, mode)
                 continue
             self._touched[path] = None
-            self._at_directory(path, lambda fd, mode=mode: os.fchmod(fd, mode))
+            self._at_directory(path, lambda fd, mode=mode: fsio.set_mode(fd, mode))
 
     def _set_attributes(self, backward: bool = False) -> None:
         """Set directories' attributes in place, before their modes: an ACL is part of the mode."""
@@ -368,7 +367,8 @@ class Switch:
             if self._force:
                 do(self._folder(path))
                 return
-            with fsio.parent_of(self._root, path + b"/." if path else b".") as (fd, _):
+            named = machine.at(f"{self._root_path}/{os.fsdecode(path)}")
+            with named, fsio.parent_of(self._root, path + b"/." if path else b".") as (fd, _):
                 do(fd)
         except OSError as error:
             if error.errno not in _GONE:

@@ -12,6 +12,8 @@ from cleveragents.config import PROJECT_FILE, project_file
 from cleveragents.config.template import project_template
 from cleveragents.content import fsio
 from cleveragents.errors import NotAllowed, UsageError
+from cleveragents.model.checkpoint import RESERVED
+from cleveragents.model.plan_spec import require_name
 from cleveragents.model.settings import Settings
 from cleveragents.planfile.schema import plan_schema
 from cleveragents.sandbox.recognize import around, databases_in, kind_at
@@ -54,6 +56,7 @@ def drafted(
     folder: str, name: str | None, steps: Sequence[dict[str, str]], settings: Settings
 ) -> Draft:
     """A plan over the repository or directory of `folder` and the databases in it."""
+    require_name(name or "")
     here = os.path.realpath(folder)
     top, kind = around(here)
     if os.path.isdir(top):
@@ -144,7 +147,8 @@ def _path(path: str, folder: str) -> str:
 
 
 def _name_of(folder: str) -> str:
-    return re.sub(r"\s+", "-", os.path.basename(folder).strip()) or "plan"
+    found = re.sub(r"\s+", "-", os.path.basename(folder).strip())
+    return "plan" if not found or found in RESERVED else found
 
 
 def _id_of(command: str) -> str:

@@ -70,6 +70,7 @@ class GitTarget(Committable):
             files=tuple(show_path(item.path) for item in wanted),
             ignored_count=left_out,
             control_files=control_files_of(wanted),
+            notes=self.not_applied(origin, result),
             work=msgspec.to_builtins(merge.Work(wanted)),
         )
 

@@ -125,6 +125,7 @@ class GitRemote(GitWorktree):
             files=(),
             ignored_count=left_out,
             control_files=control_files_of(wanted),
+            notes=self.not_applied(origin, result),
         )
         if not wanted:
             return proposal
