@@ -218,17 +218,6 @@ def _meant(word: str, group: str) -> str:
     return ""
 
 
-def _no_such_option(error: click.NoSuchOption) -> click.UsageError:
-    """The error with the nearest option, common options included."""
-    from cleveragents.model.triggers import nearest
-
-    own = error.ctx.command.params if error.ctx else []
-    known = [name for option in own for name in (*option.opts, *option.secondary_opts)]
-    name = error.option_name
-    near = nearest(name, [one for one in (*known, *EVERYWHERE) if one.startswith("--")])
-    return click.UsageError(f"no such option {name!r}{near}", error.ctx)
-
-
 def behind_command(args: list[str]) -> list[str]:
     """Move common options from before or within a command's name to its end (pure)."""
     names: list[str] = []
@@ -265,10 +254,8 @@ def main() -> int:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.UsageError as error:
-        from cleveragents.cli.common import fail_usage
+        from cleveragents.cli.terminal.usage import fail_usage
 
-        if isinstance(error, click.NoSuchOption):
-            error = _no_such_option(error)
         return fail_usage(error, sys.argv[1:])
     except click.Abort:
         sys.stderr.write("aborted\n")
