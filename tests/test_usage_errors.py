@@ -46,3 +46,37 @@ def test_wrong_use_is_told_in_words_if_nothing_else_was_asked_for(
     told = agents.run(*words.split()).expect(2)
     assert told.stdout == ""
     assert told.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem", "hint"),
+    [
+        ("--json", "missing command", "agents --help"),
+        ("plan --json", "missing command", "agents plan --help"),
+        ("--format", "option '--format' requires an argument", "agents --help"),
+        ("--json plan nosuch", "no such command: nosuch", "agents plan --help"),
+        ("--jsn", "no such option '--jsn', did you mean '--json'?", "agents --help"),
+    ],
+)
+def test_an_option_of_every_command_is_known_before_there_is_a_command(
+    agents: Agents, words: str, problem: str, hint: str
+) -> None:
+    told = agents.run(*words.split()).expect(2)
+    if "--json" not in words:
+        assert told.stderr == f"error: {problem}\nhint: {hint}\n"
+    else:
+        assert told.data["error"] == {"type": "UsageError", "message": problem, "hint": hint}
+
+
+@pytest.mark.parametrize("group", ["", "plan", "plan checkpoint"])
+def test_help_of_a_group_is_shown_beside_other_options(agents: Agents, group: str) -> None:
+    words = group.split()
+    plain = agents.run(*words, "--help").expect(0).stdout
+    assert plain.startswith(" ".join(("Usage: agents", *words)))
+    for typed in (("--json", *words, "--help"), (*words, "--help", "--json")):
+        assert agents.run(*typed).expect(0).stdout == plain
+
+
+def test_the_version_is_shown_beside_other_options(agents: Agents) -> None:
+    told = agents.run("--version", "--json").expect(0)
+    assert told.stdout == agents.run("--version").stdout

@@ -160,6 +160,15 @@ FOR_PROGRAMS = {"hook": ("event", "sidecar")}
 """What nobody types: never suggested."""
 
 
+EVERYWHERE = {"--format": 2, "--json": 1, "--quiet": 1, "-q": 1, "--debug": 1, "--set": 2}
+"""Options of every command -> how many words each is."""
+COMMON = [
+    click.Option([name], hidden=True, expose_value=False, is_flag=words == 1 or None)
+    for name, words in EVERYWHERE.items()
+]
+"""The same for a group, which has nothing to do with them: `behind_command` hands them on."""
+
+
 class LazyGroup(click.Group):
     """Knows its commands by name and help; imports one when it is called."""
 
@@ -167,6 +176,7 @@ class LazyGroup(click.Group):
         super().__init__(name or words.rpartition(" ")[2], **attributes)
         self._words = words
         self._table = TABLES[words]
+        self.params += COMMON
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
@@ -233,9 +243,6 @@ def behind_command(args: list[str]) -> list[str]:
             break
     return [*names, *before, *rest]
 
-
-EVERYWHERE = {"--format": 2, "--json": 1, "--quiet": 1, "-q": 1, "--debug": 1, "--set": 2}
-"""Options of every command -> how many words each is."""
 
 root: LazyGroup = LazyGroup(
     "",

@@ -46,12 +46,11 @@ def typed_form(argv: Sequence[str]) -> str:
 
 
 def _no_such_option(error: click.NoSuchOption) -> click.UsageError:
-    """The error with the nearest option, common options included."""
-    from cleveragents.cli.main import EVERYWHERE
+    """The error with the nearest option."""
     from cleveragents.model.triggers import nearest
 
     params = error.ctx.command.params if error.ctx else []
     known = [name for option in params for name in (*option.opts, *option.secondary_opts)]
     name = error.option_name
-    near = nearest(name, [one for one in (*known, *EVERYWHERE) if one.startswith("--")])
+    near = nearest(name, [one for one in known if one.startswith("--")])
     return click.UsageError(f"no such option {name!r}{near}", error.ctx)
