@@ -80,3 +80,11 @@ def test_help_of_a_group_is_shown_beside_other_options(agents: Agents, group: st
 def test_the_version_is_shown_beside_other_options(agents: Agents) -> None:
     told = agents.run("--version", "--json").expect(0)
     assert told.stdout == agents.run("--version").stdout
+
+
+def test_a_missing_argument_of_an_option_points_to_the_help_of_the_command(agents: Agents) -> None:
+    told = agents.run("--quiet", "plan", "report", "--html").expect(2)
+    problem = "option '--html' requires an argument"
+    assert told.stderr == f"error: {problem}\nhint: agents plan report --help\n"
+    told = agents.run("--json", "plan", "report", "--html").expect(2)
+    assert told.json["command"] == "agents plan report"

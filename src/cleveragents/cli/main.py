@@ -244,6 +244,16 @@ def behind_command(args: list[str]) -> list[str]:
     return [*names, *before, *rest]
 
 
+def _typed_command(args: list[str]) -> str:
+    """The command that the words begin with."""
+    names: list[str] = []
+    for word in behind_command(args):
+        if word not in TABLES.get(" ".join(names), ()):
+            break
+        names.append(word)
+    return " ".join(("agents", *names))
+
+
 root: LazyGroup = LazyGroup(
     "",
     "agents",
@@ -263,7 +273,7 @@ def main() -> int:
     except click.UsageError as error:
         from cleveragents.cli.terminal.usage import fail_usage
 
-        return fail_usage(error, sys.argv[1:])
+        return fail_usage(error, sys.argv[1:], _typed_command(sys.argv[1:]))
     except click.Abort:
         sys.stderr.write("aborted\n")
         return 130

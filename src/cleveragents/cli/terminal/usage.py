@@ -11,13 +11,12 @@ from cleveragents.cli.render import Reply
 from cleveragents.context import utc_now
 
 
-def fail_usage(error: click.UsageError, argv: Sequence[str]) -> int:
-    """Report the error; returns the exit code."""
+def fail_usage(error: click.UsageError, argv: Sequence[str], path: str) -> int:
+    """Report an error in the command `path`; returns the exit code."""
     if isinstance(error, click.NoSuchOption):
         error = _no_such_option(error)
     message = " ".join(error.format_message().split()).removesuffix(".")
     message = message[:1].lower() + message[1:]
-    path = error.ctx.command_path if error.ctx else "agents"
     hint = f"{path} --help"
     exit_code = 125 if path == "agents run" else 2
     if (form := typed_form(argv)) in ("json", "yaml"):
