@@ -88,3 +88,29 @@ def test_a_missing_argument_of_an_option_points_to_the_help_of_the_command(agent
     assert told.stderr == f"error: {problem}\nhint: agents plan report --help\n"
     told = agents.run("--json", "plan", "report", "--html").expect(2)
     assert told.json["command"] == "agents plan report"
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("--onn . touch q", "no such option '--onn', did you mean '--on'?"),
+        ("--nme x -- touch q", "no such option '--nme', did you mean '--name'?"),
+        ("-x touch q", "no such option '-x'"),
+        ("--name", "option '--name' requires an argument"),
+    ],
+)
+def test_a_misspelt_option_of_run_is_no_command(agents: Agents, words: str, problem: str) -> None:
+    told = agents.run("run", *words.split()).expect(125)
+    assert told.stderr == f"error: {problem}\nhint: agents run --help\n"
+    assert not (agents.work / "q").exists()
+    assert agents.run("plan", "list", "--json").data["plans"] == []
+
+
+def test_what_follows_two_dashes_is_the_command_of_run(agents: Agents) -> None:
+    (agents.work / "--onn").write_text('#!/bin/sh\necho "$@"\n')
+    (agents.work / "--onn").chmod(0o755)
+    told = agents.run("run", "--", "./--onn", "--json", "--on").expect(0)
+    assert told.stdout == "--json --on\n"
+    told = agents.run("run", "--", "--onn", ".").expect(127)
+    assert "--onn" in told.stderr
+    agents.run("run", "echo", "--onn").expect(0)

@@ -87,7 +87,7 @@ def run(ws: Workspace, options: Options, file: str) -> Reply:
 @command(
     "run",
     own_failure=OWN_FAILURE,
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={"allow_interspersed_args": False},
 )
 @click.option(
     "--on", "path", default=".", type=click.Path(), help="Sandbox this repository or directory."
