@@ -211,6 +211,12 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"no such command: {args[0]}{_meant(args[0], self._words)}", ctx)
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.Abort from None  # else click prints an empty line
+
 
 def _meant(word: str, group: str) -> str:
     """The nearest command: in this group, else in its parents, at the top in all groups."""
@@ -275,5 +281,4 @@ def main() -> int:
 
         return fail_usage(error, sys.argv[1:], _typed_command(sys.argv[1:]))
     except click.Abort:
-        sys.stderr.write("aborted\n")
-        return 130
+        raise KeyboardInterrupt from None
