@@ -134,7 +134,10 @@ def _review(ws: Workspace, options: Options, plan: PlanHandle) -> None:
             if chosen == "some":
                 _keep_only_typed(plan)
             todo = plan.preview_apply()
-            options.confirm(apply_question(todo, dropped_backups(ws, plan, todo)), "")
+            try:
+                options.confirm(apply_question(todo, dropped_backups(ws, plan, todo)), "")
+            except KeyboardInterrupt:
+                return
             plan.apply()
             return
         except AgentsError as error:

@@ -50,8 +50,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise Declined(f"not done without a yes: {question}", hint)
         try:
             agreed = click.confirm(render.safe_item(question), err=True)
-        except click.Abort:
+        except click.Abort as abort:
             click.echo(err=True)
+            if isinstance(abort.__context__, KeyboardInterrupt):
+                raise KeyboardInterrupt from None
             agreed = False
         if not agreed:
             raise Declined("not done: declined")
