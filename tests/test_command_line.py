@@ -196,6 +196,26 @@ def test_a_checkpoint_has_one_id_for_people(yard: Yard) -> None:
     assert cli("plan", "checkpoint", "pin", "shop", short).stdout == f"checkpoint {short} pinned\n"
 
 
+def test_a_failed_runs_messages_have_the_errors_text(yard: Yard) -> None:
+    told = cli("plan", "run", yard.plan(FAILING), "--json", expect=5).json
+    assert told["messages"] == [told["data"]["error"]["message"]]
+    said = cli("plan", "resume", "shop", expect=5).stderr
+    assert said.count(told["data"]["error"]["message"]) == 1
+
+
+def test_a_child_plan_that_failed_has_no_exit_code_of_its_own(yard: Yard) -> None:
+    yard.plan(FAILING, "child.yaml")
+    head = "name: parent\nresources: {app: {kind: fs-directory, path: app}}\n"
+    cli(
+        "plan", "run", yard.plan(f"{head}steps: [{{id: one, subplan: {{file: child.yaml}}}}]"),
+        expect=5,
+    )  # fmt: skip
+    assert "exit code 1" in cli("plan", "errors", "parent").stdout
+    assert "exit code  " not in cli("plan", "errors", "parent").stdout
+    assert cli("plan", "errors", "parent", "--json").data["exit_code"] is None
+    assert "exit code     1" in cli("plan", "errors", "shop").stdout
+
+
 def test_clicks_own_errors_are_in_our_words(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,7 +63,7 @@ def plan_reply(
     return Reply(
         data=data,
         blocks=tuple(blocks),
-        messages=(*notes, *messages) if not failed else notes,
+        messages=(*notes, *messages),
         exit_code=5 if failed else 0,
         said=last_lines(ws.ctx, plan) if failed else (),
     )
