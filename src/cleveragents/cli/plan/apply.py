@@ -78,12 +78,12 @@ def apply_question(proposals: "tuple[Proposal, ...]", dropped: tuple[str, ...]) 
     warning = f" It changes control files: {', '.join(controls)}." if controls else ""
     warning += "".join(f" Also, {text}." for text in dropped)
     if proposals and all(item.mode == IN_PLACE for item in proposals):
-        return f"end the plan?{_ENDS}"
+        return f"end the plan? Its{_ENDS}"
     count = sum(len(item.files) for item in proposals)
     return f"apply {plural(count, 'change')}?{warning}"
 
 
-_ENDS = " Its work is in place already; once it is ended, nothing of it can be rolled back."
+_ENDS = " work is in place already; once the plan is ended, nothing of it can be rolled back"
 
 
 def _applied(
@@ -129,7 +129,8 @@ def _proposal_reply(
         "conflicts": [msgspec.to_builtins(c) for item in proposals for c in item.conflicts],
     }
     rows = tuple((item.resource, item.mode, file) for item in proposals for file in item.files)
-    blocks: list[Block] = [Table(("resource", "as", "file"), rows)]
+    ends = bool(proposals) and all(item.mode == IN_PLACE for item in proposals)
+    blocks: list[Block] = [] if ends else [Table(("resource", "as", "file"), rows)]
     for item in proposals:
         if item.ignored_count:
             blocks.append(
@@ -139,6 +140,6 @@ def _proposal_reply(
             shown = ", ".join(item.control_files)
             blocks.append(Text(f"{item.resource}: control files: {shown}", "yellow"))
         if item.mode == IN_PLACE:
-            blocks.append(Text(f"{item.resource}:{_ENDS}", "yellow"))
+            blocks.append(Text(f"{item.resource}: its{_ENDS}", "yellow"))
         blocks += [Text(f"conflict: {c.path}: {c.reason}", "red") for c in item.conflicts]
     return Reply(data=data, blocks=tuple(blocks), messages=notes)

@@ -16,7 +16,7 @@ def fail_usage(error: click.UsageError, argv: Sequence[str], path: str) -> int:
     if isinstance(error, click.NoSuchOption):
         error = _no_such_option(error)
     message = " ".join(error.format_message().split()).removesuffix(".")
-    message = message[:1].lower() + message[1:]
+    message = message[:1].lower() + message[1:].replace("valid integer range", "valid integer")
     hint = f"{path} --help"
     exit_code = 125 if path == "agents run" else 2
     if (form := typed_form(argv)) in ("json", "yaml"):
