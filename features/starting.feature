@@ -8,7 +8,7 @@ Feature: From nothing to a plan that runs
     And a git repository "app" with all files committed
 
   Scenario: A plan file of commands
-    When I run "agents plan new --from-commands 'echo one > one.txt' 'cat one.txt' -o app/first.yaml"
+    When in "app" I run "agents plan new --from-commands 'echo one > one.txt' 'cat one.txt' -o first.yaml"
     Then the exit code is 0
     And the file "app/first.yaml" contains "- id: echo"
     And "agents plan lint app/first.yaml" exits with 0
@@ -41,7 +41,7 @@ Feature: From nothing to a plan that runs
     And the JSON field "data.schema.title" is "agents plan status --json"
 
   Scenario: A person works in a sandbox, and looks at what was there before
-    When I run "agents plan new --from-commands 'echo one > one.txt' -o app/first.yaml"
+    When in "app" I run "agents plan new --from-commands 'echo one > one.txt' -o first.yaml"
     Then "agents plan run app/first.yaml" exits with 0
     And "agents plan shell first" exits with 0
     When I run "agents plan open first first look"

@@ -100,3 +100,8 @@ def is_gone(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return True
     return state in "ZX"
+
+
+def sleeps(pid: int) -> bool:
+    """Whether it waits, as for an answer; a signal between question and waiting is forgotten."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"

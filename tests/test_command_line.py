@@ -13,7 +13,7 @@ from cleveragents.errors import (
     NotFound,
 )
 from cleveragents.workspace import open_workspace
-from tests.in_process import FAILING, Yard, cli, loose
+from tests.in_process import FAILING, Yard, cli, edit, loose
 
 
 @pytest.mark.parametrize("way", [(), ("--json",)])
@@ -196,6 +196,53 @@ def test_a_checkpoint_has_one_id_for_people(yard: Yard) -> None:
     assert cli("plan", "checkpoint", "pin", "shop", short).stdout == f"checkpoint {short} pinned\n"
 
 
+def test_a_failed_runs_messages_have_the_errors_text(yard: Yard) -> None:
+    told = cli("plan", "run", yard.plan(FAILING), "--json", expect=5).json
+    assert told["messages"] == [told["data"]["error"]["message"]]
+    said = cli("plan", "resume", "shop", expect=5).stderr
+    assert said.count(told["data"]["error"]["message"]) == 1
+
+
+def test_a_child_plan_that_failed_has_no_exit_code_of_its_own(yard: Yard) -> None:
+    yard.plan(FAILING, "child.yaml")
+    head = "name: parent\nresources: {app: {kind: fs-directory, path: app}}\n"
+    cli(
+        "plan", "run", yard.plan(f"{head}steps: [{{id: one, subplan: {{file: child.yaml}}}}]"),
+        expect=5,
+    )  # fmt: skip
+    assert "exit code 1" in cli("plan", "errors", "parent").stdout
+    assert "exit code  " not in cli("plan", "errors", "parent").stdout
+    assert cli("plan", "errors", "parent", "--json").data["exit_code"] is None
+    assert "exit code     1" in cli("plan", "errors", "shop").stdout
+
+
+def test_a_plan_that_is_over_says_what_cannot_be_done_with_it(yard: Yard) -> None:
+    cli("plan", "run", yard.plan())
+    cli("plan", "cancel", "shop")
+    for verb, told in {
+        "cancel": "is cancelled already",
+        "undo": "is cancelled and cannot be undone",
+        "redo": "is cancelled and cannot be redone",
+        "rollback": "is cancelled and cannot be rolled back",
+    }.items():
+        more = ("first",) if verb == "rollback" else ()
+        said = cli("plan", verb, "shop", *more, expect=4).stderr
+        assert f"error: plan 'shop' {told}\n" in said
+    assert "redone" in cli("plan", "redo", "shop", "--dry-run", expect=4).stderr
+
+
+def test_what_is_undone_has_a_name_for_people(yard: Yard) -> None:
+    cli("plan", "run", yard.plan())
+    cli("plan", "rollback", "shop", "first", "--only", "app:one.txt", "--yes")
+    for words in (("--dry-run",), ()):
+        assert "undone: rollback --only; " in cli("plan", "undo", "shop", *words).stdout
+    with open_workspace() as ws:
+        edit(ws.find("shop"), "mine.txt")
+    for words in (("--dry-run",), ()):
+        assert "undone: manual edits; 1 change" in cli("plan", "undo", "shop", *words).stdout
+    assert "redone: manual edits; 1 change" in cli("plan", "redo", "shop").stdout
+
+
 def test_clicks_own_errors_are_in_our_words(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -205,6 +252,8 @@ def test_clicks_own_errors_are_in_our_words(
     assert "error: no such option '--form', did you mean '--from'?\n" in capsys.readouterr().err
     assert enter(monkeypatch, "--jsn", "status") == 2
     assert "error: no such option '--jsn', did you mean '--json'?\n" in capsys.readouterr().err
+    assert enter(monkeypatch, "do", "x", "--max-steps", "foo") == 2
+    assert "'--max-steps': 'foo' is not a valid integer\n" in capsys.readouterr().err
     assert enter(monkeypatch, "completion") == 2
     assert "choose from: bash, zsh, fish\n" in capsys.readouterr().err.lower()
 

@@ -611,6 +611,38 @@ def test_unset_takes_a_key_out_and_leaves_the_rest(place: Place) -> None:
     assert place.user_file.read_text() == "# mine\n[sandbox]\ncarry-limit-files = 3 # why\n"
 
 
+def test_unset_leaves_nothing_of_a_file_that_set_made(place: Place) -> None:
+    for key, value in {"sandbox.confine": "bwrap", "sandbox.checkpoint.auto-create-on": ""}.items():
+        for project in (False, True):
+            file = Path(place.set(key, value, project=project))
+            assert file.read_text().startswith("# made by agents config set\n")
+            place.unset(key, project=project)
+            assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", ""),
+        ("\n", "\n"),
+        ("# mine\n", "# mine\n"),
+        ("[sandbox]\ndir = 'x'\n", "[sandbox]\ndir = 'x'\n"),
+        ("[sandbox]\n# mine\n", "[sandbox]\n# mine\n"),
+        ("[sandbox] # mine\n", "[sandbox] # mine\n"),
+        ("sandbox.confine = 'auto'\n", ""),
+        ("[sandbox]\nconfine = 'auto'\n", ""),
+        ("sandbox = {confine = 'auto'}\n", ""),
+    ],
+)
+def test_unset_keeps_a_file_that_was_there_and_drops_empty_tables(
+    place: Place, before: str, after: str
+) -> None:
+    place.user(before)
+    place.set("sandbox.confine", "off")
+    place.unset("sandbox.confine")
+    assert place.user_file.read_text().rstrip() == after.rstrip()
+
+
 @pytest.mark.parametrize(
     "name", ["max_checkpoints_per_plan", "sandbox.checkpoint.max-checkpoints-per-plan"]
 )

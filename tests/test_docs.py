@@ -14,6 +14,7 @@ from cleveragents import errors
 from cleveragents.cli.main import root
 from cleveragents.errors import AgentsError, PlanFileError
 from cleveragents.model.checkpoint import CheckpointType
+from cleveragents.model.journal import Operation
 from cleveragents.planfile import parse_plan
 from cleveragents.planfile.schema import plan_schema
 from cleveragents.sandbox.registry import kinds
@@ -197,6 +198,12 @@ def test_every_key_of_the_plan_file_is_documented() -> None:
 def test_every_type_of_checkpoint_is_documented() -> None:
     text = (REFERENCE / "checkpointing.md").read_text()
     assert [name for name in CheckpointType if f"`{name}`" not in text] == []
+
+
+def test_every_operation_is_documented() -> None:
+    text = (REFERENCE / "commands.md").read_text()
+    section = text.partition("### agents plan log\n")[2].partition("\n### ")[0]
+    assert {str(one) for one in Operation} <= set(SPAN.findall(section))
 
 
 def test_the_page_of_errors_is_as_the_source_is() -> None:

@@ -439,6 +439,20 @@ def test_what_a_failed_step_did_for_good_is_said_and_not_repeated_by_accident(ya
     assert yard.world == ["pay ", "pay "]
 
 
+@pytest.mark.parametrize("verb", ["execute", "resume"])
+def test_a_step_to_repeat_that_does_not_exist_is_an_error_and_nothing_runs(
+    yard: Yard, verb: str
+) -> None:
+    yard.flag("stop")
+    agents("plan", "run", yard.plan("{id: fees, tool: pay}\n"), expect=5)
+    yard.flag("stop", on=False)
+    for more in ((), ("--repeat", "fees")):
+        refused = agents("plan", verb, "trip", JSON, "--repeat", "fee", *more, expect=3)
+        problem = "plan 'trip' has no step 'fee', did you mean 'fees'?"
+        assert refused.data["error"]["message"] == problem
+    assert yard.world == ["pay "]
+
+
 def test_an_idempotent_step_is_repeated_and_counts_once(yard: Yard) -> None:
     yard.flag("stop")
     agents("plan", "run", yard.plan("{id: up, tool: put, retries: 1}\n"), expect=5)

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -239,3 +240,49 @@ def test_a_tool_that_fails_has_failed_where_children_are_not_waited_for(planned:
     )  # fmt: skip
     assert done.returncode == 5, done.stdout
     assert "exit code 7" in done.stderr
+
+
+INTERRUPTED = """
+import os, signal, sys
+number, module = getattr(signal, sys.argv.pop()), sys.argv.pop()
+
+class Finder:
+    @staticmethod
+    def find_spec(name, *_):
+        if name == module:
+            os.kill(os.getpid(), number)
+
+sys.meta_path.insert(0, Finder)
+from cleveragents.cli.entry import program
+program()
+"""
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("module", ["msgspec", "click", "cleveragents.cli.plan.read"])
+def test_a_command_that_is_interrupted_while_it_starts_says_so_in_one_line(
+    planned: Agents, module: str, number: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, "plan", "list", "--json", module, number],
+        cwd=planned.work, env=planned.env, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stderr == "error: interrupted; nothing is lost\n"
+    assert (done.returncode, done.stdout) == (130, "")
+
+
+def test_an_answer_that_nobody_takes_can_be_interrupted(planned: Agents) -> None:
+    (sandbox(planned) / "file").write_text("edited\n" * 20_000)
+    planned.run("plan", "checkpoint", "create", "last").expect(0)
+    reader, writer = os.pipe()
+    size = fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    with subprocess.Popen(
+        [sys.executable, "-m", "cleveragents", "plan", "diff", "last", "--json"],
+        cwd=planned.work, env=planned.env, stdout=writer, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        os.close(writer)
+        wait_until(lambda: waiting(reader) == size or process.poll() is not None, "a full pipe")
+        process.send_signal(signal.SIGINT)
+        assert process.communicate()[1] == "error: interrupted; nothing is lost\n"
+        assert process.returncode == 130
+    os.close(reader)

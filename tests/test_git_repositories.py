@@ -563,3 +563,18 @@ def test_a_git_that_dies_is_not_taken_for_a_commit_that_is_gone(agents: Agents) 
     blobs.close()
     assert blobs.get(key) == b"1\n"
     blobs.close()
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+def test_a_repository_that_was_moved_away_is_said_to_be_missing(
+    agents: Agents, options: tuple[str, ...]
+) -> None:
+    app = repository(agents, file="first\n")
+    plan(agents, "echo second > file")
+    app.rename(agents.work / "moved")
+    told = agents.run("plan", "apply", "last", "--yes", *options).expect(5).stderr
+    assert f"error: the repository {app} is missing\n" in told
+    assert "hint: move it back there, then run it again\n" in told
+    (agents.work / "moved").rename(app)
+    agents.run("plan", "apply", "last", "--yes").expect(0)
+    assert (app / "file").read_text() == "second\n"

@@ -102,7 +102,7 @@ def problems(ws: Workspace, *resources: ResourceSpec, steps: tuple[StepSpec, ...
     spec = PlanSpec(name="x", resources=resources, steps=steps)
     with pytest.raises(PlanFileError) as caught:
         preflight(ws.ctx, spec, "plan.yaml")
-    assert caught.value.hint == "nothing was created"
+    assert caught.value.hint == "correct that and run the same command again"
     return "\n".join(caught.value.problems)
 
 

@@ -13,6 +13,8 @@ from cleveragents.cli.main import root
 from cleveragents.workspace import open_workspace
 from tests.harness import Agents
 from tests.in_process import PLAN, Yard, cli
+from tests.pseudo_terminal import PseudoTerminal
+from tests.scratch import sleeps, wait_until
 
 ASK = """
 name: ask
@@ -70,6 +72,31 @@ def test_a_no_leaves_everything_and_a_yes_rolls_back(plan: Agents) -> None:
     for panel in ("Rollback Summary", "Changes Reverted", "Impact", "Post-Rollback State"):
         assert panel in seen
     assert not (sandbox / ".envrc").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "question"),
+    [
+        ("plan rollback ask first", "roll back 1 change"),
+        ("plan apply ask", "apply 1 change"),
+        ("plan delete ask", "delete the plan?"),
+        ("plan checkpoint delete ask first", "delete checkpoint"),
+    ],
+)
+def test_ctrl_c_at_a_question_does_nothing_and_is_an_interruption(
+    plan: Agents, words: str, question: str
+) -> None:
+    before = plan.run("plan", "log", "ask", "--json").data["entries"]
+    with PseudoTerminal(plan, *words.split(), TERM="dumb") as terminal:
+        terminal.read_until(lambda shown: question in shown and "[y/N]" in shown)
+        wait_until(lambda: sleeps(terminal.process.pid), "somebody who waits for an answer")
+        terminal.interrupt()
+        assert terminal.ended() == 130
+        assert "error: interrupted; nothing is lost" in terminal.screen.text
+        assert f"hint: agents {words}" in terminal.screen.text
+        assert "declined" not in terminal.screen.text
+    assert plan.run("plan", "log", "ask", "--json").data["entries"] == before
+    assert not (plan.work / "work" / ".envrc").exists()
 
 
 def test_apply_names_control_files_before_it_asks(plan: Agents) -> None:

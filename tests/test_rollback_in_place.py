@@ -437,15 +437,17 @@ def test_nothing_is_restored_after_a_step_that_died(place: Place) -> None:
 
 def test_whoever_applies_is_told_that_it_only_ends_the_plan(place: Place) -> None:
     place.ran(WORK, ROW)
-    ends = "Its work is in place already; once it is ended, nothing of it can be rolled back."
+    ends = "work is in place already; once the plan is ended, nothing of it can be rolled back"
     unasked = place.agents.run("plan", "apply", "p").expect(4).stderr
-    assert f"error: not done without a yes: end the plan? {ends}\n" in unasked
-    assert f"app: {ends}\n" in place.agents.run("plan", "apply", "p", "--dry-run").expect(0).stdout
+    assert f"error: not done without a yes: end the plan? Its {ends}\n" in unasked
+    foreseen = place.agents.run("plan", "apply", "p", "--dry-run").expect(0).stdout
+    assert foreseen.startswith("app: its ")
+    assert {line.partition(": ")[2] for line in foreseen.splitlines()} == {f"its {ends}"}
 
 
 def test_whoever_cancels_a_plan_in_place_is_told_that_it_ends_all_rollback(place: Place) -> None:
     place.ran(WORK, ROW)
-    ends = "Its work is in place already; once it is ended, nothing of it can be rolled back."
+    ends = "Its work is in place already; once the plan is ended, nothing of it can be rolled back"
     before = place.seen()
     unasked = place.agents.run("plan", "cancel", "p").expect(4).stderr
     assert f"error: not done without a yes: end the plan? {ends}\n" in unasked

@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 
 from tests.harness import Agents
 from tests.killed import left_over
+from tests.scratch import sleeps, wait_until
 from tests.test_confinement import needs_bwrap, needs_landlock
 
 AGENT = """\
@@ -310,6 +312,9 @@ def test_killed_with_its_agent_it_leaves_a_plan_that_is_right(agents: Agents) ->
     agents.run("check").expect(0)
 
 
+CTRL_C = "\x03"
+
+
 class Reviewed:
     """`agents run -- claude` at a terminal, and what is typed when the agent has ended."""
 
@@ -332,7 +337,11 @@ class Reviewed:
                 break
             # A question ends with a colon and a blank; the answer is typed when it is there.
             if waiting and seen.endswith(b": "):
-                os.write(ours, waiting.pop(0).encode() + b"\n")
+                if (answer := waiting.pop(0)) == CTRL_C:
+                    wait_until(lambda: sleeps(process.pid), "somebody who waits for an answer")
+                    process.send_signal(signal.SIGINT)
+                else:
+                    os.write(ours, answer.encode() + b"\n")
         os.close(ours)
         assert not waiting, (waiting, seen)
         self.code, self.seen = process.wait(), seen.decode("utf-8", "replace").replace("\r", "")
@@ -351,6 +360,17 @@ def test_at_a_terminal_all_of_it_can_be_applied_at_once(agents: Agents) -> None:
     assert "second prompt" in done.seen
     assert "the plan is applied" in done.seen
     assert sorted(os.listdir(agents.work)) == ["one.txt", "two.txt"]
+
+
+@pytest.mark.parametrize("answers", [(CTRL_C,), ("all", CTRL_C)])
+def test_ctrl_c_at_the_review_applies_nothing_and_says_how_to_continue(
+    agents: Agents, answers: tuple[str, ...]
+) -> None:
+    done = Reviewed(agents, install(agents), *answers)
+    assert done.code == 0
+    assert "declined" not in done.seen
+    assert "agents plan apply" in done.seen
+    assert os.listdir(agents.work) == ["a.txt"]
 
 
 def test_at_a_terminal_some_paths_can_be_applied(agents: Agents) -> None:

@@ -310,3 +310,60 @@ def test_another_table_in_the_place_of_one_that_went_is_not_that_one(tmp_path: P
         "gone": "removed",
         "fresh": "added",
     }
+
+
+def changed_by_somebody(database: Path, script: str) -> None:
+    with closing(sqlite3.connect(database)) as db:
+        db.executescript(script)
+
+
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "INSERT INTO people (name) VALUES (hex(randomblob(9000))); DELETE FROM people WHERE id > 3",
+        "UPDATE same SET x = 5; UPDATE same SET x = 1",
+        "CREATE TABLE more (x); DROP TABLE more",
+        "DELETE FROM gone; VACUUM",
+    ],
+)
+def test_a_target_that_holds_again_what_it_held_is_no_conflict(
+    agents: Agents, database: Path, script: str, mode: str
+) -> None:
+    changed_by_somebody(database, f"PRAGMA journal_mode = {mode}")
+    agents.run("plan", "run", "plan.yaml").expect(0)
+    changed_by_somebody(database, "INSERT INTO same VALUES (9)")
+    told = agents.run("plan", "apply", "db", "--yes").expect(4).stderr
+    assert "the database was changed since the sandbox was made of it" in told
+    changed_by_somebody(database, f"DELETE FROM same WHERE x = 9; {script}")
+    agents.run("plan", "apply", "db", "--yes").expect(0)
+    assert query(database, "SELECT name FROM people ORDER BY id") == [
+        ("Ada L.",),
+        ("Grace",),
+        ("Alan",),
+    ]
+    assert query(database, "SELECT x FROM same") == [(1,), (1,)]
+    agents.run("check").expect(0)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "UPDATE same SET x = 1.0",
+        "INSERT INTO gone VALUES ('a' || char(0) || 'c')",
+        "CREATE INDEX mine ON same (x)",
+        "CREATE TRIGGER mine AFTER INSERT ON same BEGIN SELECT 1; END",
+        "PRAGMA user_version = 7",
+        "PRAGMA application_id = 7",
+        "PRAGMA page_size = 8192; VACUUM",
+    ],
+)
+def test_a_target_that_holds_anything_else_is_a_conflict(
+    agents: Agents, database: Path, script: str
+) -> None:
+    changed_by_somebody(database, "INSERT INTO gone VALUES ('a' || char(0) || 'b')")
+    agents.run("plan", "run", "plan.yaml").expect(0)
+    changed_by_somebody(database, f"{'DELETE FROM gone; ' if 'gone' in script else ''}{script}")
+    before = database.read_bytes()
+    agents.run("plan", "apply", "db", "--yes").expect(4)
+    assert database.read_bytes() == before

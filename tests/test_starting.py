@@ -124,8 +124,11 @@ def test_after_init_the_next_plan_file_needs_no_name(project: Path) -> None:
     assert (project / "plan.yaml").read_text() == first
 
 
-def test_a_plan_from_lines_runs_below_the_folder(yard: Yard) -> None:
+def test_a_plan_from_lines_runs_below_the_folder(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (yard.app / "$odd name").mkdir()
+    monkeypatch.chdir(yard.app / "$odd name")
     lines = "# a comment\n\necho one > one.txt\necho two \\\n  > two.txt\n"
     assert commands_in(lines) == ["echo one > one.txt", "echo two    > two.txt"]
     file = str(yard.app / "$odd name" / "two.yaml")
@@ -136,6 +139,21 @@ def test_a_plan_from_lines_runs_below_the_folder(yard: Yard) -> None:
     assert plan["name"] == "mine"
     assert {step["state"] for step in plan["steps"]} == {"complete"}
     assert sorted(os.listdir(plan["sandboxes"]["work"])) == ["one.txt", "two.txt", "two.yaml"]
+
+
+def test_a_plan_written_elsewhere_covers_the_current_directory(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (yard.app / "$here").mkdir()
+    (yard.app / "$here" / "mine").write_text("mine\n")
+    (yard.app / "plans").mkdir()
+    monkeypatch.chdir(yard.app / "$here")
+    made = cli("plan", "new", "-o", "../plans/p.yaml", "--json").data
+    assert made["resources"] == [{"name": "work", "kind": "fs-directory", "path": "../$$here"}]
+    plan = cli("plan", "run", "../plans/p.yaml", "--json").data
+    assert sorted(os.listdir(plan["sandboxes"]["work"])) == ["hello.txt", "mine"]
+    made = cli("plan", "new", "-o", str(yard.top / "plan.yaml"), "--json").data
+    assert made["resources"][0]["path"] == "app/$$here"
 
 
 def test_new_refuses_what_it_cannot_mean(yard: Yard) -> None:

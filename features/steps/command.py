@@ -31,6 +31,12 @@ def run(context, arguments):
     context.outcome = context.agents.run(*shlex.split(arguments))
 
 
+@when('in "{folder}" I run "agents {arguments}"')
+def run_in(context, folder, arguments):
+    argv = shlex.split(arguments)
+    context.outcome = context.agents.run(*argv, cwd=context.agents.work / folder)
+
+
 @then('"agents {arguments}" exits with {code:d}')
 def exits_with(context, arguments, code):
     context.agents.run(*shlex.split(arguments)).expect(code)

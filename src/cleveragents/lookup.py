@@ -13,8 +13,6 @@ from cleveragents.model.triggers import nearest
 from cleveragents.model.units import plural
 from cleveragents.store import Store
 
-LIST = "agents plan list"
-
 
 def find_plan(store: Store, text: str) -> tuple[Plan, str]:
     """The plan, and a note if the name is ambiguous or none was given.
@@ -38,7 +36,7 @@ def find_plan(store: Store, text: str) -> tuple[Plan, str]:
     found = _by_end(text, store.plans.ids(), "plan")
     if found is None:
         names = [plan.name for plan in store.plans.all()]
-        raise NotFound(f"no plan {text!r}{nearest(text, names)}", LIST)
+        raise NotFound(f"no plan {text!r}{nearest(text, names)}", "agents plan list")
     return store.plans.get(found), ""
 
 
@@ -54,10 +52,12 @@ def _of_this_directory(store: Store) -> str:
     try:
         here = os.path.realpath(os.getcwd())
     except FileNotFoundError:
-        raise NotFound("the current directory is gone, and no plan is named", LIST) from None
+        raise NotFound(
+            "the current directory is gone, and no plan is named", "agents plan list"
+        ) from None
     found = store.plans.newest_of(here)
     if found is None:
-        raise NotFound(f"no plan works on {here}, or on something in it", LIST)
+        raise NotFound(f"no plan works on {here}, or on something in it", "agents plan list")
     return found
 
 

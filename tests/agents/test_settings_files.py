@@ -185,9 +185,13 @@ class TestRoundTrip:
         uninstall(file)
         assert json.loads(file.read_bytes()) == {"model": "opus"}
 
-    def test_an_empty_file_is_like_none(self, file):
+    def test_an_empty_file_is_filled_and_is_empty_again(self, file):
         file.write_bytes(b"")
-        assert "hooks" in json.loads(install(file))
+        for _ in range(2):
+            assert "hooks" in json.loads(install(file))
+            assert not write_change(with_hooks(str(file), ENTRIES)), "a second time changes nothing"
+            uninstall(file)
+            assert file.read_bytes() == b""
 
     def test_hooks_of_an_older_installation_are_replaced(self, file):
         old = {"hooks": [{**OURS, "command": OURS["command"].replace("/opt/venv", "/gone")}]}

@@ -4,13 +4,14 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from cleveragents.errors import LossNotAccepted, MayHaveHappened
+from cleveragents.errors import LossNotAccepted, MayHaveHappened, NotFound
 from cleveragents.lease import LeasedPlan, spec_of
 from cleveragents.model.effect import STANDING, Effect, EffectClass, EffectState, Outlook
 from cleveragents.model.ids import new_id
 from cleveragents.model.plan import Plan, Step, StepState
 from cleveragents.model.plan_spec import PlanSpec
 from cleveragents.model.tool import ToolCall, ToolSpec
+from cleveragents.model.triggers import nearest
 from cleveragents.store import Store, View
 from cleveragents.tools.builtin import runs_process
 
@@ -200,6 +201,7 @@ def doubtful(store: Store, plan: Plan) -> list[Effect]:
 
 def require_repeatable(leased: LeasedPlan, repeat: Collection[str], command: str = "") -> None:
     """Refuse to repeat effects that may have happened; `command` repeats them anyway."""
+    _require_steps(leased, repeat)
     doubts = doubtful(leased.store, leased.plan)
     left = [effect for effect in doubts if effect.step_id not in repeat]
     if left:
@@ -211,3 +213,17 @@ def require_repeatable(leased: LeasedPlan, repeat: Collection[str], command: str
             tuple(left),
             command or f"agents plan resume {leased.plan.plan_id} {flags}",
         )
+
+
+def _require_steps(leased: LeasedPlan, step_ids: Collection[str]) -> None:
+    if not step_ids:
+        return
+    plan, store = leased.plan, leased.store
+    known = [step.step_id for step in store.plans.steps(plan.plan_id)]
+    known += [effect.step_id for effect in store.effects.of_plan(plan.plan_id)]
+    for step_id in step_ids:
+        if step_id not in known:
+            raise NotFound(
+                f"plan {plan.name!r} has no step {step_id!r}{nearest(step_id, known)}",
+                f"agents plan status {plan.plan_id}",
+            )

@@ -147,7 +147,10 @@ def _review(ws: Workspace, options: Options, plan: PlanHandle) -> tuple[str, ...
             todo = tuple(_without(item, others) for item in plan.preview_apply())
             left_out = tuple(path for _, path in others)
             question = apply_question(todo, dropped_backups(ws, plan, todo), left_out)
-            options.confirm(question, "")
+            try:
+                options.confirm(question, "")
+            except KeyboardInterrupt:
+                return ()
             if others:  # earlier groups keep them
                 plan.restore("first", *(f"{resource}:{path}" for resource, path in others))
             plan.apply()

@@ -50,8 +50,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise Declined(f"not done without a yes: {question}", hint)
         try:
             agreed = click.confirm(render.safe_item(question), err=True)
-        except click.Abort:
+        except click.Abort as abort:
             click.echo(err=True)
+            if isinstance(abort.__context__, KeyboardInterrupt):
+                raise KeyboardInterrupt from None
             agreed = False
         if not agreed:
             raise Declined("not done: declined")
@@ -259,7 +261,7 @@ def failure(
 def _print_error(reply: Reply) -> None:
     error = reply.data["error"]
     for line in error.get("problems") or [error["message"]]:
-        sys.stderr.write(_red(f"error: {render.safe_item(line)}") + "\n")
+        sys.stderr.write(red(f"error: {render.safe_item(line)}") + "\n")
     for line in reply.said:
         sys.stderr.write(f"  {render.safe_item(line)}\n")
     conflicts: list[dict[str, str]] = reply.data.get("conflicts") or []
@@ -275,31 +277,12 @@ def _print_error(reply: Reply) -> None:
         sys.stderr.write(f"hint: {render.safe_item(error['hint'])}\n")
 
 
-def _red(text: str) -> str:
+def red(text: str) -> str:
     if not sys.stderr.isatty():
         return text
     from cleveragents.cli.terminal.cells import styled
 
     return styled(text, "bold red", sys.stderr)
-
-
-def fail_usage(error: "click.UsageError", argv: list[str]) -> int:
-    """Report click's errors in our words and envelope."""
-    message = " ".join(error.format_message().split()).removesuffix(".")
-    message = message[:1].lower() + message[1:]
-    path = error.ctx.command_path if error.ctx else "agents"
-    hint = f"{path} --help"
-    exit_code = 125 if path == "agents run" else 2
-    if "--json" in argv or "json" in argv:
-        reply = Reply(
-            data={"error": {"type": "UsageError", "message": message, "hint": hint}},
-            messages=(message,),
-            exit_code=exit_code,
-        )
-        render.write(reply, form="json", command=path, started=utc_now(), duration_ms=0)
-    else:
-        sys.stderr.write(_red(f"error: {render.safe_item(message)}") + f"\nhint: {hint}\n")
-    return exit_code
 
 
 class Voice:

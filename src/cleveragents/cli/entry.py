@@ -66,8 +66,8 @@ def program() -> NoReturn:
     except SystemExit as ended:
         if not isinstance(ended.code, int) or _has_threads():
             raise
-        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
-        with suppress(NoReader):
+        with suppress(NoReader, KeyboardInterrupt):
+            atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(ended.code)
@@ -81,6 +81,16 @@ def _has_threads() -> bool:
 
 def run() -> NoReturn:
     """Run the command line, in a process that continues afterwards."""
+    try:
+        code = _run()
+    except KeyboardInterrupt:  # outside the command's own work, which has an answer for it
+        _drop_answer()  # nobody may be reading it
+        sys.stderr.write("error: interrupted; nothing is lost\n")
+        code = 130
+    sys.exit(code)
+
+
+def _run() -> int:
     _have_streams()
     sys.stdout = _checked(_Answer, sys.stdout)
     sys.stderr = _checked(_Remarks, sys.stderr)
@@ -90,18 +100,23 @@ def run() -> NoReturn:
         code = _version() if sys.argv[1:] == ["--version"] else _with_click()
         sys.stdout.flush()
     except NoReader:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_answer()
         code = 141
     except Unwritten as error:
         sys.stderr.write(f"error: the answer cannot be written: {error}\n{ELSEWHERE}\n")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_answer()
         code = 6
     except Exception as error:
         if "--debug" not in sys.argv:
             raise
         _show_traceback(error)
         code = getattr(error, "exit_code", 1)
-    sys.exit(code)
+    return code
+
+
+def _drop_answer() -> None:
+    """Let what is left of the answer be written to nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _show_traceback(error: Exception) -> None:

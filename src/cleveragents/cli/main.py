@@ -160,6 +160,15 @@ FOR_PROGRAMS = {"hook": ("event", "sidecar")}
 """What nobody types: never suggested."""
 
 
+EVERYWHERE = {"--format": 2, "--json": 1, "--quiet": 1, "-q": 1, "--debug": 1, "--set": 2}
+"""Options of every command -> how many words each is."""
+COMMON = [
+    click.Option([name], hidden=True, expose_value=False, is_flag=words == 1 or None)
+    for name, words in EVERYWHERE.items()
+]
+"""The same for a group, which has nothing to do with them: `behind_command` hands them on."""
+
+
 class LazyGroup(click.Group):
     """Knows its commands by name and help; imports one when it is called."""
 
@@ -167,6 +176,7 @@ class LazyGroup(click.Group):
         super().__init__(name or words.rpartition(" ")[2], **attributes)
         self._words = words
         self._table = TABLES[words]
+        self.params += COMMON
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
@@ -201,6 +211,12 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"no such command: {args[0]}{_meant(args[0], self._words)}", ctx)
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.Abort from None  # else click prints an empty line
+
 
 def _meant(word: str, group: str) -> str:
     """The nearest command: in this group, else in its parents, at the top in all groups."""
@@ -216,17 +232,6 @@ def _meant(word: str, group: str) -> str:
         if found := closest(word, paths):
             return f", did you mean {paths[found]!r}?"
     return ""
-
-
-def _no_such_option(error: click.NoSuchOption) -> click.UsageError:
-    """The error with the nearest option, common options included."""
-    from cleveragents.model.triggers import nearest
-
-    own = error.ctx.command.params if error.ctx else []
-    known = [name for option in own for name in (*option.opts, *option.secondary_opts)]
-    name = error.option_name
-    near = nearest(name, [one for one in (*known, *EVERYWHERE) if one.startswith("--")])
-    return click.UsageError(f"no such option {name!r}{near}", error.ctx)
 
 
 def behind_command(args: list[str]) -> list[str]:
@@ -245,8 +250,15 @@ def behind_command(args: list[str]) -> list[str]:
     return [*names, *before, *rest]
 
 
-EVERYWHERE = {"--format": 2, "--json": 1, "--quiet": 1, "-q": 1, "--debug": 1, "--set": 2}
-"""Options of every command -> how many words each is."""
+def _typed_command(args: list[str]) -> str:
+    """The command that the words begin with."""
+    names: list[str] = []
+    for word in behind_command(args):
+        if word not in TABLES.get(" ".join(names), ()):
+            break
+        names.append(word)
+    return " ".join(("agents", *names))
+
 
 root: LazyGroup = LazyGroup(
     "",
@@ -265,11 +277,8 @@ def main() -> int:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.UsageError as error:
-        from cleveragents.cli.common import fail_usage
+        from cleveragents.cli.terminal.usage import fail_usage
 
-        if isinstance(error, click.NoSuchOption):
-            error = _no_such_option(error)
-        return fail_usage(error, sys.argv[1:])
+        return fail_usage(error, sys.argv[1:], _typed_command(sys.argv[1:]))
     except click.Abort:
-        sys.stderr.write("aborted\n")
-        return 130
+        raise KeyboardInterrupt from None

@@ -19,6 +19,8 @@ from cleveragents.model.triggers import nearest
 PROJECT_FILE = ".cleveragents.toml"
 PREFIX = "CLEVERAGENTS_"
 HOME = "CLEVERAGENTS_HOME"
+MADE = "# made by agents config set\n"
+"""How a file begins that `set` made; `unset` deletes it when nothing else is left."""
 
 
 class ConfigValue(msgspec.Struct, frozen=True):
@@ -101,12 +103,15 @@ def unset_value(key: str, *, project: bool, cwd: str, environ: Mapping[str, str]
 
     text = _changed(path, change)
     _parse_toml(text, path)
-    tomledit.write_atomically(path, text)
+    if text.strip() == MADE.strip() and not os.path.islink(path):
+        tomledit.delete(path)
+    else:
+        tomledit.write_atomically(path, text)
     return path
 
 
 def _changed(path: str, change: Callable[[tomledit.Table], None]) -> str:
-    text = _read(path)
+    text = _read(path) if os.path.lexists(path) else MADE
     _parse_toml(text, path)
     return tomledit.edited(text, change)
 

@@ -23,13 +23,27 @@ def insert(table: Table, path: list[str], value: Any) -> None:
 
 
 def remove(table: Table, path: list[str]) -> bool:
-    """Whether there was such a key."""
-    for part in path[:-1]:
-        inner = table.get(part)
-        if not isinstance(inner, MutableMapping):
-            return False
-        table = cast("Table", inner)
-    return table.pop(path[-1], None) is not None
+    """Whether there was such a key; tables that it leaves empty go too."""
+    name, *rest = path
+    if not rest:
+        return table.pop(name, None) is not None
+    inner = table.get(name)
+    if not isinstance(inner, MutableMapping):
+        return False
+    inside = cast("Table", inner)
+    removed = remove(inside, rest)
+    if removed and _is_bare(inside):
+        del table[name]
+    return removed
+
+
+def _is_bare(table: Table) -> bool:
+    """Whether a table has nothing, not even a comment."""
+    from tomlkit.items import AbstractTable
+
+    if not isinstance(table, AbstractTable) or table:
+        return False
+    return "#" not in f"{table.trivia.comment}{table.as_string()}"
 
 
 def edited(text: str, change: Callable[[Table], None]) -> str:
@@ -56,6 +70,13 @@ def write_atomically(path: str, content: str | bytes) -> None:
         _sync_folder(folder)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+
+
+def delete(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError as error:
+        raise ConfigError(f"cannot delete {path}: {error.strerror}") from None
 
 
 def _replace(target: str, temporary: str, data: bytes) -> None:

@@ -50,7 +50,7 @@ def preflight(ctx: Context, spec: PlanSpec, source: str, folder: str = ".") -> N
     refused = refused_confinement(ctx, spec)
     if problems:
         problems += [f"{source}: {refused.message}"] if refused else []
-        raise PlanFileError(tuple(problems), "nothing was created")
+        raise PlanFileError(tuple(problems), "correct that and run the same command again")
     if refused:
         raise refused
     for text in foreign_paths(ctx, spec):

@@ -53,9 +53,9 @@ def redo(
 
 def preview(ctx: Context, plan: Plan, redo: bool = False) -> Undone:
     """What `undo` or `redo` would do; changes nothing."""
-    require_rollback(plan)
-    before_looking(ctx, plan.plan_id)
     way = Operation.REDO if redo else Operation.UNDO
+    require_rollback(plan, f"{way}ne")
+    before_looking(ctx, plan.plan_id)
     if way is Operation.UNDO and _has_edits(ctx, plan):
         # Edits would be the last operation: undoing them leads to the plan's current group.
         group = find_group(ctx.store, plan, "last")
@@ -86,7 +86,7 @@ def _travel(
     ctx: Context, plan: Plan, way: Operation, accept_loss: bool, remember: Remember | None
 ) -> Undone:
     with work_on(ctx, plan.plan_id, f"plan {way}") as leased:
-        require_rollback(leased.plan)
+        require_rollback(leased.plan, f"{way}ne")
         require_own(ctx, leased.plan, f"{way}ne")
         _keep_edits(ctx, leased, way)
         entry = _next_entry(ctx, leased.plan, way)

@@ -18,6 +18,10 @@ def require_not_final(plan: Plan, verb: str) -> None:
             f"agents plan revert-applied {plan.plan_id}",
         )
     if plan.state is State.CANCELLED:
+        if verb == "cancelled":
+            raise PlanCancelled(
+                f"plan {plan.name!r} is cancelled already", f"agents plan diff {plan.plan_id}"
+            )
         raise PlanCancelled(
             f"plan {plan.name!r} is cancelled and cannot be {verb}",
             f"agents plan diff {plan.plan_id}",
@@ -34,8 +38,8 @@ def require_appliable(plan: Plan) -> None:
     )
 
 
-def require_rollback(plan: Plan) -> None:
-    require_not_final(plan, "rolled back")
+def require_rollback(plan: Plan, verb: str = "rolled back") -> None:
+    require_not_final(plan, verb)
     if not plan.rollback_enabled:
         raise RollbackDisabled(
             f"plan {plan.name!r} has rollback_enabled: false: nothing can be undone",

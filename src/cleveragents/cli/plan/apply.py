@@ -80,7 +80,7 @@ def apply_question(
     warning = f" It changes control files: {', '.join(controls)}." if controls else ""
     warning += "".join(f" Also, {text}." for text in dropped)
     if proposals and all(item.mode == IN_PLACE for item in proposals):
-        return f"end the plan?{ENDS_IN_PLACE}"
+        return f"end the plan? Its{ENDS_IN_PLACE}"
     count = sum(len(item.files) for item in proposals)
     but = f", leave out {listed(left_out)}" if left_out else ""
     return f"apply {plural(count, 'change')}{but}?{warning}"
@@ -92,7 +92,9 @@ def listed(paths: tuple[str, ...]) -> str:
 
 
 FEW = 8
-ENDS_IN_PLACE = " Its work is in place already; once it is ended, nothing of it can be rolled back."
+ENDS_IN_PLACE = (
+    " work is in place already; once the plan is ended, nothing of it can be rolled back"
+)
 
 
 def _applied(
@@ -139,7 +141,8 @@ def _proposal_reply(
         "conflicts": [msgspec.to_builtins(c) for item in proposals for c in item.conflicts],
     }
     rows = tuple((item.resource, item.mode, file) for item in proposals for file in item.files)
-    blocks: list[Block] = [Table(("resource", "as", "file"), rows)]
+    ends = bool(proposals) and all(item.mode == IN_PLACE for item in proposals)
+    blocks: list[Block] = [] if ends else [Table(("resource", "as", "file"), rows)]
     for item in proposals:
         if item.ignored_count:
             blocks.append(
@@ -150,6 +153,6 @@ def _proposal_reply(
             blocks.append(Text(f"{item.resource}: control files: {shown}", "yellow"))
         blocks += [Text(note, "yellow") for note in item.notes]
         if item.mode == IN_PLACE:
-            blocks.append(Text(f"{item.resource}:{ENDS_IN_PLACE}", "yellow"))
+            blocks.append(Text(f"{item.resource}: its{ENDS_IN_PLACE}", "yellow"))
         blocks += [Text(f"conflict: {c.path}: {c.reason}", "red") for c in item.conflicts]
     return Reply(data=data, blocks=tuple(blocks), messages=notes)

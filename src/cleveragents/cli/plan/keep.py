@@ -29,7 +29,7 @@ def cancel(ws: Workspace, options: Options, plan: str, yes: bool) -> Reply:
     one, notes = found(ws, plan)
     resources = ws.ctx.store.resources.of_plan(one.plan_id)
     if not yes and not one.plan.is_final and any(item.is_in_place for item in resources):
-        question = of_plan(one.plan.name, notes, f"end the plan?{ENDS_IN_PLACE}")
+        question = of_plan(one.plan.name, notes, f"end the plan? Its{ENDS_IN_PLACE}")
         options.confirm(question, f"agents plan cancel {quote(plan)} --yes")
     if ws.ctx.store.is_shared:
         from cleveragents.cluster.submit import withdraw

@@ -218,7 +218,7 @@ def errors(ws: Workspace, options: Options, plan: str) -> Reply:
     rows = (
         ("step", data["step"] or "none"),
         ("error", data["error"]["message"] if data["error"] else "none"),
-        ("exit code", "none" if data["exit_code"] is None else str(data["exit_code"])),
+        *(() if data["exit_code"] is None else (("exit code", str(data["exit_code"])),)),
         ("failed state", data["get_back"] or "not kept"),
         *(("outside", outside_line(effect)) for effect in data["effects"]),
         *(("not compensated", outside_line(effect)) for effect in data["not_compensated"]),

@@ -210,6 +210,10 @@ def _travel(ws: Workspace, plan: str, consent: Consent, files_only: bool, redo: 
     return with_conversation(_travelled(before, done, word, notes), going.conversation)
 
 
+CALLED = {"external_edit": "manual edits", "restore": "rollback --only"}
+"""Operations whose names are for programs."""
+
+
 def _travelled(plan: Plan, done: "Undone", word: str, notes: tuple[str, ...]) -> Reply:
     data: dict[str, Any] = {
         word: done.operation,
@@ -218,7 +222,8 @@ def _travelled(plan: Plan, done: "Undone", word: str, notes: tuple[str, ...]) ->
     }
     after = data["post_rollback_state"]
     dry, verb = ("would be ", "would be") if done.result.dry_run else ("", "is")
-    what = f"{done.operation} {done.prompt!r}" if done.prompt else done.operation
+    called = CALLED.get(done.operation, done.operation)
+    what = f"{called} {done.prompt!r}" if done.prompt else called
     told = (
         f"{dry}{word}: {what}; {plural(len(done.result.changes), 'change')}; "
         f"the plan {verb} {after['phase']}/{after['state']}"

@@ -63,7 +63,7 @@ def plan_reply(
     return Reply(
         data=data,
         blocks=tuple(blocks),
-        messages=(*notes, *messages) if not failed else notes,
+        messages=(*notes, *messages),
         exit_code=5 if failed else 0,
         said=last_lines(ws.ctx, plan) if failed else (),
     )
@@ -87,7 +87,7 @@ def run(ws: Workspace, options: Options, file: str) -> Reply:
 @command(
     "run",
     own_failure=OWN_FAILURE,
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={"allow_interspersed_args": False},
 )
 @click.option(
     "--on", "path", default=".", type=click.Path(), help="Sandbox this repository or directory."

@@ -55,18 +55,17 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 def drafted(
     folder: str, name: str | None, steps: Sequence[dict[str, str]], settings: Settings
 ) -> Draft:
-    """A plan over the repository or directory of `folder` and the databases in it."""
+    """A plan in `folder`, over the repository or directory around us and the databases in it."""
     require_name(name or "")
-    here = os.path.realpath(folder)
+    here, beside = os.getcwd(), os.path.abspath(folder)
     top, kind = around(here)
-    if os.path.isdir(top):
-        told = settings.allow_wide
-        require_not_too_wide(top, settings.home, sandboxes=settings.sandboxes, told=told)
-    resources = {"work": {"kind": kind, "path": _path(top, here)}}
+    told = settings.allow_wide
+    require_not_too_wide(top, settings.home, sandboxes=settings.sandboxes, told=told)
+    resources = {"work": {"kind": kind, "path": _path(top, beside)}}
     for database in databases_in(top):
         stem = re.sub(r"[^A-Za-z0-9]+", "-", os.path.basename(database).rpartition(".")[0])
         own = _unused(stem.strip("-") if stem[:1].isalpha() else "db", resources)
-        resources[own] = {"kind": kind_at(database), "path": _path(database, here)}
+        resources[own] = {"kind": kind_at(database), "path": _path(database, beside)}
     on = {"on": "work"} if len(resources) > 1 else {}
     named = tuple({"id": step["id"], **on, "run": step["run"]} for step in steps)
     return Draft(name=name or _name_of(here), resources=resources, steps=named)

@@ -2,7 +2,8 @@
 
 A hook of ours is recognized by our client's path in its command, wherever it was installed. A file
 that we made ends with one line feed, and one more for each folder that we made for it: uninstalling
-removes those too, and never a folder that somebody else made.
+removes those too, and never a folder that somebody else made. A file that was there and empty ends
+with none, and is empty again.
 """
 
 import json
@@ -70,12 +71,15 @@ def _changed(
         raise ConfigError("the file is not UTF-8", "fix the file first") from None
     mark, text = whole[: whole.startswith("\ufeff")], whole.removeprefix("\ufeff")
     if not text.strip():
-        return before if entries is None else _new({**fresh, HOOKS: _lists(entries)})
+        return before if entries is None else _new({**fresh, HOOKS: _lists(entries)})[:-1]
     left = without(text, is_ours, HOOKS)
     as_we_write = before.rstrip(b"\n") + b"\n" == _new(read_json(text).value)
     if as_we_write and left != text and read_json(left).value == dict(fresh):  # all of it is ours
-        made = b"\n" * _folders_made(before)
-        return None if entries is None else _new({**fresh, HOOKS: _lists(entries)}) + made
+        ours = before.endswith(b"\n")
+        if entries is None:
+            return None if ours else b""
+        made = _new({**fresh, HOOKS: _lists(entries)})
+        return made + b"\n" * _folders_made(before) if ours else made[:-1]
     return (mark + (left if entries is None else _with_entries(left, entries))).encode()
 
 

@@ -252,6 +252,10 @@ def _sync_up(folder: str, top: str) -> None:
 
 
 def locate(path: str) -> Repository:
+    if not os.path.lexists(path):
+        raise SandboxError(
+            f"the repository {path} is missing", "move it back there, then run it again"
+        )
     try:
         shown = run(
             "-c", "safe.directory=*",

@@ -2,7 +2,9 @@
 
 import os
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import msgspec
@@ -113,6 +115,43 @@ def two_sides(changes: tuple[TableChange, ...]) -> tuple[str, str] | None:
 def _first_lines(lines: list[str]) -> str:
     more = [f"and {len(lines) - LINES_SHOWN} more"] if len(lines) > LINES_SHOWN else []
     return "\n".join([*(line.replace("\n", "\\n") for line in lines[:LINES_SHOWN]), *more])
+
+
+def same_content(one: str, other: str) -> bool:
+    """Whether two files of ours hold the same, wherever in them; False if that is not sure."""
+    if max(map(os.path.getsize, (one, other))) > LARGEST:
+        return False
+    try:
+        with (
+            closing(hardened(open_immutable(one), uri=True)) as first,
+            closing(hardened(open_immutable(other), uri=True)) as second,
+        ):
+            return all(a == b for a, b in zip_longest(_content(first), _content(second)))
+    except (sqlite3.Error, UnicodeDecodeError):
+        return False
+
+
+def _content(db: sqlite3.Connection) -> Iterator[str]:
+    """What programs read from a database; as text, in which 1 is not 1.0."""
+    db.text_factory = bytes
+    for name in ("user_version", "application_id", "encoding", "page_size", "auto_vacuum"):
+        yield repr(db.execute(f"PRAGMA {name}").fetchone())
+    schema = db.execute(
+        "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name"
+    ).fetchall()
+    yield repr(schema)
+    for kind, name, _, sql in schema:
+        # The rows of a virtual table are in tables of its own.
+        if kind == b"table" and not (sql or b"").upper().startswith(b"CREATE VIRTUAL"):
+            yield from map(repr, _rows(db, quoted(name.decode())))
+
+
+def _rows(db: sqlite3.Connection, table: str) -> sqlite3.Cursor:
+    """With the numbers of rows, which indexes of programs may point to."""
+    try:
+        return db.execute(f"SELECT rowid, * FROM {table}")
+    except sqlite3.OperationalError:  # WITHOUT ROWID
+        return db.execute(f"SELECT * FROM {table}")
 
 
 def table_counts(path: str) -> dict[str, int]:

@@ -25,7 +25,7 @@ from cleveragents.sandbox.sqlite.live import (
     file_logical,
     live_logical,
 )
-from cleveragents.sandbox.sqlite.tables import damage_in
+from cleveragents.sandbox.sqlite.tables import damage_in, same_content
 from cleveragents.sandbox.whole_state import WholeState
 
 ABSENT = b"absent"
@@ -86,9 +86,26 @@ class SqliteTarget(WholeState):
             resource=name,
             mode="changes",
             files=(shown,),
-            conflicts=() if now == base else (conflict,),
+            conflicts=() if now == base or self._holds_again(origin, now, options) else (conflict,),
             work={"root": result.root.hex(), "logical": wanted, "before": now},
         )
+
+    def _holds_again(self, origin: SandboxCheckpoint, now: str, options: ApplyOptions) -> bool:
+        """Whether the live file, in the state `now`, holds what the sandbox was made of.
+
+        A row that was inserted and deleted again leaves other pages behind.
+        """
+        if not origin.root or not os.path.exists(self.live):
+            return False
+        scratch = f"{options.staging}/{self.place.resource.resource_id}-again"
+        removal.remove_tree(scratch)
+        try:
+            self.write_image(origin.root, scratch)
+            copy_live(self.live, f"{scratch}/now")
+            same = same_content(f"{scratch}/image", f"{scratch}/now")
+            return same and file_logical(f"{scratch}/now") == now
+        finally:
+            removal.remove_tree(scratch)
 
     def lost(
         self,
