@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -273,6 +274,23 @@ def test_a_target_in_use_is_not_swapped(project: Project) -> None:
     assert project.shop.dump() == before
     assert project.data("plan", "status")["state"] == "constrained"
     project.run("plan", "apply", "last", "--yes")
+    assert project.shop.users() == ["ada", "bob", "eve"]
+
+
+def test_a_connection_of_ours_that_is_just_being_closed_keeps_no_target(project: Project) -> None:
+    """Under load the server ends it a moment later, and the comparison has just had one."""
+    project.plan(ADD)
+    project.run("plan", "run", "plan.yaml")
+    is_waiting = (
+        "SELECT 1 FROM pg_stat_activity WHERE application_name LIKE 'agents %'"
+        " AND query LIKE 'SELECT 1 FROM pg_stat_activity WHERE datname%'"
+    )
+    looking = psycopg.connect(project.shop.full_url, application_name=server.LOOKING)
+    with looking, ThreadPoolExecutor(1) as beside:
+        applied = beside.submit(project.run, "plan", "apply", "last", "--yes")
+        wait_until(lambda: project.shop.sql(is_waiting, "postgres"), "the apply to wait")
+        looking.close()
+        applied.result()
     assert project.shop.users() == ["ada", "bob", "eve"]
 
 

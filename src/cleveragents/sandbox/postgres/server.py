@@ -21,6 +21,7 @@ OLDEST = 15
 """Before it, statistics came by datagrams that could be lost."""
 MAINTENANCE = ("postgres", "template1")
 PAUSE = 0.01
+PATIENCE = 10.0
 LOOKING = "agents"
 EXTRA = "pip install 'cleveragents[postgres]'"
 
@@ -170,6 +171,18 @@ def users_of(db: "Connection[Any]", name: str) -> list[str]:
         (name,),
     )
     return [f"{user} with {app or 'no name'} (process {pid})" for user, app, pid in rows]
+
+
+def others_on(db: "Connection[Any]", name: str) -> list[str]:
+    """Who is connected to a database, after waiting for those who only look, as we just did.
+
+    The server ends a connection some time after it was closed.
+    """
+    ours = "SELECT 1 FROM pg_stat_activity WHERE datname = %s AND application_name = %s"
+    deadline = time.monotonic() + PATIENCE
+    while one(db, ours, (name, LOOKING)) and time.monotonic() < deadline:
+        time.sleep(PAUSE)
+    return users_of(db, name)
 
 
 def moment(db: "Connection[Any]", name: str) -> Moment | None:

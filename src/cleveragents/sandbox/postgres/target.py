@@ -102,7 +102,7 @@ class CloneTarget(CloneStates):
         }
 
     def _require_unused(self, db: "Connection[Any]") -> None:
-        if who := server.users_of(db, self.target):
+        if who := server.others_on(db, self.target):
             raise ApplyRefused(
                 f"database {self.target!r} is in use: {'; '.join(who[:5])}",
                 "a database can only be swapped while nobody is connected to it:"
