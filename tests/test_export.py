@@ -345,7 +345,7 @@ def test_a_repository_without_a_commit_is_exported_as_patches_only(agents: Agent
     git(agents, app, "init", "-q")
     run_plan(
         agents,
-        "name: begun\nresources: {app: {kind: git-checkout, path: app}}\n"
+        "name: first\nresources: {app: {kind: git-checkout, path: app}}\n"
         "steps: [{id: a, run: 'echo a > a'}]\n",
     )
     refused = agents.run("plan", "export", "last", "--branch", "x", "--json").expect(4)

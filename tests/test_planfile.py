@@ -512,14 +512,6 @@ def test_a_name_has_at_most_200_characters(read: Reader) -> None:
     assert read.problems(text) == (f"plan.yaml:1: the plan: {said}",)
 
 
-@pytest.mark.parametrize("name", ["first", "last"])
-def test_a_name_that_means_something_else_is_refused(read: Reader, name: str) -> None:
-    """A plan named `last` could not be addressed."""
-    said = "'first' and 'last' mean a checkpoint, or the newest plan"
-    text = minimal().replace("name: p", f"name: {name}")
-    assert read.problems(text) == (f"plan.yaml:1: the plan: {said}",)
-
-
 def test_a_description_may_be_empty(read: Reader) -> None:
     assert read(minimal(description='""')).description == ""
 

@@ -77,22 +77,6 @@ def test_a_plan_cannot_have_a_name_without_end(agents: Agents, repo: Path) -> No
     assert reverting["name"] == "revert-" + "x" * 193
 
 
-def test_a_plan_cannot_be_called_what_means_another(agents: Agents, repo: Path) -> None:
-    done = run(agents, repo, "--name", "last", "--", "true")
-    assert b"the plan's name cannot be 'last'" in done.stderr
-    refused = agents.run("plan", "new", "--name", "first", cwd=repo).expect(2)
-    assert "the plan's name cannot be 'first'" in refused.stderr
-    assert agents.run("plan", "list", "--json").expect(0).data["plans"] == []
-    program = repo / "last"
-    program.write_text("#!/bin/sh\ntouch new\n")
-    program.chmod(0o755)
-    assert run(agents, repo, "--", "./last").returncode == 0
-    assert agents.run("plan", "status", "last", "--json").data["name"] == "run"
-    folder = repo / "first"
-    folder.mkdir()
-    assert agents.run("plan", "new", "--json", cwd=folder).expect(0).data["name"] == "plan"
-
-
 def test_a_resumed_command_runs_in_the_same_subfolder(agents: Agents, repo: Path) -> None:
     script = "test -e ../go && touch here"
     assert run(agents, repo / "sub", "--name", "again", "--", "sh", "-c", script).returncode == 1

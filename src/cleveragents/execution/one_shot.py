@@ -5,7 +5,6 @@ import re
 
 from cleveragents.actors import MODEL
 from cleveragents.errors import UsageError
-from cleveragents.model.checkpoint import RESERVED
 from cleveragents.model.plan_spec import ActorSpec, PlanSpec, ResourceSpec, StepSpec
 from cleveragents.model.settings import MODEL_NAME
 from cleveragents.sandbox.recognize import around
@@ -23,12 +22,9 @@ def one_step_plan(path: str, argv: tuple[str, ...], name: str | None) -> PlanSpe
     _require_utf8(folder)
     inputs = {"argv": list(argv)} if folder == "." else {"argv": list(argv), "cwd": folder}
     step = StepSpec(id="run", tool="run", on="work", inputs=inputs)
-    called = name or _name_from(os.path.basename(argv[0]), "run")
-    return PlanSpec(name=called, resources=(resource,), steps=(step,))
-
-
-def _name_from(found: str, instead: str) -> str:
-    return instead if not found or found in RESERVED else found
+    return PlanSpec(
+        name=name or os.path.basename(argv[0]) or "run", resources=(resource,), steps=(step,)
+    )
 
 
 def model_actor(goal: str, model: str, max_steps: int | None, max_tokens: int | None) -> ActorSpec:
@@ -56,7 +52,7 @@ def goal_plan(path: str, actor: ActorSpec, name: str | None) -> PlanSpec:
     _require_utf8(actor.goal)
     resource = _resource(_directory(path, "agents do GOAL --on PATH"))
     words = re.findall(r"[A-Za-z0-9]+", actor.goal.lower())
-    called = name or _name_from("-".join(words)[:LONGEST_GOAL].strip("-"), "goal")
+    called = name or "-".join(words)[:LONGEST_GOAL].strip("-") or "goal"
     return PlanSpec(name=called, resources=(resource,), steps=(), actor=actor)
 
 

@@ -7,11 +7,11 @@ import msgspec
 
 from cleveragents import codec
 from cleveragents.context import Context
-from cleveragents.errors import PlanFileError
+from cleveragents.errors import PlanFileError, UsageError
 from cleveragents.model.ids import new_id
 from cleveragents.model.journal import EntryState, JournalEntry, Moment, Operation
 from cleveragents.model.plan import Plan, Step
-from cleveragents.model.plan_spec import PlanSpec, ResourceSpec, StepSpec, require_name
+from cleveragents.model.plan_spec import LONGEST_NAME, PlanSpec, ResourceSpec, StepSpec
 from cleveragents.model.resource import Resource
 from cleveragents.sandbox.registry import ALIASES, kinds
 
@@ -59,7 +59,11 @@ def use_plan(
     plan_dir: str,
     parent: "Parent | None" = None,
 ) -> Plan:
-    require_name(spec.name)
+    if len(spec.name) > LONGEST_NAME:
+        raise UsageError(
+            f"the plan's name has {len(spec.name)} characters, at most {LONGEST_NAME} are allowed",
+            "choose a shorter one: --name NAME",
+        )
     plan_id, now = new_id(), ctx.now()
     plan = Plan(
         plan_id=plan_id,

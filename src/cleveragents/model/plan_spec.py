@@ -5,8 +5,6 @@ from typing import Any
 
 import msgspec
 
-from cleveragents.errors import UsageError
-from cleveragents.model.checkpoint import RESERVED
 from cleveragents.model.plan import OnFailure
 from cleveragents.model.resource import Carry
 from cleveragents.model.tool import ToolSpec
@@ -119,23 +117,9 @@ class ActorSpec(msgspec.Struct, frozen=True, kw_only=True):
 LONGEST_NAME = 200
 
 
-def require_name(name: str) -> None:
-    """Refuse a name that no plan can have."""
-    if len(name) > LONGEST_NAME:
-        raise UsageError(
-            f"the plan's name has {len(name)} characters, at most {LONGEST_NAME} are allowed",
-            "choose a shorter one: --name NAME",
-        )
-    if name in RESERVED:
-        raise UsageError(
-            f"the plan's name cannot be {name!r}: that means the newest plan, or a checkpoint",
-            "choose another: --name NAME",
-        )
-
-
 class PlanSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    """At most `LONGEST_NAME` characters, and not `RESERVED`."""
+    """At most `LONGEST_NAME` characters."""
     description: str = ""
     resources: tuple[ResourceSpec, ...]
     tools: dict[str, ToolSpec] = {}

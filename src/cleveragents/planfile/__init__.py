@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from cleveragents.errors import ConfigError, UsageError
-from cleveragents.model.checkpoint import RESERVED
 from cleveragents.model.plan import OnFailure
 from cleveragents.model.plan_spec import (
     LONGEST_NAME,
@@ -116,8 +115,6 @@ def _name(fields: Fields) -> str:
     name = fields.text("name")
     if len(name) > LONGEST_NAME:
         fields.bad("name", f"'name' has {len(name)} characters, at most {LONGEST_NAME} are allowed")
-    if name in RESERVED:
-        fields.bad("name", "'first' and 'last' mean a checkpoint, or the newest plan")
     return name
 
 

@@ -12,8 +12,6 @@ from cleveragents.config import PROJECT_FILE, project_file
 from cleveragents.config.template import project_template
 from cleveragents.content import fsio
 from cleveragents.errors import NotAllowed, UsageError
-from cleveragents.model.checkpoint import RESERVED
-from cleveragents.model.plan_spec import require_name
 from cleveragents.model.settings import Settings
 from cleveragents.planfile.schema import plan_schema
 from cleveragents.sandbox.recognize import around, databases_in, kind_at
@@ -56,7 +54,6 @@ def drafted(
     folder: str, name: str | None, steps: Sequence[dict[str, str]], settings: Settings
 ) -> Draft:
     """A plan in `folder`, over the repository or directory around us and the databases in it."""
-    require_name(name or "")
     here, beside = os.getcwd(), os.path.abspath(folder)
     top, kind = around(here)
     told = settings.allow_wide
@@ -146,8 +143,7 @@ def _path(path: str, folder: str) -> str:
 
 
 def _name_of(folder: str) -> str:
-    found = re.sub(r"\s+", "-", os.path.basename(folder).strip())
-    return "plan" if not found or found in RESERVED else found
+    return re.sub(r"\s+", "-", os.path.basename(folder).strip()) or "plan"
 
 
 def _id_of(command: str) -> str:
