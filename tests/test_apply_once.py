@@ -1,17 +1,20 @@
 """An apply happens once: whoever asks meanwhile gets its result, and what is done never fails."""
 
+import fcntl
 import json
 import os
 import sqlite3
 import stat
 import subprocess
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
+from cleveragents.apply import targets
 from cleveragents.content import fsio
+from cleveragents.errors import ApplyRefused
 from cleveragents.workspace import open_workspace
 from tests.harness import Agents, command
 from tests.needed import needs
@@ -82,7 +85,7 @@ def test_an_apply_waits_for_that_of_another_store_on_the_same_repository(agents:
         pipe = subprocess.PIPE
         process = subprocess.Popen(argv, cwd=agents.work, env=other, stdout=pipe, text=True)
         started.append(process)
-        wait_until(lambda: process.poll() is not None or waits_for_a_lock(process.pid), "a lock")
+        wait_until(lambda: process.poll() is not None or has_opened(process.pid, app), "a lock")
 
     with open_workspace() as ws:
         fsio.arm(apply_the_other)
@@ -97,10 +100,29 @@ def test_an_apply_waits_for_that_of_another_store_on_the_same_repository(agents:
     assert git(agents, app, "status", "--porcelain", "--ignored") == ""
 
 
-def waits_for_a_lock(pid: int) -> bool:
-    """Whether a process is in a queue for a `flock`."""
-    rows = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-    return any(row[1:3] == ["->", "FLOCK"] and row[5] == str(pid) for row in rows)
+def has_opened(pid: int, folder: Path) -> bool:
+    """Whether a process has a folder open, as one that waits for its lock has."""
+    found: set[str] = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            found.add(os.readlink(descriptor))
+    return str(folder) in found
+
+
+def test_an_apply_does_not_wait_for_ever_for_a_program_that_locked_the_folder(
+    agents: Agents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `flock . agents apply` has: it waited for its own end."""
+    monkeypatch.setattr(targets, "PATIENCE", 0.2)
+    app = prepared(agents)
+    with open_workspace() as ws:
+        held = os.open(app, os.O_RDONLY)
+        fcntl.flock(held, fcntl.LOCK_SH)
+        with pytest.raises(ApplyRefused, match="another program has locked"):
+            ws.find("one").apply()
+        os.close(held)
+        ws.find("one").apply()
+    assert (app / "NOTES").exists()
 
 
 @pytest.mark.parametrize("kind", ["fs-directory", "sqlite"])

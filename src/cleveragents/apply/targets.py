@@ -2,8 +2,9 @@
 
 import fcntl
 import os
+import time
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from blake3 import blake3
@@ -17,6 +18,9 @@ from cleveragents.model.plan import Plan
 from cleveragents.sandbox.protocol import CommitsLast, Prepares, Proposal
 from cleveragents.sandbox.registry import traits_of
 
+PATIENCE, PAUSE = 60.0, 0.05
+"""Seconds: how long an apply waits for a lock on a target, and between two tries."""
+
 
 @contextmanager
 def alone_on_targets(ctx: Context, plan: Plan) -> Generator[None]:
@@ -28,16 +32,16 @@ def alone_on_targets(ctx: Context, plan: Plan) -> Generator[None]:
             name = blake3(path.encode()).hexdigest()[:24]
             stack.enter_context(fsio.locked(f"{ctx.settings.home}/locks/{name}"))
         here = (r.path for r in resources if not traits_of(r.kind).has_address)
-        _lock_folders(here, stack)
+        _lock_folders(ctx, here, stack)
         yield
 
 
-def _lock_folders(paths: Iterable[str], stack: ExitStack) -> None:
+def _lock_folders(ctx: Context, paths: Iterable[str], stack: ExitStack) -> None:
     """Lock the folders themselves, or those of the files: other stores see that, and no file stays.
 
     Each inode once, since a second descriptor would wait for the first, and in one order.
     """
-    folders: dict[tuple[int, int], int] = {}
+    folders: dict[tuple[int, int], tuple[int, str]] = {}
     for path in paths:
         try:
             folder = path if os.path.isdir(path) else os.path.dirname(path)
@@ -46,10 +50,30 @@ def _lock_folders(paths: Iterable[str], stack: ExitStack) -> None:
             continue  # the comparison says what is wrong with it
         stack.callback(os.close, fd)
         found = os.fstat(fd)
-        folders.setdefault((found.st_dev, found.st_ino), fd)
-    for _, fd in sorted(folders.items()):
-        with suppress(OSError):  # NFS locks no directory
-            fcntl.flock(fd, fcntl.LOCK_EX)
+        folders.setdefault((found.st_dev, found.st_ino), (fd, folder))
+    for _, (fd, folder) in sorted(folders.items()):
+        _lock(ctx, fd, folder)
+
+
+def _lock(ctx: Context, fd: int, folder: str) -> None:
+    """Wait for another store's apply; whoever else has locked the folder may never let go of it."""
+    start, is_told = time.monotonic(), False
+    while (waited := time.monotonic() - start) < PATIENCE:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if waited > 1 and not is_told:
+                is_told = True
+                ctx.talk.tell("warning", {"message": f"waiting for who has locked {folder}"})
+            time.sleep(PAUSE)
+        except OSError:
+            return  # NFS locks no directory
+        else:
+            return
+    raise ApplyRefused(
+        f"another program has locked {folder}; no target was changed",
+        "wait for it, or end it; then apply again",
+    )
 
 
 def require_own_targets(ctx: Context, plan: Plan) -> None:
