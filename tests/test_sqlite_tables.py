@@ -351,6 +351,7 @@ def test_a_target_that_holds_again_what_it_held_is_no_conflict(
     [
         "UPDATE same SET x = 1.0",
         "INSERT INTO gone VALUES ('a' || char(0) || 'c')",
+        "INSERT INTO gone VALUES (CAST('a' || char(0) || 'b' AS BLOB))",
         "CREATE INDEX mine ON same (x)",
         "CREATE TRIGGER mine AFTER INSERT ON same BEGIN SELECT 1; END",
         "PRAGMA user_version = 7",

@@ -132,8 +132,8 @@ def same_content(one: str, other: str) -> bool:
 
 
 def _content(db: sqlite3.Connection) -> Iterator[str]:
-    """What programs read from a database; as text, in which 1 is not 1.0."""
-    db.text_factory = bytes
+    """What programs read from a database, written out: 1 is not 1.0, and text is no blob."""
+    db.text_factory = bytearray
     for name in ("user_version", "application_id", "encoding", "page_size", "auto_vacuum"):
         yield repr(db.execute(f"PRAGMA {name}").fetchone())
     schema = db.execute(
