@@ -402,6 +402,18 @@ def test_at_a_terminal_a_path_in_a_new_folder_can_be_applied_alone(agents: Agent
     assert os.listdir(agents.work / "new") == ["x"]
 
 
+def test_at_a_terminal_a_file_that_was_moved_is_applied_as_moved(agents: Agents) -> None:
+    """With its old folder left out it came back, and was there twice."""
+    made = '(os.mkdir("lib"), os.rename("src/old", "lib/new"), os.rmdir("src"))'
+    env = install(agents, text=AGENT.replace('write("one.txt", "1")', made))
+    (agents.work / "src").mkdir()
+    (agents.work / "src" / "old").write_text("".join(f"{number}\n" for number in range(30)))
+    done = Reviewed(agents, env, "some", "lib", "y")
+    assert "leave out a.txt, two.txt?" in done.seen
+    assert sorted(os.listdir(agents.work)) == ["a.txt", "lib"]
+    assert os.listdir(agents.work / "lib") == ["new"]
+
+
 def test_at_a_terminal_nothing_is_applied_unless_one_says_so(agents: Agents) -> None:
     env = install(agents)
     done = Reviewed(agents, env, "all", "n", "")

@@ -178,12 +178,23 @@ def _all_but_typed(plan: PlanHandle) -> Paths:
     for word in chosen:
         if not any(_names(word, name) for name in names):
             raise NotFound(f"nothing changed at {word!r}{nearest(word, names)}")
+    kept = {
+        (file.resource, path)
+        for file in files
+        if any(_names(word, file.path) for word in chosen)
+        for path in (file.renamed_from, file.path)
+        if path is not None
+    }
+
+    def is_left_out(resource: str, path: str) -> bool:
+        """Not what is kept, nor a folder above it, which would take it along."""
+        return not any(name == resource and _names(path, keeps) for name, keeps in kept)
+
     return tuple(
         (file.resource, path)
         for file in files
-        if not any(_names(word, file.path) or _names(file.path, word) for word in chosen)
         for path in (file.renamed_from, file.path)
-        if path not in (None, ".")
+        if path not in (None, ".") and is_left_out(file.resource, path)
     )
 
 
