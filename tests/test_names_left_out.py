@@ -1,14 +1,18 @@
 """What people may type for a plan and a checkpoint, and how little of it is enough."""
 
+import os
 import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cleveragents import open_workspace
 from cleveragents.cli.main import behind_command
 from cleveragents.errors import NotFound, UsageError
+from cleveragents.model.ids import new_id
 from tests.harness import Agents
+from tests.in_process import Yard
 
 PLAN = """
 name: {name}
@@ -54,6 +58,21 @@ def test_a_plan_of_another_directory_is_never_meant(agents: Agents) -> None:
         )
     assert not (plan / "n").exists()
     assert agents.run("plan", "undo", "last", cwd=agents.work / "other").expect(0)
+
+
+def test_an_address_beside_a_folder_makes_a_plan_nobody_elses(agents: Agents, yard: Yard) -> None:
+    """A plan over addresses alone is of every directory, as it is of none."""
+    with open_workspace() as ws:
+        folder = str(yard.app)
+        plans = ws.ctx.store.plans
+        plan = yard.use(ws, "steps: [{id: a, run: touch n}]")
+        assert plans.newest_of(folder) == plans.newest_of(os.path.dirname(folder)) == plan.plan_id
+        (resource,) = ws.ctx.store.resources.of_plan(plan.plan_id)
+        with ws.ctx.store.transaction():
+            there = {"resource_id": new_id(), "name": "db", "path": "postgresql://h/db"}
+            ws.ctx.store.resources.add([replace(resource, **there)])
+        assert plans.newest_of("/somewhere/else") is None
+        assert plans.newest_of(folder) == plan.plan_id
 
 
 def test_without_any_plan_there_is_a_hint(agents: Agents) -> None:

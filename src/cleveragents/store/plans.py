@@ -207,14 +207,15 @@ class PlanRepository:
     def newest_of(self, folder: str) -> str | None:
         """The newest such plan with a resource that is or holds this folder.
 
-        Else one with a resource below it, or at an address, which is in no folder.
+        Else one with a resource below it, or with none in any folder, but at addresses.
         """
         inside = f"{folder.rstrip('/')}/"
         row = self._db.execute(
             "SELECT plan_id, substr(?, 1, length(path) + 1) = path || '/' AS holds"
             " FROM plans JOIN resources USING (plan_id)"
             " WHERE parent_plan_id IS NULL AND (substr(?, 1, length(path) + 1) = path || '/'"
-            " OR substr(path, 1, length(?)) = ? OR substr(path, 1, 1) <> '/')"
+            " OR substr(path, 1, length(?)) = ? OR NOT EXISTS (SELECT 1 FROM resources other"
+            " WHERE other.plan_id = plans.plan_id AND substr(other.path, 1, 1) = '/'))"
             " ORDER BY holds DESC, plans.seq DESC LIMIT 1",
             (inside, inside, inside, inside),
         ).fetchone()
