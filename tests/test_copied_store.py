@@ -387,9 +387,9 @@ def test_a_step_of_which_an_older_store_does_not_know_is_not_done_on_its_own_wor
     assert (sandbox / "x").read_text() == "0\n1\n2\n3\n"
     put_back.put_back()
     (found,) = put_back.agents.run("check", "--json").expect(6).data["problems"]
-    assert "has seen more of it than this store, which was put back" in found
+    assert "its sandbox is newer than this store, which was put back" in found
     told = put_back.run("resume", "old")
-    assert "after an older state of the store was put back" in told.stderr
+    assert "after a backup of the store was put back, " in told.stderr
     assert (sandbox / "x").read_text() == "0\n1\n2\n"
     assert not (sandbox / "go").exists()  # as far as this store knows, nobody made it
     (label,) = {

@@ -37,7 +37,7 @@ class CheckpointRequest(msgspec.Struct, frozen=True, kw_only=True):
     plan: dict[str, Any] = {}
     """Fields of the plan to set."""
     call: ToolCall | None = None
-    """A call that is not on record yet; what it wrote came before the group."""
+    """A call that is not on record yet, and what it wrote came before the group; with `force`."""
     keeps_head: bool = False
     """Where nothing changed the last group is what was asked for, as it is."""
     spares: str | None = None

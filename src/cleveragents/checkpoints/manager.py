@@ -146,7 +146,9 @@ class CheckpointManager:
 
     def is_put_back(self, plan: Plan) -> bool:
         """Whether the sandboxes have seen more than this store, put back from an older backup."""
-        return self.sandboxes(plan.plan_id).version > plan.version
+        seen = self.sandboxes(plan.plan_id).version
+        # Somebody else may have made a group since the plan was read.
+        return seen > plan.version and seen > self._store.plans.get(plan.plan_id).version
 
     def create_checkpoint(
         self,

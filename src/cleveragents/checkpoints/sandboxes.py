@@ -86,20 +86,30 @@ class PlanSandboxes:
         """
         return tuple(
             r
+            for r in self._copies()
+            if not fsio.is_same_mount(r.boot_id or fsio.UNKNOWN_BOOT, fsio.mount_id(r.root))
+        )
+
+    def _copies(self) -> list[SandboxRecord]:
+        """This home's private copies that are made."""
+        return [
+            r
             for r in self.records.values()
             if r.state is SandboxState.READY
             and self.has_copy(r)
             and r.strategy != IN_PLACE
             and not is_elsewhere(r, self.home_id)
-            and not fsio.is_same_mount(r.boot_id or fsio.UNKNOWN_BOOT, fsio.mount_id(r.root))
-        )
+        ]
 
     @property
     def folder(self) -> str | None:
         """Where this home's copies are; None if there are none."""
-        ours = (r for r in self.records.values() if r.state is SandboxState.READY)
-        copies = (r for r in ours if self.has_copy(r) and not is_elsewhere(r, self.home_id))
-        return next((os.path.dirname(record.root) for record in copies), None)
+        return next((os.path.dirname(record.root) for record in self._copies()), None)
+
+    @property
+    def missing(self) -> tuple[SandboxRecord, ...]:
+        """The copies that are not where they were made."""
+        return tuple(r for r in self._copies() if not os.path.lexists(r.root))
 
     @property
     def version(self) -> int:

@@ -45,7 +45,7 @@ def take(
 
 
 def _is_in_doubt(ctx: Context, plan: Plan) -> bool:
-    """Whether something that was no command may have come between the sandboxes and the store."""
+    """Whether a power cut or a restored backup may have parted the sandboxes from the store."""
     return bool(ctx.manager.sandboxes(plan.plan_id).from_another_boot()) or (
         ctx.manager.is_put_back(plan)
     )

@@ -136,7 +136,7 @@ def _remove(sandbox: Sandbox, earlier: Backup | None) -> None:
 
 def remove_sandboxes(ctx: Context, plan_id: str, again: bool = False) -> None:
     """Remove sandboxes from disk and record it; `again`: also leftovers of removed ones."""
-    current, others = ctx.manager.sandboxes(plan_id), False
+    current, left_alone = ctx.manager.sandboxes(plan_id), False
     for resource_id, sandbox in current.opened.items():
         record = current.records.get(resource_id)
         if record is None or (record.state is SandboxState.REMOVED and not again):
@@ -144,7 +144,7 @@ def remove_sandboxes(ctx: Context, plan_id: str, again: bool = False) -> None:
         if current.has_copy(record) and not current.may_remove(record):
             said = f"{record.root} is not marked as this plan's sandbox and was left alone"
             ctx.talk.tell("warning", {"message": said})
-            others = True
+            left_alone = True
             continue
         with machine.named(f"the sandbox {record.root} cannot be removed", SandboxError):
             _remove(sandbox, None if again else record.earlier)
@@ -154,7 +154,7 @@ def remove_sandboxes(ctx: Context, plan_id: str, again: bool = False) -> None:
     if not is_id(plan_id):
         return
     folder = f"{ctx.settings.sandboxes}/{plan_id}"
-    if not others:
+    if not left_alone:
         with machine.named(f"{folder} cannot be removed", SandboxError):
             removal.remove_tree(folder)
     ctx.manager.forget(plan_id)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
+from cleveragents.checkpoints.sandboxes import PlanSandboxes
 from cleveragents.content import trees
 from cleveragents.content.keys import (
     GIT,
@@ -88,10 +89,10 @@ def _unseen(ctx: Context) -> list[str]:
         if plan.head_group_id is None:
             continue
         way_out = f"agents plan diff {plan.plan_id} restores it and keeps what is there"
-        if ctx.manager.is_put_back(plan):
+        if not ctx.store.identity.is_elsewhere and ctx.manager.is_put_back(plan):
             problems.append(
-                f"plan {plan.plan_id}: its sandbox has seen more of it than this store, which was"
-                f" put back from an older backup: {way_out}"
+                f"plan {plan.plan_id}: its sandbox is newer than this store, which was put back"
+                f" from an older backup: {way_out}"
             )
             continue
         if not (unseen := ctx.manager.sandboxes(plan.plan_id).from_another_boot()):
@@ -125,8 +126,8 @@ def _places(ctx: Context) -> list[str]:
     gone = [
         f"plan {record.plan_id}: its sandbox {record.root} is missing; its checkpoints are there:"
         f" agents plan export {record.plan_id} --patch DIR"
-        for record in ctx.store.resources.all_sandboxes()
-        if _is_missing(ctx, record)
+        for plan_id in ctx.store.plans.ids()
+        for record in _missing_for_good(ctx.manager.sandboxes(plan_id))
     ]
     unmarked = [
         f"the row of sandbox {record.sandbox_id} of plan {record.plan_id} points to {record.root},"
@@ -141,14 +142,9 @@ def _places(ctx: Context) -> list[str]:
     return again + gone + unmarked
 
 
-def _is_missing(ctx: Context, record: SandboxRecord) -> bool:
-    sandboxes = ctx.manager.sandboxes(record.plan_id)
-    return (
-        record.state is SandboxState.READY
-        and sandboxes.has_copy(record)
-        and record not in (*sandboxes.elsewhere, *sandboxes.from_another_boot())
-        and not os.path.lexists(record.root)
-    )
+def _missing_for_good(sandboxes: PlanSandboxes) -> list[SandboxRecord]:
+    """Those that no restart took: after one, the next command makes them again."""
+    return [r for r in sandboxes.missing if r not in sandboxes.from_another_boot()]
 
 
 def _bases(ctx: Context) -> list[str]:

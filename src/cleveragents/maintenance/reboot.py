@@ -35,6 +35,8 @@ def reconcile(ctx: Context, leased: LeasedPlan) -> None:
         return  # a restore is replaced by another: that one reads and restores everything
     if plan.head_group_id is None:
         return  # made again before the first group; without groups every step was synced
+    if not _is_whole(ctx, leased):
+        return  # whoever needs a sandbox that is missing says so
     event, label = _what_happened(ctx, leased)
     _make_missing_roots(ctx, leased)
     head = ctx.store.checkpoints.group(plan.head_group_id)
@@ -49,18 +51,23 @@ def reconcile(ctx: Context, leased: LeasedPlan) -> None:
     _note(ctx, leased)
 
 
+def _is_whole(ctx: Context, leased: LeasedPlan) -> bool:
+    """Whether nothing is missing but what a restart may have taken."""
+    sandboxes = ctx.manager.sandboxes(leased.plan.plan_id)
+    return bool(sandboxes.from_another_boot()) or not sandboxes.missing
+
+
 def _what_happened(ctx: Context, leased: LeasedPlan) -> tuple[str, str]:
     """In words, and as the label of what was found."""
-    here = leased.lease.boot_id
-    label = f"after-restart-{here[:8]}"
-    for record in ctx.manager.sandboxes(leased.plan.plan_id).from_another_boot():
-        boot, *_ = (record.boot_id or fsio.UNKNOWN_BOOT).split()
-        if boot == here:
+    here, sandboxes = leased.lease.boot_id, ctx.manager.sandboxes(leased.plan.plan_id)
+    records = sandboxes.from_another_boot()
+    if not records:
+        return "a backup of the store was put back", f"after-put-back-{sandboxes.version}"
+    for record in records:
+        if (record.boot_id or fsio.UNKNOWN_BOOT).split()[0] == here:
             number = fsio.mount_id(record.root).split()[-1]
             return "its disk was mounted again", f"after-mount-{here[:4]}-{number}"
-        return "the machine was restarted", label
-    seen = ctx.manager.sandboxes(leased.plan.plan_id).version
-    return "an older state of the store was put back", f"after-put-back-{seen}"
+    return "the machine was restarted", f"after-restart-{here[:8]}"
 
 
 def _damaged(ctx: Context, plan: Plan, head: CheckpointGroup) -> int:
@@ -111,7 +118,7 @@ def _report(
     todo: Restoration,
     event: str,
 ) -> str:
-    said = f"plan {plan.name!r}: after {event}"
+    said = f"plan {plan.name!r}: after {event},"
     if damaged:
         which = plural(damaged, "path that differed", "paths that differed")
         said += f" {which} from the newest group {'was' if damaged == 1 else 'were'} restored;"

@@ -107,7 +107,7 @@ class SandboxRecord(msgspec.Struct, frozen=True, kw_only=True):
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """Whose a sandbox is: the id of a store, and the place it was made or adopted at.
 
-    Without a place, whatever place a mark names is right.
+    An empty home fits any place.
     """
 
     store: str

@@ -11,6 +11,8 @@ from cleveragents.model.tool import CallState
 from cleveragents.web.view.facts import Facts
 from cleveragents.web.view.rows import EDITED, Row, decided_rows
 
+RESTORE = Operation.RESTORE
+
 
 def rows_of(facts: Facts) -> list[Row]:
     """All rows of a plan, oldest first."""
@@ -86,6 +88,7 @@ def _finish(facts: Facts, rows: list[Row]) -> None:
     done = {step.step_id: step for step in facts.steps if step.done or _stays(facts, step)}
     running = {s.step_id for s in facts.steps if s.state is StepState.PROCESSING}
     by_step = _last_rows(rows)
+    restored = {e.after.group_id for e in facts.entries if e.operation is RESTORE and e.after}
     for row in rows:
         if row.mark == "turn":
             continue
@@ -102,7 +105,7 @@ def _finish(facts: Facts, rows: list[Row]) -> None:
             ]
             row.is_aside = superseded or (bool(counts) and not any(counts))
         else:
-            edits_stay = facts.in_place and row.mark == "person"
+            edits_stay = facts.in_place and row.mark == "person" and row.group_id not in restored
             row.is_aside = row.group_id in facts.left and not edits_stay
         elsewhere = row.calls and by_step.get(row.steps[-1]) is not row
         if row.mark != "failed" and elsewhere:
