@@ -48,7 +48,8 @@ def test_delete_asks_where_only_the_checkpoints_hold_the_work(yard: Yard) -> Non
         shutil.rmtree(plan.sandboxes["app"])
         with pytest.raises(SandboxMissing) as caught:
             plan.apply()
-        assert caught.value.hint == f"agents plan export {plan.plan_id} --patch DIR"
+        kept = f"agents plan export {plan.plan_id} --patch DIR"
+        assert caught.value.hint == f"{kept}, then agents plan delete {plan.plan_id}"
         with pytest.raises(UnappliedWork, match="3 changes"):
             plan.delete()
         plan.delete(force=True)

@@ -142,7 +142,8 @@ class PlanSandboxes:
             if record.state is SandboxState.REMOVED or not os.path.lexists(record.root):
                 raise SandboxMissing(
                     f"the sandbox {record.root} is missing",
-                    f"agents plan export {record.plan_id} --patch DIR",
+                    f"agents plan export {record.plan_id} --patch DIR, then agents plan delete"
+                    f" {record.plan_id}",
                 )
             if not fsio.is_inode(record.root, record.identity):
                 raise SandboxNotOurs(
