@@ -176,7 +176,7 @@ class LazyGroup(click.Group):
         super().__init__(name or words.rpartition(" ")[2], **attributes)
         self._words = words
         self._table = TABLES[words]
-        self.params += COMMON
+        self.params.extend(COMMON)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
