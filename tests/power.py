@@ -7,6 +7,7 @@ machine another boot id. Needs root; `needed()` says what is missing.
 
 import ctypes
 import fcntl
+import functools
 import io
 import os
 import shutil
@@ -25,6 +26,7 @@ from cleveragents.cli import entry
 from cleveragents.content import fsio
 from tests.command_server import import_commands
 from tests.harness import Outcome, private_environment
+from tests.scratch import wait_until
 
 SHUTDOWN = 0x8004587D
 WITHOUT_FLUSH = struct.pack("I", 2)
@@ -149,11 +151,16 @@ class Machine:
                 os.close(fd)
         # After the disks: what they still write on hearing of it is lost.
         self._kill_services()
-        for disk in self.disks.values():
-            self.run("umount", str(disk.point)).expect(0)
-        self.run("umount", BOOT_ID).expect(0)
+        for point in (*(str(disk.point) for disk in self.disks.values()), BOOT_ID):
+            # Who was killed lets go of files a moment later.
+            wait_until(functools.partial(self._is_unmounted, point), f"umount {point}")
         meanwhile()
         self._start()
+
+    def _is_unmounted(self, point: str) -> bool:
+        done = self.run("umount", point)
+        assert done.rc == 0 or "busy" in done.stderr, done
+        return done.rc == 0
 
     def pull_disks(self) -> None:
         """The same to the disks; the machine runs on: they are mounted again in the same boot."""
