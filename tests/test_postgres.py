@@ -288,7 +288,9 @@ def test_a_connection_of_ours_that_is_just_being_closed_keeps_no_target(project:
     looking = psycopg.connect(project.shop.full_url, application_name=server.LOOKING)
     with looking, ThreadPoolExecutor(1) as beside:
         applied = beside.submit(project.run, "plan", "apply", "last", "--yes")
-        wait_until(lambda: project.shop.sql(is_waiting, "postgres"), "the apply to wait")
+        wait_until(
+            lambda: applied.done() or project.shop.sql(is_waiting, "postgres"), "the apply to wait"
+        )
         looking.close()
         applied.result()
     assert project.shop.users() == ["ada", "bob", "eve"]
