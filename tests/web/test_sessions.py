@@ -89,13 +89,7 @@ def test_a_session_in_place_that_was_ended_is_not_said_to_be_applied(
 ) -> None:
     monkeypatch.setenv("CLEVERAGENTS_HOME", agents.env["CLEVERAGENTS_HOME"])
     with open_workspace() as ws:
-        rig = in_place(agents, ws, "sess-1")
-        rig.start()
-        rig.prompt("work")
-        rig.write("a.txt", "a\n")
-        rig.quiet("done")
-        (agents.work / "mine.txt").write_text("mine\n")
-        rig.plan.rollback("first")
+        rig = rolled_back_in_place(agents, ws)
         rig.plan.undo()
         rig.plan.redo()
         rig.observer.close()
@@ -114,6 +108,18 @@ def in_place(agents: Agents, ws: Workspace, session: str) -> Rig:
     make = partial(session_plan, strategy="in_place", extra={})
     made.observer = Observer(ws.ctx, make, wait=0.2)
     return made
+
+
+def rolled_back_in_place(agents: Agents, ws: Workspace) -> Rig:
+    """A session whose only prompt was rolled back, with a file of the person's beside it."""
+    rig = in_place(agents, ws, "sess-1")
+    rig.start()
+    rig.prompt("work")
+    rig.write("a.txt", "a\n")
+    rig.quiet("done")
+    (agents.work / "mine.txt").write_text("mine\n")
+    rig.plan.rollback("first")
+    return rig
 
 
 def test_what_two_sessions_did_at_once_is_nobodys_for_sure(
@@ -209,13 +215,7 @@ def test_edits_in_place_stay_whatever_is_undone(
 ) -> None:
     monkeypatch.setenv("CLEVERAGENTS_HOME", agents.env["CLEVERAGENTS_HOME"])
     with open_workspace() as ws:
-        rig = in_place(agents, ws, "sess-1")
-        rig.start()
-        rig.prompt("work")
-        rig.write("a.txt", "a\n")
-        rig.quiet("done")
-        (agents.work / "mine.txt").write_text("mine\n")
-        rig.plan.rollback("first")
+        rig = rolled_back_in_place(agents, ws)
         (agents.work / "folder").mkdir()
         rig.plan.undo()
         rig.observer.close()

@@ -56,7 +56,7 @@ def _lock_folders(ctx: Context, paths: Iterable[str], stack: ExitStack) -> None:
 
 
 def _lock(ctx: Context, fd: int, folder: str) -> None:
-    """Wait for another store's apply; whoever else has locked the folder may never let go of it."""
+    """Wait for another store's apply; any other program may hold its lock for ever."""
     start, is_told = time.monotonic(), False
     while (waited := time.monotonic() - start) < PATIENCE:
         try:
@@ -64,7 +64,8 @@ def _lock(ctx: Context, fd: int, folder: str) -> None:
         except BlockingIOError:
             if waited > 1 and not is_told:
                 is_told = True
-                ctx.talk.tell("warning", {"message": f"waiting for who has locked {folder}"})
+                message = f"waiting: another program has locked {folder}"
+                ctx.talk.tell("warning", {"message": message})
             time.sleep(PAUSE)
         except OSError:
             return  # NFS locks no directory
